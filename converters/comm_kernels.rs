@@ -43,7 +43,7 @@ impl CommKernels {
     pub(crate) fn lookup_table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
-            known: known_rows().collect(),
+            known: iter_known_kernels().collect(),
         }
     }
 }
@@ -92,7 +92,7 @@ impl CommKernelTable<'_> {
     }
 }
 
-fn known_rows() -> impl Iterator<Item = KnownKernel> {
+fn iter_known_kernels() -> impl Iterator<Item = KnownKernel> {
     let rows = KNOWN.lines();
     let rows = rows.filter(|line| !line.is_empty() && !line.starts_with('#'));
     rows.filter_map(|row| {
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn every_row_is_reached_by_its_example() {
-        let rows: Vec<KnownKernel> = known_rows().collect();
+        let rows: Vec<KnownKernel> = iter_known_kernels().collect();
         let lines = KNOWN.lines().filter(|line| line.contains('|'));
         assert_eq!(
             rows.len() + 1,

@@ -139,12 +139,12 @@ impl TraceSource {
     /// Fails if `path` cannot be read or belongs to no source.
     pub fn detect_source(path: &Path) -> Result<Self, TraceError> {
         if path.is_dir() {
-            return of_folder(path);
+            return detect_folder_source(path);
         }
         if !path.exists() && discover_traces(path).is_ok() {
             return Ok(Self::Trace);
         }
-        match of_file(path)? {
+        match detect_file_source(path)? {
             Ok(source) => Ok(source),
             Err(found) => Err(unknown_source(path, found)),
         }
@@ -212,7 +212,7 @@ impl RecognizedInput {
 const HEAD: u64 = 1 << 20;
 
 /// Returns the source of a file; if it has none, a description of the file.
-fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
+fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     let mut head = Vec::new();
     let read = DecompressedStream::open_path(path)?
         .take(HEAD)
@@ -241,12 +241,13 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     if let Some(found) = foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
-    Ok(of_bytes(&head).map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
+    Ok(detect_source_of_bytes(&head)
+        .map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
 }
 
 /// Returns the source of a file that begins with `head`. If it has none, returns a description. The file
 /// must not be PyTorch's.
-fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
+fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins_as_text_workload(head) {
         return Ok(TraceSource::Text);
     }
@@ -308,10 +309,10 @@ fn describe_unknown(head: &[u8]) -> String {
 
 /// Returns the source of a folder: the source of its first file, by name, that has one. If no file has a
 /// source, searches its subfolders for captures of ranks and for profiles of JAX.
-fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
+fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = folder_entries(path)?;
     for file in &files {
-        if let Ok(source) = of_file(file)? {
+        if let Ok(source) = detect_file_source(file)? {
             return Ok(source);
         }
     }
@@ -323,7 +324,9 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     for folder in &folders {
         inside.extend(folder_entries(folder)?.0);
     }
-    let mut sources = inside.iter().filter_map(|file| of_file(file).ok()?.ok());
+    let mut sources = inside
+        .iter()
+        .filter_map(|file| detect_file_source(file).ok()?.ok());
     if sources.next() == Some(TraceSource::Pytorch) {
         return Ok(TraceSource::Pytorch);
     }
@@ -371,18 +374,22 @@ mod tests {
     #[test]
     fn contents_tell_their_source() {
         let trace = TraceWriter::new(Vec::new()).unwrap().into_inner();
-        assert_eq!(of_bytes(&trace), Ok(TraceSource::Trace));
+        assert_eq!(detect_source_of_bytes(&trace), Ok(TraceSource::Trace));
         let lines = b"{\"schema\":\"chakram.trace.1\"}\n";
-        assert_eq!(of_bytes(lines), Ok(TraceSource::Trace));
+        assert_eq!(detect_source_of_bytes(lines), Ok(TraceSource::Trace));
         for text in [
             "DATA\n3\n",
             "\u{feff}MICRO\r\n1\r\n",
             "HYBRID_CUSTOMIZED x\n",
         ] {
-            assert_eq!(of_bytes(text.as_bytes()), Ok(TraceSource::Text), "{text}");
+            assert_eq!(
+                detect_source_of_bytes(text.as_bytes()),
+                Ok(TraceSource::Text),
+                "{text}"
+            );
         }
         let simai = b"HYBRID_TRANSFORMER\tep: 1\n";
-        assert_eq!(of_bytes(simai), Ok(TraceSource::Simai));
+        assert_eq!(detect_source_of_bytes(simai), Ok(TraceSource::Simai));
         for (text, found) in [
             (&b""[..], "an empty file"),
             (b"DATABASE\n", "text that begins with `DATABASE`"),
@@ -392,7 +399,7 @@ mod tests {
                 "the bytes 7f 45 4c 46 02 01 01 00",
             ),
         ] {
-            let why = of_bytes(text).unwrap_err();
+            let why = detect_source_of_bytes(text).unwrap_err();
             assert!(why.contains(found), "{why}");
         }
     }

@@ -259,8 +259,8 @@ pub mod inspect {
         JobInspection, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
         NodeFilter, NodeNeighbourhood, NodeRecord, NodeRow, NodeSums, PathInput, PathSegment,
         PathTime, RECEIVED, RankInspection, RankOverview, RankSet, RankTimes, SENT, SpreadRow,
-        SpreadTable, TimeBasis, TraceHeader, critical_path, group_label, in_order, inspect_job,
-        inspect_job_with, spent_by,
+        SpreadTable, TimeBasis, TraceHeader, critical_path, for_each_in_order, group_label,
+        inspect_job, inspect_job_with, spent_by,
     };
 }
 
@@ -429,7 +429,7 @@ pub mod score {
         FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
         PredictedRun, RecordedKernels, RunColumns, RunTable, ScoreError, ScoreSummary,
         StepCorrection, assign_folds, fit_corrections, fit_in_folds, gemm_points, left_out_errors,
-        left_out_sizes, nccl_log, one_rate, score_runs, with_factors,
+        left_out_sizes, nccl_log, predict_with_one_rate, score_runs, with_factors,
     };
 }
 

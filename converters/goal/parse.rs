@@ -148,7 +148,7 @@ impl<'t> GoalParser<'t> {
         Some(word)
     }
 
-    fn next_is(&mut self, word: &str) -> bool {
+    fn is_next(&mut self, word: &str) -> bool {
         let is = self.words.peek().is_some_and(|(_, next)| *next == word);
         if is {
             self.next();
@@ -158,7 +158,7 @@ impl<'t> GoalParser<'t> {
 
     /// Skips line ends.
     fn skip_line_ends(&mut self) {
-        while self.next_is("\n") {}
+        while self.is_next("\n") {}
     }
 
     fn unexpected_word(&mut self, expected: &str) -> TraceError {
@@ -173,7 +173,7 @@ impl<'t> GoalParser<'t> {
     }
 
     fn expect_word(&mut self, word: &str, expected: &str) -> Result<(), TraceError> {
-        if self.next_is(word) {
+        if self.is_next(word) {
             Ok(())
         } else {
             Err(self.unexpected_word(expected))
@@ -199,7 +199,7 @@ impl<'t> GoalParser<'t> {
         let mut dependencies = Vec::new();
         loop {
             self.skip_line_ends();
-            if self.next_is("}") {
+            if self.is_next("}") {
                 break;
             }
             let Some(&(line, word)) = self.words.peek() else {
@@ -270,10 +270,10 @@ impl<'t> GoalParser<'t> {
     /// Consumes the next word if it is the keyword of a dependency. Returns whether the earlier operation only needs
     /// to begin.
     fn read_relation(&mut self) -> Option<bool> {
-        if self.next_is("requires") {
+        if self.is_next("requires") {
             Some(false)
         } else {
-            self.next_is("irequires").then_some(true)
+            self.is_next("irequires").then_some(true)
         }
     }
 
@@ -317,7 +317,7 @@ impl<'t> GoalParser<'t> {
             "calc" => {
                 self.next();
                 let ns = self.read_number("nanoseconds", MOST_NS)?;
-                let cpu = if self.next_is("cpu") {
+                let cpu = if self.is_next("cpu") {
                     self.read_number("a processor", MOST_CPU)?
                 } else {
                     0
@@ -337,7 +337,7 @@ impl<'t> GoalParser<'t> {
             ("to", "`to`")
         };
         self.expect_word(word, what)?;
-        self.no_wildcard("rank")?;
+        self.reject_wildcard("rank")?;
         let peer = self.read_number("a rank", u64::from(ranks) - 1)? as u32;
         if peer == rank {
             let found = format!("rank {rank} exchanges a message with itself");
@@ -348,16 +348,16 @@ impl<'t> GoalParser<'t> {
             ));
         }
         let mut tag = 0;
-        if self.next_is("tag") {
-            self.no_wildcard("tag")?;
+        if self.is_next("tag") {
+            self.reject_wildcard("tag")?;
             tag = self.read_number("a tag", i32::MAX as u64)? as i32;
         }
-        let cpu = if self.next_is("cpu") {
+        let cpu = if self.is_next("cpu") {
             self.read_number("a processor", MOST_CPU)?
         } else {
             0
         };
-        if self.next_is("nic") {
+        if self.is_next("nic") {
             self.read_number("a network interface", MOST_CPU)?;
         }
         self.end_of_line()?;
@@ -388,7 +388,7 @@ impl<'t> GoalParser<'t> {
         Ok(bytes)
     }
 
-    fn no_wildcard(&mut self, what: &str) -> Result<(), TraceError> {
+    fn reject_wildcard(&mut self, what: &str) -> Result<(), TraceError> {
         match self.words.peek() {
             Some(&(line, "-1")) => Err(error_at_line(
                 line,

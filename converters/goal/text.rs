@@ -29,7 +29,7 @@ impl GoalProgram {
                 before[next.0 as usize].push(node.0);
             }
         }
-        for node in in_order(graph, &before) {
+        for node in sort_topologically(graph, &before) {
             let mut after: Vec<u32> = before[node.0 as usize]
                 .iter()
                 .map(|&node| place[node as usize])
@@ -71,7 +71,7 @@ impl GoalProgram {
 
 /// Returns the nodes in topological order. Where dependencies allow, nodes keep their order in the trace, so that
 /// messages match in the same order.
-fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
+fn sort_topologically(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
     let mut ready: std::collections::BTreeSet<u32> = graph
         .nodes()

@@ -192,8 +192,10 @@ impl<'d> ReportReader<'d> {
         };
         let (texts, text_of) = (&mut this.texts, &mut this.text_of);
         for_each_row(database, "StringIds", &["id", "value"], &mut |row| {
-            if let (Some(id), Some(text)) = (row[0].as_integer(), row[1].as_text()) {
-                let number = texts.intern_name(&text).ok_or_else(|| too_many(path))?;
+            if let (Some(id), Some(text)) = (row[0].to_integer(), row[1].to_text()) {
+                let number = texts
+                    .intern_name(&text)
+                    .ok_or_else(|| too_many_records_error(path))?;
                 text_of.insert(id, number);
             }
             Ok(())
@@ -204,7 +206,7 @@ impl<'d> ReportReader<'d> {
             "TARGET_INFO_SESSION_START_TIME",
             &["utcEpochNs"],
             &mut |row| {
-                base = base.or(row[0].as_integer());
+                base = base.or(row[0].to_integer());
                 Ok(())
             },
         )?;
@@ -239,7 +241,7 @@ impl<'d> ReportReader<'d> {
     /// bits.
     fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
-            true => global.as_integer().map_or(0, |id| id.cast_unsigned() >> 24),
+            true => global.to_integer().map_or(0, |id| id.cast_unsigned() >> 24),
             false => 0,
         };
         let path = self.path;
@@ -268,7 +270,7 @@ impl<'d> ReportReader<'d> {
     ) -> Option<(i64, u64)> {
         let base = self.base;
         let span = || {
-            let (start, end) = (row[0].as_integer()?, row[1].as_integer()?);
+            let (start, end) = (row[0].to_integer()?, row[1].to_integer()?);
             let duration = u64::try_from(end.checked_sub(start)?).ok()?;
             Some((start.checked_add(base)?, duration))
         };
@@ -289,10 +291,10 @@ impl<'d> ReportReader<'d> {
         let process = self.process_of(global);
         let trace = &mut process.trace;
         let name = trace.texts.intern_name(event.name);
-        let name = name.ok_or_else(|| too_many(path))?;
+        let name = name.ok_or_else(|| too_many_records_error(path))?;
         let number = u32::try_from(trace.events.len()).ok();
         let number = number.filter(|number| *number < NONE);
-        let number = number.ok_or_else(|| too_many(path))?;
+        let number = number.ok_or_else(|| too_many_records_error(path))?;
         let details = event
             .details
             .map_or(NONE, |details| process.details.intern_key(details));
@@ -324,10 +326,10 @@ impl<'d> ReportReader<'d> {
             return Ok(None);
         };
         let device = row[2]
-            .as_integer()
+            .to_integer()
             .and_then(|device| i32::try_from(device).ok());
         let device = device.unwrap_or(-1);
-        let stream = row[3].as_integer().unwrap_or(-1);
+        let stream = row[3].to_integer().unwrap_or(-1);
         let process = self.process_of(global);
         process.devices.insert(device);
         let tracks = &mut process.trace.tracks;
@@ -347,14 +349,14 @@ impl<'d> ReportReader<'d> {
             start,
             duration,
             track,
-            correlation: row[4].as_count().unwrap_or(0),
+            correlation: row[4].to_count().unwrap_or(0),
             details: Some(device_details(device, stream, bytes)),
         };
         self.push(global, event).map(Some)
     }
 
     fn text_index(&self, id: SqliteValue<'_>) -> Option<u32> {
-        self.text_of.get(&id.as_integer()?).copied()
+        self.text_of.get(&id.to_integer()?).copied()
     }
 
     /// Returns what the name with this index reveals about communication.
@@ -378,9 +380,9 @@ impl<'d> ReportReader<'d> {
                 return Ok(());
             };
             let hint = name.map_or(KernelNameHint::Nothing, |name| this.kernel_hint(name));
-            let is_of_graph = row[8].as_count().is_some_and(|node| node > 0);
+            let is_of_graph = row[8].to_count().is_some_and(|node| node > 0);
             if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
-                && let Some(correlation) = row[4].as_count()
+                && let Some(correlation) = row[4].to_count()
             {
                 let kind = kind.and_then(record_name);
                 let process = this.process_of(row[5]);
@@ -394,10 +396,10 @@ impl<'d> ReportReader<'d> {
     fn read_copies(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes", "copyKind"];
         self.for_each_work_row(WORK[1], &columns, &mut |this, row| {
-            let kind = row[7].as_integer();
+            let kind = row[7].to_integer();
             let name = COPIES.iter().find(|(number, _)| Some(*number) == kind);
             let name = name.map_or("Memcpy", |(_, name)| name);
-            let bytes = row[6].as_count().unwrap_or(0);
+            let bytes = row[6].to_count().unwrap_or(0);
             this.push_work(row, name, EventCategory::Copy, bytes)
                 .map(drop)
         })
@@ -406,7 +408,7 @@ impl<'d> ReportReader<'d> {
     fn read_sets(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes"];
         self.for_each_work_row(WORK[2], &columns, &mut |this, row| {
-            let bytes = row[6].as_count().unwrap_or(0);
+            let bytes = row[6].to_count().unwrap_or(0);
             this.push_work(row, "Memset (Device)", EventCategory::Set, bytes)
                 .map(drop)
         })
@@ -417,7 +419,7 @@ impl<'d> ReportReader<'d> {
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
-            let name = match row[6].as_integer() {
+            let name = match row[6].to_integer() {
                 Some(graph) => format!("CUDA graph {graph}"),
                 None => "CUDA graph".to_owned(),
             };
@@ -428,7 +430,7 @@ impl<'d> ReportReader<'d> {
 
     /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
-        let id = global.as_integer().unwrap_or(0).cast_unsigned();
+        let id = global.to_integer().unwrap_or(0).cast_unsigned();
         let process = self.process_of(global);
         let pid = process.pid;
         let tracks = &mut process.trace.tracks;
@@ -449,7 +451,7 @@ impl<'d> ReportReader<'d> {
         let mut process = None;
         self.for_each_row("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, &mut |this, row| {
             let global = row[2];
-            let own = global.as_integer().map(|id| id.cast_unsigned() >> 24);
+            let own = global.to_integer().map(|id| id.cast_unsigned() >> 24);
             if !this.has_processes && *process.get_or_insert(own) != own {
                 let found =
                     "the export covers several processes, but its kernels do not state their process";
@@ -463,7 +465,7 @@ impl<'d> ReportReader<'d> {
                 .text_index(row[4])
                 .map_or("CUDA call", |name| this.texts.get(name));
             let name = without_version(name).to_owned();
-            let correlation = row[3].as_count().unwrap_or(0);
+            let correlation = row[3].to_count().unwrap_or(0);
             let track = this.thread_track(global);
             let event = KinetoEventFields {
                 name: &name,
@@ -501,9 +503,9 @@ impl<'d> ReportReader<'d> {
                 this.text_index(id)
                     .map(|text| this.texts.get(text).to_owned())
             };
-            let name = row[4].as_text().map(|text| text.into_owned());
+            let name = row[4].to_text().map(|text| text.into_owned());
             let name = name.or_else(|| id_text(this, row[5]));
-            let json = row[6].as_text().map(|text| text.into_owned());
+            let json = row[6].to_text().map(|text| text.into_owned());
             let json = json.or_else(|| id_text(this, row[7]));
             let Some(name) = name else {
                 return Ok(());
@@ -519,7 +521,7 @@ impl<'d> ReportReader<'d> {
                 members.push((communicator.clone(), *rank, *ranks));
             }
             // Ranges that end on another thread are not nested, and marks have no end.
-            let kind = row[3].as_integer();
+            let kind = row[3].to_integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
                 *this.process_of(global).left_out.entry(what).or_default() += 1;
@@ -554,7 +556,7 @@ impl<'d> ReportReader<'d> {
             &columns,
             &mut |this, row| {
                 if let (Some(correlation), Some(stream), Some(event)) =
-                    (row[0].as_count(), row[1].as_integer(), row[2].as_integer())
+                    (row[0].to_count(), row[1].to_integer(), row[2].to_integer())
                 {
                     let records = &mut this.process_of(row[3]).records;
                     records
@@ -576,18 +578,18 @@ impl<'d> ReportReader<'d> {
         let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
         self.for_each_work_row(table, &columns, &mut |this, row| {
             let global = row[5];
-            let kind = row[6].as_integer().unwrap_or(0);
+            let kind = row[6].to_integer().unwrap_or(0);
             let Some((_, name)) = SYNCS.iter().find(|(number, _)| *number == kind) else {
                 return Ok(());
             };
             let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
             };
-            let correlation = row[4].as_count().unwrap_or(0);
+            let correlation = row[4].to_count().unwrap_or(0);
             let process = this.process_of(global);
             let mut args = NONE;
             let records = row[7]
-                .as_integer()
+                .to_integer()
                 .and_then(|event| process.records.get(&event));
             let record = records.and_then(|records| {
                 let after = records.partition_point(|(of, _)| *of < correlation);
@@ -603,7 +605,7 @@ impl<'d> ReportReader<'d> {
                     ),
                 ]);
             }
-            let stream = row[3].as_integer().unwrap_or(-1);
+            let stream = row[3].to_integer().unwrap_or(-1);
             let track = this.sync_track(global);
             let event = KinetoEventFields {
                 name,
@@ -644,7 +646,7 @@ impl<'d> ReportReader<'d> {
             else {
                 return Ok(());
             };
-            let id = row[1].as_integer().unwrap_or(0).cast_unsigned();
+            let id = row[1].to_integer().unwrap_or(0).cast_unsigned();
             let process = this.process_of(row[1]);
             if let Some(track) = process.threads.get(&id) {
                 let track = &mut process.trace.tracks[*track as usize];
@@ -660,25 +662,25 @@ impl<'d> ReportReader<'d> {
         let mut host = None;
         let database = self.database;
         for_each_row(database, "TARGET_INFO_GPU", &["id", "name"], &mut |row| {
-            if let (Some(id), Some(name)) = (row[0].as_integer(), row[1].as_text()) {
+            if let (Some(id), Some(name)) = (row[0].to_integer(), row[1].to_text()) {
                 devices.insert(id, name.into_owned());
             }
             Ok(())
         })?;
         let columns = ["name", "value"];
         for_each_row(database, "TARGET_INFO_SYSTEM_ENV", &columns, &mut |row| {
-            if row[0].as_text().is_some_and(|name| name == "Hostname") {
-                host = row[1].as_text().map(|text| text.into_owned());
+            if row[0].to_text().is_some_and(|name| name == "Hostname") {
+                host = row[1].to_text().map(|text| text.into_owned());
             }
             Ok(())
         })?;
         let mut version = None;
         for_each_row(database, "META_DATA_EXPORT", &columns, &mut |row| {
             if row[0]
-                .as_text()
+                .to_text()
                 .is_some_and(|name| name == "EXPORT_SCHEMA_VERSION")
             {
-                version = row[1].as_text().map(|text| text.into_owned());
+                version = row[1].to_text().map(|text| text.into_owned());
             }
             Ok(())
         })?;
@@ -721,7 +723,7 @@ fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
     tracks.len() as u32 - 1
 }
 
-fn too_many(path: &Path) -> TraceError {
+fn too_many_records_error(path: &Path) -> TraceError {
     TraceError::invalid_file(
         path,
         "more events or names than 32-bit indices can address",

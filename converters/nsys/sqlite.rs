@@ -61,7 +61,7 @@ pub(crate) struct ValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
     /// Returns the integer; `None` for other values.
-    pub fn as_integer(self) -> Option<i64> {
+    pub fn to_integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
             // In a REAL column, SQLite stores a whole number either as an integer or as a float.
@@ -73,12 +73,12 @@ impl<'r> SqliteValue<'r> {
     }
 
     /// Returns the integer; `None` if it is negative, and for other values.
-    pub fn as_count(self) -> Option<u64> {
-        u64::try_from(self.as_integer()?).ok()
+    pub fn to_count(self) -> Option<u64> {
+        u64::try_from(self.to_integer()?).ok()
     }
 
     /// Returns the text, with invalid Unicode replaced; `None` for other values.
-    pub fn as_text(self) -> Option<Cow<'r, str>> {
+    pub fn to_text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
         };
@@ -270,13 +270,13 @@ impl SqliteDatabase {
         let mut tables = BTreeMap::new();
         self.for_each_row(&schema, &["type", "name", "rootpage", "sql"], &mut |row| {
             let [Some(kind), Some(name), Some(sql)] =
-                [row[0], row[1], row[3]].map(SqliteValue::as_text)
+                [row[0], row[1], row[3]].map(SqliteValue::to_text)
             else {
                 return Ok(());
             };
             // Virtual tables have no pages, and tables without row ids use another kind of tree.
             let root = row[2]
-                .as_integer()
+                .to_integer()
                 .and_then(|root| u32::try_from(root).ok());
             if let (Some(root @ 1..), true) = (root, kind == "table" && !is_without_row_id(&sql)) {
                 let (columns, row_id) = column_names(&sql);

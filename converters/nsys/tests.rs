@@ -34,7 +34,7 @@ fn values(
         let value = |cell: &SqliteValue<'_>| match cell {
             SqliteValue::Null => StoredValue::Null,
             SqliteValue::Integer(number) => StoredValue::Integer(*number),
-            SqliteValue::Text(..) => StoredValue::Text(cell.as_text().unwrap().into_owned()),
+            SqliteValue::Text(..) => StoredValue::Text(cell.to_text().unwrap().into_owned()),
             other => panic!("{other:?} was not written"),
         };
         found.push(row.iter().map(value).collect());

@@ -140,13 +140,13 @@ pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
-                chains.last_before(call.worker, call.done, &activities.list)
+                chains.last_activity_before(call.worker, call.done, &activities.list)
             }
             WaitSource::Call(call) => activities.of_call[call as usize],
             WaitSource::Device(device) => device_activities[device as usize],
         };
         let target = match wait.into {
-            NONE => chains.first_after(wait.thread, wait.to, &activities.list),
+            NONE => chains.first_activity_after(wait.thread, wait.to, &activities.list),
             item => activities.of_item[item as usize],
         };
         activities.add_dependency(source, target);

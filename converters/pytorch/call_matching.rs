@@ -74,7 +74,7 @@ pub fn expand_pattern(
     };
     let mut matches = CallMatches::default();
     let calls_of = calls.iter().map(|calls| {
-        let all = in_order(calls);
+        let all = sort_calls(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
         SlotCalls::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
@@ -135,7 +135,7 @@ pub fn expand_pattern(
 const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped";
 
 /// Returns a rank's calls in program order, with their indices. The indices of dropped calls follow all others.
-fn in_order(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
+fn sort_calls(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
     if !calls.dropped.is_empty() {
@@ -288,7 +288,7 @@ impl<'a> CapturedCalls<'a> {
     fn match_messages(&self, matches: &mut CallMatches) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
-            let all = in_order(calls);
+            let all = sort_calls(calls);
             for (number, call) in all.filter(|(_, call)| call.is_message() && call.group != UNTOLD)
             {
                 let at = (index, number);

@@ -33,7 +33,7 @@ const ALIKE: i64 = 200_000;
 /// `None` if no shift fits. `one_clock` is true if both lists use the same clock.
 pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
-    if let Some(shift) = by_sequence(one, other) {
+    if let Some(shift) = find_shift_by_sequence(one, other) {
         return windows_agree(one, other, shift).then_some(shift);
     }
     if n == m && windows_agree(one, other, 0) {
@@ -74,7 +74,7 @@ pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -
 
 /// Returns the shift under which sequence numbers agree; `None` unless every call has a sequence number and some
 /// numbers agree.
-fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
+fn find_shift_by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let place = |list: &[CallOutline], of: &CallOutline| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
         i64::try_from(place).ok()

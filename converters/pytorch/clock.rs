@@ -126,8 +126,7 @@ pub fn estimate_offsets(
     let between = collect_observations(calls, matches);
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
-    let hosts =
-        |a: u32, b: u32| HostRelation::between_ranks(&ranks[a as usize], &ranks[b as usize]);
+    let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
     // Go from ranks with known offsets to ranks without: first to ranks on the same host, because these share a
     // clock, then along the pair of ranks with the most shared observations.
     loop {
@@ -168,7 +167,7 @@ enum HostRelation {
 }
 
 impl HostRelation {
-    fn between_ranks(one: &RankTimeline, other: &RankTimeline) -> Self {
+    fn relate_hosts(one: &RankTimeline, other: &RankTimeline) -> Self {
         match (&one.kineto.host_name, &other.kineto.host_name) {
             (Some(one), Some(other)) if one == other => Self::Same,
             (Some(_), Some(_)) => Self::Different,

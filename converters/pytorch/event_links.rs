@@ -137,7 +137,7 @@ const MIN_CONFIDENCE: f64 = 0.9;
 impl HostNodeLinks {
     /// Joins the nodes of `host` to the events of `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
-        if !Self::by_id(host, kineto) {
+        if !Self::can_join_by_id(host, kineto) {
             return by_order::link_by_order(host, kineto).require_confidence();
         }
         let mut by_id: Vec<(u64, u32)> = Vec::with_capacity(host.nodes.len());
@@ -203,7 +203,7 @@ impl HostNodeLinks {
     }
 
     /// Returns whether both files have record function ids, so that they can be joined by id.
-    pub fn by_id(host: &HostTrace, kineto: &KinetoTrace) -> bool {
+    pub fn can_join_by_id(host: &HostTrace, kineto: &KinetoTrace) -> bool {
         kineto.with_rf_id > 0 && host.records.iter().any(|record| record.rf_id != 0)
     }
 

@@ -266,7 +266,7 @@ fn unpack_archives(
         }
         let archive = held.unpack_archive(&path)?;
         if archive.captures.is_empty() && named {
-            return Err(no_captures(&path, &archive.others));
+            return Err(no_captures_error(&path, &archive.others));
         }
         all.extend(archive.captures.into_iter().map(|path| (path, false)));
         let others = archive.others.into_iter();
@@ -278,7 +278,7 @@ fn unpack_archives(
 }
 
 /// Builds the error for an archive without captures.
-fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
+fn no_captures_error(path: &Path, others: &[PathBuf]) -> TraceError {
     const SHOWN: usize = 3;
     let inside = |other: &PathBuf| {
         let name = other.strip_prefix(path).unwrap_or(other);

@@ -85,7 +85,7 @@ pub fn resolve_run(
     let assumed: Vec<Option<u32>> = own
         .iter()
         .zip(&*calls)
-        .map(|(own, calls)| only_named(calls, own, &groups))
+        .map(|(own, calls)| find_only_named_group(calls, own, &groups))
         .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
@@ -101,7 +101,7 @@ pub fn resolve_run(
             let on_device = call.on_device() || call.is_dropped();
             let assumed = || {
                 let other = || match call.asked.by_name {
-                    true => only_members(own, &groups),
+                    true => find_only_shared_group(own, &groups),
                     false => own.first().copied(),
                 };
                 let assumed = assumed[r].or_else(other);
@@ -120,7 +120,7 @@ pub fn resolve_run(
                             inferred.untold += 1;
                             UNTOLD
                         }
-                        None => return Err(undeclared_group(rank, call, name)),
+                        None => return Err(undeclared_group_error(rank, call, name)),
                     }
                 }
                 (None, &[only]) if fits(&only) => {
@@ -134,7 +134,9 @@ pub fn resolve_run(
                     if let Some(group) = by_thread() {
                         *inferred.by_worker.entry(group).or_default() += 1;
                         group
-                    } else if let Some(group) = by_size(call, own, &groups).or_else(assumed) {
+                    } else if let Some(group) =
+                        find_group_by_size(call, own, &groups).or_else(assumed)
+                    {
                         *inferred.by_size.entry(group).or_default() += 1;
                         group
                     } else if key.is_some()
@@ -147,7 +149,7 @@ pub fn resolve_run(
                         inferred.untold += 1;
                         UNTOLD
                     } else {
-                        return Err(unnamed_group(rank, call));
+                        return Err(unnamed_group_error(rank, call));
                     }
                 }
             };
@@ -173,7 +175,7 @@ pub const UNTOLD: u32 = u32::MAX;
 
 /// Returns the only group of `own` whose number of members fits the sizes of `call`; `None` if several
 /// fit.
-fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+fn find_group_by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let shown = shown_members(call)?;
     let mut fitting = own
         .iter()
@@ -183,7 +185,7 @@ fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
 }
 
 /// Returns the only group of `own` with several members. Groups with equal members count as one.
-fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let ranks = |group: u32| &groups[group as usize].ranks;
     let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
     let first = several.next()?;
@@ -194,7 +196,7 @@ fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
 
 /// Returns the group of a rank's kernels of which only the name is known: the only group that the rank's
 /// other calls name.
-fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
         .iter()
@@ -220,7 +222,7 @@ fn shown_members(call: &CommCall) -> Option<u32> {
 
 /// Returns a lower bound on the number of ranks in the job. The bound follows from the groups, because the default
 /// group contains all ranks and no group is larger.
-pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
+pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared.chain(recorded_groups(rank)).map(|group| {
         let last = group
@@ -522,7 +524,7 @@ fn messages_pair_up(
     balance.values().all(|&count| count == 0)
 }
 
-fn undeclared_group(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
+fn undeclared_group_error(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
     GroupInferenceError {
         rank: rank.rank,
         found: format!(
@@ -535,7 +537,7 @@ fn undeclared_group(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupIn
     }
 }
 
-fn unnamed_group(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
+fn unnamed_group_error(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
     let (why, hint) = if rank.untimed {
         (
             "neither names nor sizes determine the group, and a host trace does not record the worker threads",

@@ -41,7 +41,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
             args = host.args.len() as u32;
             let carrier = carriers
                 .get(&i)
-                .and_then(|&carrier| TransferredTensor::of_carrier(kineto, carrier));
+                .and_then(|&carrier| TransferredTensor::from_carrier(kineto, carrier));
             host.args.push(comm_args(kept, carrier.as_ref()));
         }
         let text = |index| if index == NONE { none } else { index };
@@ -155,7 +155,7 @@ struct TransferredTensor {
 }
 
 impl TransferredTensor {
-    fn of_carrier(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
+    fn from_carrier(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
         let args = kineto.args_of(&kineto.events[carrier as usize])?;
         let (dims, types) = (
             parse_list(args, "Input Dims"),

@@ -19,12 +19,12 @@ pub(super) fn parse_whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
     match parse_digits(json.as_bytes()) {
         Some(number) => Some(i128::from(number)),
-        None => other_whole(json),
+        None => parse_other_whole(json),
     }
 }
 
 #[cold]
-fn other_whole(json: &str) -> Option<i128> {
+fn parse_other_whole(json: &str) -> Option<i128> {
     let text = value_text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
@@ -51,7 +51,7 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
     let (eights, rest) = text.as_chunks();
     let mut number = 0;
     for eight in eights {
-        number = number * 100_000_000 + eight_digits(*eight)?;
+        number = number * 100_000_000 + parse_eight_digits(*eight)?;
     }
     rest.iter().try_fold(number, |number, byte| {
         let digit = byte.wrapping_sub(b'0');
@@ -62,7 +62,7 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
 /// Parses eight decimal digits at once: combines neighbours into two-digit numbers, and these into
 /// four-digit numbers.
 #[inline]
-fn eight_digits(text: [u8; 8]) -> Option<i64> {
+fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let digits = u64::from_le_bytes(text) ^ (ONES * u64::from(b'0'));
     // A digit sets no top bit and carries into no other byte. Any other byte sets its own top bit, and possibly

@@ -76,7 +76,7 @@ impl OpCosts {
             let Some(node) = node.filter(|_| launched.time > 0) else {
                 continue;
             };
-            launched.cost = known.of_launch(rank, node, launched.kernel);
+            launched.cost = known.cost_of_launch(rank, node, launched.kernel);
         }
         this
     }
@@ -143,7 +143,7 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
             let own = if returns_view(&rank.host, item.host) {
                 OpCost::default()
             } else {
-                known.of_node(&rank.host, node)
+                known.cost_of_node(&rank.host, node)
             };
             let computes = own.flops > 0 || own.flops_unknown;
             let inside_computes = whole.flops > 0 || whole.flops_unknown;
@@ -169,7 +169,7 @@ struct OperatorCostCache {
 }
 
 impl OperatorCostCache {
-    fn of_node(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
+    fn cost_of_node(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
         let operator = self.operators.intern_key((node.name, node.form)) as usize;
         if operator == self.costs.len() {
             let plain = host.texts.get(node.name).strip_prefix("aten::");
@@ -208,7 +208,7 @@ struct LaunchCostCache {
 
 impl LaunchCostCache {
     /// Returns the cost of an operator whose first kernel is the event `kernel`.
-    fn of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
+    fn cost_of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern_key((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {

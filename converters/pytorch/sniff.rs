@@ -165,7 +165,9 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
         CaptureFileKind::Steps
     } else if keys.events || keys.kineto && !keys.nodes {
         CaptureFileKind::Kineto
-    } else if keys.nodes && (keys.schema || of_observer(text)) || keys.schema && !keys.kineto {
+    } else if keys.nodes && (keys.schema || is_written_by_observer(text))
+        || keys.schema && !keys.kineto
+    {
         CaptureFileKind::Host
     } else {
         CaptureFileKind::Other
@@ -174,7 +176,7 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
 
 /// Returns whether the observer wrote the nodes in `text`. This check is needed because the keys of a file may be
 /// sorted, so that the schema is after the part that was read.
-fn of_observer(text: &[u8]) -> bool {
+fn is_written_by_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
 }

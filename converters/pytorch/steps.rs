@@ -43,7 +43,7 @@ impl MeasuredSteps {
     }
 
     /// Returns the durations of the job's steps, ns. Each is the duration on the slowest rank.
-    pub fn of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
+    pub fn step_durations_of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
         // Only steps that every measuring rank measured count.
@@ -68,9 +68,12 @@ mod tests {
     #[test]
     fn a_step_lasts_as_long_as_its_slowest_rank() {
         let ranks = [rank(&[10, 20, 30, 11, 99]), rank(&[12, 15, 28, 10])];
-        assert_eq!(MeasuredSteps::of_job(ranks.iter()), [12, 20, 30, 11]);
+        assert_eq!(
+            MeasuredSteps::step_durations_of_job(ranks.iter()),
+            [12, 20, 30, 11]
+        );
         let one = [rank(&[7]), rank(&[])];
-        assert_eq!(MeasuredSteps::of_job(one.iter()), [7]);
-        assert!(MeasuredSteps::of_job([].iter()).is_empty());
+        assert_eq!(MeasuredSteps::step_durations_of_job(one.iter()), [7]);
+        assert!(MeasuredSteps::step_durations_of_job([].iter()).is_empty());
     }
 }

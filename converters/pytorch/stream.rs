@@ -18,7 +18,7 @@ use super::{JsonRepair, JsonRepairKind, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
-use located_element::{DAMAGED, error_at_offset, explain_error, first_line};
+use located_element::{DAMAGED, error_at_offset, explain_error, shorten_first_line};
 pub(super) use located_element::{LocatedElement, parse_integer};
 pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
 use serde::Deserialize;
@@ -110,7 +110,7 @@ impl JsonWalker<'_> {
                 _ => (
                     format!(
                         "found {} after the end of the JSON text",
-                        first_line(self.0.remaining_bytes())
+                        shorten_first_line(self.0.remaining_bytes())
                     ),
                     DAMAGED,
                 ),
@@ -355,7 +355,7 @@ fn parse_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
     let (valid, text) = (window.valid_text(), window.remaining_bytes());
-    match first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
+    match parse_first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
         // Invalid UTF-8 follows, which the general path repairs or reports.
         Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
         parsed => parsed,
@@ -364,10 +364,10 @@ fn parse_window<'de, T: Deserialize<'de>>(
 
 /// Parses the value at the start of `text`. Returns the value and the length of its text.
 fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<(T, usize), serde_json::Error> {
-    first_value(serde_json::Deserializer::from_slice(text).into_iter())
+    parse_first_value(serde_json::Deserializer::from_slice(text).into_iter())
 }
 
-fn first_value<'de, R: serde_json::de::Read<'de>, T: Deserialize<'de>>(
+fn parse_first_value<'de, R: serde_json::de::Read<'de>, T: Deserialize<'de>>(
     mut values: serde_json::StreamDeserializer<'de, R, T>,
 ) -> Result<(T, usize), serde_json::Error> {
     match values.next() {

@@ -108,7 +108,7 @@ impl RankGrid {
     }
 
     /// Returns the number of a role's first group. Groups are numbered from 1, role by role.
-    fn first_number(&self, role: GroupRole) -> u64 {
+    fn number_of_first_group(&self, role: GroupRole) -> u64 {
         let before = GroupRole::ALL.iter().take(role as usize);
         1 + before
             .map(|(role, _)| u64::from(self.size_of_group(*role).1))
@@ -135,7 +135,7 @@ impl RankGrid {
             }
         };
         RankGroup {
-            number: self.first_number(role) + u64::from(index),
+            number: self.number_of_first_group(role) + u64::from(index),
             first,
             stride,
             count,
@@ -160,7 +160,7 @@ impl RankGrid {
         for (role, word) in GroupRole::ALL {
             let (size, groups) = self.size_of_group(role);
             for index in (0..u64::from(groups)).filter(|_| size > 1) {
-                roles.add_role(self.first_number(role) + index, word);
+                roles.add_role(self.number_of_first_group(role) + index, word);
             }
         }
         roles

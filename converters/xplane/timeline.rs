@@ -263,12 +263,12 @@ fn read_device<'a>(
         }
     }
     this.pieces.sort_by_key(|piece| (piece.start, piece.stream));
-    in_order(&mut this);
+    sort_host_calls(&mut this);
     Ok(this)
 }
 
 /// Sorts the calls by start, and cuts off each at the start of the next call on its thread.
-fn in_order(device: &mut DeviceTimeline<'_>) {
+fn sort_host_calls(device: &mut DeviceTimeline<'_>) {
     let launches = &mut device.launches;
     let mut order: Vec<u32> = (0..launches.len() as u32).collect();
     order.sort_by_key(|&i| {

@@ -2,7 +2,7 @@
 //! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection does not replay traces and needs no machine. Each rank is read into an [`InspectedTrace`] on its own,
-//! even if its file has faults. Several threads read ranks, and [`in_order`] passes the ranks on in ascending order, so
+//! even if its file has faults. Several threads read ranks, and [`for_each_in_order`] passes the ranks on in ascending order, so
 //! that only a few ranks are in memory at a time.
 
 mod attributes;
@@ -31,7 +31,7 @@ pub use job_summary::{inspect_job, inspect_job_with};
 pub use lanes::{LaneKey, LaneTable, group_label};
 pub use metadata::TraceHeader;
 pub use neighbourhood::{NearbyNode, NearbyNodes, NodeNeighbourhood, NodeRecord};
-pub use parallel::in_order;
+pub use parallel::for_each_in_order;
 pub use path_input::PathInput;
 pub use row::NodeRow;
 pub use summary::{JobInspection, RECEIVED, RankInspection, RankOverview, SENT};

@@ -46,7 +46,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
     let mut first_error = None;
     let mut before = length;
     loop {
-        let end = last_end(file, before)?;
+        let end = find_last_segment_end(file, before)?;
         if end == 0 {
             return first_error.map_or(Ok((Vec::new(), length)), Err);
         }
@@ -105,7 +105,7 @@ fn follow_chain(
 
 /// Returns the offset after the last segment end within the first `length` bytes, or 0 if there is no segment
 /// end.
-fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
+fn find_last_segment_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
     /// Maximum number of bytes that are searched at once.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;

@@ -93,7 +93,7 @@ impl CongestionAware {
     /// Returns the next link of a message that is at device `at` and goes to `to`: its index among the links of `at`,
     /// and the device at its end.
     #[inline]
-    fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
+    fn next_link_towards(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
         match self.shape {
             DimensionShape::FullyConnected => (to, to),
@@ -124,7 +124,7 @@ impl CongestionAware {
     #[inline]
     fn forward_message(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let ForwardedMessage { at, to, .. } = self.carried[op.index()];
-        let (link, device) = self.next_link(at, to);
+        let (link, device) = self.next_link_towards(at, to);
         if self.links[at as usize].is_empty() {
             // A full connection has n² links, so links are allocated only for devices that send.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
@@ -267,7 +267,7 @@ impl NetworkBackend for CongestionAware {
                 if op != NONE {
                     let ForwardedMessage { at, to, next, .. } = self.carried[op.index()];
                     state.first = next;
-                    let (_, end) = self.next_link(at, to);
+                    let (_, end) = self.next_link_towards(at, to);
                     self.transmit_over(now, op, link, end, agenda);
                 }
             }

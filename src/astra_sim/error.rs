@@ -101,7 +101,7 @@ impl fmt::Display for InputNote {
 }
 
 /// Converts the message of a format's parser to one short line.
-pub(super) fn one_line(why: &str) -> String {
+pub(super) fn shorten_to_one_line(why: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = why.trim().chars().take(300).map(plain).collect();
     if line.len() < why.trim().len() {

@@ -3,7 +3,7 @@
 //! A value is kept as a slice of the text. The slice's offset determines its line, so equal keys in different places
 //! cannot be confused. Nothing is recursive, so deeply nested texts are safe.
 
-use super::error::{InputError, one_line};
+use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -64,7 +64,7 @@ pub(super) fn syntax_error(file: &str, first: usize, error: &serde_json::Error) 
         file: file.to_owned(),
         line: first + error.line().saturating_sub(1),
         format: "JSON",
-        why: one_line(why),
+        why: shorten_to_one_line(why),
     }
 }
 

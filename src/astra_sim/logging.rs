@@ -2,7 +2,7 @@
 //!
 //! If a log is written, it is the log that ASTRA-sim writes without a logging configuration.
 
-use super::error::{InputError, InputNote, one_line};
+use super::error::{InputError, InputNote, shorten_to_one_line};
 
 /// Checks a logging file, which is TOML. `file` is its name in errors. Returns a note that the file has
 /// no effect.
@@ -23,7 +23,7 @@ pub fn check_logging(text: &str, file: &str) -> Result<InputNote, InputError> {
                 file: file.to_owned(),
                 line: 1 + before.iter().filter(|&&byte| byte == b'\n').count(),
                 format: "TOML",
-                why: one_line(error.message()),
+                why: shorten_to_one_line(error.message()),
             })
         }
     }

@@ -88,7 +88,7 @@ pub fn machine_file(
     let files: Vec<_> = [Some(network), system, memory]
         .into_iter()
         .flatten()
-        .map(|input| one_line(input.file))
+        .map(|input| replace_line_breaks(input.file))
         .collect();
     let mut text = format!(
         "# By `chakram machine import` from ASTRA-sim's {}.\n# GB of the network file are of 2^30 bytes, others of 10^9. \
@@ -102,7 +102,7 @@ pub fn machine_file(
         text += "# ASTRA-sim does these, and this machine does not:\n";
     }
     for note in &notes {
-        text += &format!("#   {}\n", one_line(&note.to_string()));
+        text += &format!("#   {}\n", replace_line_breaks(&note.to_string()));
     }
     let name = ConfigLiteral::Text(name.to_owned()).to_toml_text();
     text += &format!("name = {name}\n{parts}");
@@ -123,7 +123,7 @@ pub fn machine_file(
 }
 
 /// Replaces line breaks in `text`, because they would end a comment.
-fn one_line(text: &str) -> String {
+fn replace_line_breaks(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 

@@ -239,7 +239,7 @@ impl TraceReaderState<'_> {
                 let id = match *group {
                     GroupName::World => 0,
                     GroupName::Number(id) => id,
-                    GroupName::Text(name) => return Err(not_a_number(node.id, name)),
+                    GroupName::Text(name) => return Err(not_a_number_error(node.id, name)),
                 };
                 // Dimensions matter only without a named group, because a named group uses all
                 // dimensions.
@@ -325,7 +325,7 @@ fn timed_op(stands_for: u64) -> Op<'static> {
     }
 }
 
-fn not_a_number(node: u64, name: &str) -> TraceError {
+fn not_a_number_error(node: u64, name: &str) -> TraceError {
     TraceError::invalid_node(
         node,
         format!(

@@ -2,7 +2,7 @@
 //!
 //! Aliases and merged keys are rejected, so the result is never longer than its text.
 
-use super::error::{InputError, one_line};
+use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -20,7 +20,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
                 file: file.to_owned(),
                 line,
                 format: "YAML",
-                why: one_line(&why),
+                why: shorten_to_one_line(&why),
             }
         })?;
     Ok(mapping.0)

@@ -105,7 +105,7 @@ pub fn check_interruption() -> Result<(), Interruption> {
 /// system itself has no memory left, the task's thread is abandoned with all its memory, and
 /// [`StopToken::is_out_of_memory`] returns true.
 pub fn keep_process() {
-    allocator::only_count(abandon_task);
+    allocator::count_without_exit(abandon_task);
 }
 
 /// Marks the task of this thread as out of memory, and blocks the thread forever, because an allocation can neither

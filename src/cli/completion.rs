@@ -43,9 +43,9 @@ pub fn add_completers(command: Command) -> Command {
         command = command.mut_subcommand(&name, |sub| {
             let sub = add_completers(sub);
             match &name[..] {
-                "machine" => of_names(sub, complete_machines),
-                "model" => of_names(sub, complete_models),
-                "platform" => of_names(sub, complete_platforms),
+                "machine" => complete_names(sub, complete_machines),
+                "model" => complete_names(sub, complete_models),
+                "platform" => complete_names(sub, complete_platforms),
                 _ => sub,
             }
         });
@@ -54,7 +54,7 @@ pub fn add_completers(command: Command) -> Command {
 }
 
 /// Adds completion of names to the arguments of commands such as `machine show`.
-fn of_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Command {
+fn complete_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
         .map(|sub| sub.get_name().to_owned())

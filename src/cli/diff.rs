@@ -8,7 +8,7 @@ use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, Th
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
 use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
-use chakram_jobs::{at_step, find_traces, mark_read};
+use chakram_jobs::{find_traces, mark_read, restrict_to_step};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyle;
 use chakram_trace::files::{OutputFile, OutputSet};
@@ -200,8 +200,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         },
     };
     let (text, verdict) = match &texts {
-        [Some(a), Some(b)] => of_reports(args, [a, b], &titles, page)?,
-        [None, None] => of_traces(args, &ranks.unwrap_or_default(), &titles)?,
+        [Some(a), Some(b)] => compare_report_files(args, [a, b], &titles, page)?,
+        [None, None] => compare_trace_files(args, &ranks.unwrap_or_default(), &titles)?,
         [a, _] => {
             let [report, other] = if a.is_some() { [0, 1] } else { [1, 0] };
             return Err(format!(
@@ -254,7 +254,7 @@ fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     }
 }
 
-fn of_reports(
+fn compare_report_files(
     args: &DiffArgs,
     texts: [&String; 2],
     titles: &DiffRenderOptions<'_>,
@@ -291,7 +291,7 @@ fn of_reports(
     Ok((text, verdict))
 }
 
-fn of_traces(
+fn compare_trace_files(
     args: &DiffArgs,
     ranks: &RankFilePairs,
     titles: &DiffRenderOptions<'_>,
@@ -300,8 +300,8 @@ fn of_traces(
     let tallies = parallel_map(("comparing", "ranks"), ranks.len(), args.threads, |i| {
         let (&rank, files) = ranks[i];
         match files {
-            [Some(a), Some(b)] => of_rank(rank, [a, b], args),
-            [_, b] => Ok(DiffTally::of_only(rank, b.is_some())),
+            [Some(a), Some(b)] => compare_rank_files(rank, [a, b], args),
+            [_, b] => Ok(DiffTally::for_unpaired_rank(rank, b.is_some())),
         }
     });
     let mut all = DiffTally::default();
@@ -349,7 +349,7 @@ fn pair_rank_files(
                 files: vec![RankFile::new(rank, path.clone())],
                 ..FoundTraces::default()
             };
-            Ok(at_step(found, args.step.step, None)?.files.pop())
+            Ok(restrict_to_step(found, args.step.step, None)?.files.pop())
         };
         let files = [file(paths[0])?, file(paths[1])?];
         return Ok(RankFilePairs::from([(rank, files)]));
@@ -358,7 +358,7 @@ fn pair_rank_files(
     for (which, path) in paths.into_iter().enumerate() {
         let found = find_traces([path], args.verify.replay_level())?;
         mark_read(outputs, &found);
-        for file in at_step(found, args.step.step, None)?.files {
+        for file in restrict_to_step(found, args.step.step, None)?.files {
             let rank = ranks.entry(file.rank).or_default();
             rank[which] = Some(file);
         }
@@ -367,7 +367,7 @@ fn pair_rank_files(
 }
 
 /// Compares the two files of a rank.
-fn of_rank(
+fn compare_rank_files(
     rank: u32,
     files: [&RankFile; 2],
     args: &DiffArgs,
@@ -391,7 +391,7 @@ fn of_rank(
             let checks = (0..2).map(|i| sides[i].check_trace(&mut traces[i]));
             UnreadableTraces::gather_results(checks)?;
         }
-        let mut tally = DiffTally::of_identical(rank);
+        let mut tally = DiffTally::for_identical_rank(rank);
         tally.faults.extend(lost.into_iter().flatten());
         return Ok(tally);
     }

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn commands_have_the_flags_that_their_messages_name() {
-        let program = crate::whole_command();
+        let program = crate::build_whole_command();
         setting::name_as(write_flag);
         let setting = |i| SettingKey::deserialize(U32Deserializer::<value::Error>::new(i)).ok();
         let settings: Vec<SettingKey> = (0..).map_while(setting).collect();

@@ -207,7 +207,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(loaded) = machine {
         let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
         job.check_memory()?;
-        let progress = Progress::start_counting("generating", "nodes", job.least_shared_nodes());
+        let progress = Progress::start_counting("generating", "nodes", job.min_shared_node_count());
         let generated = job.workload_with(&|more| progress.count_more(more))?;
         drop(progress);
         let edited = edited.map(|edited| edited.load_edited()).transpose()?;

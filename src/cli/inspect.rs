@@ -8,7 +8,7 @@ use super::terminal;
 use chakram_analysis::inspect::render::{self, InspectTable, NodeList, PathReport, RenderHints};
 use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
-    RankSet, critical_path, in_order,
+    RankSet, critical_path, for_each_in_order,
 };
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::{Span, Time};
@@ -156,7 +156,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
     let found = job::find_traces(&args.traces, args.verify.replay_level())?;
-    let found = job::at_step(found, args.step.step, None)?;
+    let found = job::restrict_to_step(found, args.step.step, None)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let mut files = found.files;
@@ -165,7 +165,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         files.retain(|file| ranks.has_rank(file.rank));
     }
     if files.is_empty() {
-        return Err(args.no_rank(found).into());
+        return Err(args.describe_missing_rank(found).into());
     }
     let title = job::name_of(&args.traces, &files);
     // Write a listing directly, because a listing is streamed, but the destination collects a whole
@@ -235,7 +235,7 @@ impl InspectArgs {
         }
     }
 
-    fn no_rank(&self, found: usize) -> String {
+    fn describe_missing_rank(&self, found: usize) -> String {
         let ranks = self.rank.as_ref().map(ToString::to_string);
         format!(
             "--rank {}: none of the {found} files is of this rank\n  try: without --rank, for one line per rank",
@@ -369,7 +369,7 @@ impl InspectArgs {
                 .map_err(|e| e.in_file(&file.path))
         };
         // Every file must be readable, because the path may pass through any rank.
-        in_order(
+        for_each_in_order(
             files,
             self.thread_count(),
             work,

@@ -186,20 +186,20 @@ impl<A: FromArgMatches> FromArgMatches for DeferredArgs<A> {
 }
 
 /// Returns all commands, with all their arguments.
-fn whole_command() -> Command {
+fn build_whole_command() -> Command {
     WHOLE.store(true, Ordering::Relaxed);
     Cli::command()
 }
 
 /// Returns all commands, with their shell completers.
 fn command_line() -> Command {
-    completion::add_completers(whole_command())
+    completion::add_completers(build_whole_command())
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     // Add completers only for shells, because only they need completers.
     let mut command = match help::requested_help_length(&arguments) {
-        Some(length) => help::replace_help(whole_command(), length),
+        Some(length) => help::replace_help(build_whole_command(), length),
         None => Cli::command(),
     };
     let matches = command.try_get_matches_from_mut(&arguments);
@@ -387,14 +387,14 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
     // Move the suggestion after the causes.
     if let Some((head, rest)) = own.split_once("\n  try: ") {
         text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
-    } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {
+    } else if let Some(hint) = suggest_next_step(error).filter(|_| !text.contains("try: ")) {
         text += &format!("\n  try: {hint}");
     }
     text
 }
 
 /// Returns a suggestion for an error whose message has none.
-fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
+fn suggest_next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let of_job = match error.downcast_ref() {
         Some(JobError::Trace(error)) => Some(error),
         _ => None,
@@ -410,7 +410,7 @@ fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
         _ => error.downcast_ref::<io::Error>(),
     };
     let Some(io) = io else {
-        return next_step(error.source()?);
+        return suggest_next_step(error.source()?);
     };
     let is_missing = io.kind() == io::ErrorKind::NotFound;
     let folder = env::current_dir().ok().filter(|_| is_missing)?;

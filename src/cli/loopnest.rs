@@ -179,7 +179,7 @@ fn write_text(
         right_aligned_column("energy", 16),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
     for (level, memory) in accelerator.levels.iter().enumerate().rev() {
         for (tensor, name) in LayerTensor::ALL {
             let words = cost.accesses[level][tensor as usize];

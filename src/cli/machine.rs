@@ -152,7 +152,7 @@ fn list_machines(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Bo
             &machine.description(),
         ]);
     }
-    out.write_all(table.into_text(TextStyle::default()).as_bytes())?;
+    out.write_all(table.to_text(TextStyle::default()).as_bytes())?;
     Ok(())
 }
 

@@ -178,7 +178,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
             &format_args!("{source}, {year}"),
         ]);
     }
-    table.into_text(plain_style())
+    table.to_text(plain_style())
 }
 
 fn list_csv(models: &[ModelDefinition]) -> String {

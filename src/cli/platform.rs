@@ -112,7 +112,7 @@ fn list_platforms() -> Result<String, Box<dyn Error>> {
             &source.map_or("", |(source, _)| source).replace('(', ""),
         ]);
     }
-    Ok(table.into_text(plain_style()))
+    Ok(table.to_text(plain_style()))
 }
 
 fn import_platform(args: &ImportArgs) -> Result<String, Box<dyn Error>> {

@@ -112,7 +112,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    let new_ranks = along.new_ranks();
+    let new_ranks = along.rank_count_after();
     let mut outputs = TraceTarget::new(&args.output, new_ranks as usize, &traces, &[&args.groups])?;
     let mut scaling = JobScaling::new(
         along,
@@ -136,7 +136,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
              chakram edit --edit data={size}, which inserts the reductions of gradients, or --side-by-side for \
              independent copies",
             name = along.dimension_name(),
-            size = along.new_size()
+            size = along.size_after()
         )
         .into());
     }

@@ -70,7 +70,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     let table = TextTable::new(columns);
     if is_text {
-        out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+        out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
     }
     let rows = topologies::schedule_topologies(args, &work, &mut prices, |row| match is_text {
         true => tables::write_row(&table, row, out),

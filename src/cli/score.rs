@@ -17,7 +17,8 @@ use chakram_serving::llm::score::{ServingTable, metric_rows, render_scores};
 use chakram_studies::score::{
     CorrectedRuns, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
     RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, assign_folds, correct_by_others,
-    correct_by_steps, fit_in_folds, one_rate, option_signs, score_runs, settings_without_effect,
+    correct_by_steps, fit_in_folds, option_signs, predict_with_one_rate, score_runs,
+    settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -278,7 +279,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     {
         return Err(format!("--by {key}: no run states this option").into());
     }
-    let machine = first_machine(&table)?;
+    let machine = machine_of_first_run(&table)?;
     let compute = args.compute.clone();
     let options = compute.replay_options()?;
     options.check_machine(machine)?;
@@ -317,7 +318,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let given = files.settings_without_each(args);
     let without_effect = settings_without_effect(&table, &options, &answers, &given, threads);
     let mut predicted = table.keep_predicted(answers, why);
-    let machine = first_machine(&table)?;
+    let machine = machine_of_first_run(&table)?;
     let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
     if !args.fit.is_empty() {
         fold_of = assign_folds(&table.runs, args.folds);
@@ -342,7 +343,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             .collect(),
         fits,
         fold_of,
-        null: one_rate(&table.runs),
+        null: predict_with_one_rate(&table.runs),
         without_effect,
         table: &table,
     };
@@ -565,7 +566,7 @@ fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> st
 }
 
 /// Returns the machine of the first run. Fails if no row of the table can be predicted.
-fn first_machine(table: &RunTable) -> Result<&Machine, String> {
+fn machine_of_first_run(table: &RunTable) -> Result<&Machine, String> {
     let Some(run) = table.runs.first() else {
         let rows = table.refused.len();
         let first = table.refused.first().map(ToString::to_string);

@@ -227,7 +227,7 @@ impl ServeArgs {
             scenario.warmup = scenario.warmup.min(requests - 1);
         }
         if let Some(rate) = self.rate {
-            let changed = scenario.at_rate(rate);
+            let changed = scenario.with_rate(rate);
             scenario = changed.ok_or("--rate: the scenario's arrivals have no rate; expected Poisson or periodic arrivals")?;
         }
         Ok(scenario)
@@ -279,7 +279,7 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
         };
         Some(without_effect("--requests", why))
     });
-    let is_same = |&rate: &f64| own.at_rate(rate).as_ref() == Some(own);
+    let is_same = |&rate: &f64| own.with_rate(rate).as_ref() == Some(own);
     let rate = args.rate.filter(is_same);
     let rate = rate.map(|_| without_effect("--rate", SAME));
     requests.into_iter().chain(rate).collect()
@@ -337,9 +337,10 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 
     if args.find_capacity || !args.rates.is_empty() {
         let mut sweeps = Vec::new();
-        for platform in of_each(&platforms) {
+        for platform in platforms_to_run(&platforms) {
             let found = sweep_platform_rates(args, (&own, &scenario), platform, options);
-            sweeps.push(found.map_err(|error| of_platform(error, platform, &platforms))?);
+            sweeps
+                .push(found.map_err(|error| name_platform_in_error(error, platform, &platforms))?);
         }
         to.write_report(&render_output(args, &[], &sweeps, style))?;
         return write_page(page, &scenario.name, &[], &sweeps);
@@ -348,7 +349,10 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if platforms.len() > 1 {
         for platform in &platforms {
             let report = serve_requests(&scenario, Some(platform), options, &mut NoRequestObserver);
-            reports.push(report.map_err(|error| of_platform(error, Some(platform), &platforms))?);
+            reports.push(
+                report
+                    .map_err(|error| name_platform_in_error(error, Some(platform), &platforms))?,
+            );
         }
     } else {
         let models = || scenario.models.iter().map(|model| model.name.as_str());
@@ -413,7 +417,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 /// Returns the platforms for the run. If the command line names none, returns a single `None`.
-fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
+fn platforms_to_run(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
         all => all.iter().map(Some).collect(),
@@ -421,7 +425,11 @@ fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
 }
 
 /// If there are several platforms, adds the platform's name to `error`.
-fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform]) -> ServeError {
+fn name_platform_in_error(
+    error: ServeError,
+    platform: Option<&Platform>,
+    all: &[Platform],
+) -> ServeError {
     match (error, platform) {
         (ServeError::Unfit(why), Some(platform)) if all.len() > 1 => {
             ServeError::Unfit(format!("platform {}: {why}", platform.name))
@@ -446,7 +454,7 @@ fn sweep_platform_rates(
     // none.
     let mut seed = None;
     if let Some(point) = found.points.first() {
-        let at_rate = scenario.at_rate(point.rate_per_s);
+        let at_rate = scenario.with_rate(point.rate_per_s);
         let at_rate = at_rate.as_ref().unwrap_or(scenario);
         seed = seed_without_effect(args, (own, at_rate), platform, options, &point.report)?;
     }

@@ -130,7 +130,11 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                     found.name(),
                     format_text(&found, &found.summarize())
                 )?;
-                writeln!(out, "{}", all_pairs(&found, &technology.link_technology()))?;
+                writeln!(
+                    out,
+                    "{}",
+                    render_all_pairs(&found, &technology.link_technology())
+                )?;
             }
             write_graph(&found, output.as_deref(), outputs)?;
         }
@@ -180,7 +184,7 @@ fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Opti
     Some(1e9 * summary.mean_distance / technology.rate_of_links(summary.degrees.1)?)
 }
 
-fn all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
+fn render_all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
     let summary = graph.summarize();
     let degree = summary.degrees.1;
     let through = 1e9 / technology.interface;
@@ -209,9 +213,9 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         right_aligned_column("mean hops", 12),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
     for chips in 1..=most {
-        let graph = ChipGraph::best_torus(chips);
+        let graph = ChipGraph::find_best_torus(chips);
         let summary = graph.summarize();
         let hops = format!("{:.3}", summary.mean_hops);
         let cells: [&dyn std::fmt::Display; 5] = [
@@ -243,7 +247,7 @@ fn search_random(
         right_aligned_column("1 GB", 14),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
     let mut best: Option<(f64, ChipGraph)> = None;
     for draw in 1..=draws {
         let count = match chips {

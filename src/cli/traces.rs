@@ -62,7 +62,7 @@ pub const PIPE: &str = "-";
 /// Finds the files that `args` names, or reads standard input. If the user chose a step, keeps only
 /// this step.
 pub fn find_traces(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
-    Ok(find_whole(args)?.at_step(args.step.step)?)
+    Ok(find_whole(args)?.select_step(args.step.step)?)
 }
 
 /// Finds the files that `args` names, or reads standard input. Keeps all steps.
@@ -199,11 +199,11 @@ impl<'o> TraceTarget<'o> {
 /// text that names the job's traces.
 pub fn describe_saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     note_others(&job.prefix, &job.others)?;
-    Ok(first_to_last(&job.traces))
+    Ok(format_first_to_last(&job.traces))
 }
 
 /// Formats a list of file names as the first and the last name.
-fn first_to_last(names: &[PathBuf]) -> String {
+fn format_first_to_last(names: &[PathBuf]) -> String {
     match names {
         [] => String::new(),
         [only] => only.display().to_string(),
@@ -217,7 +217,7 @@ pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
         0 => Ok(()),
         count => terminal::print_note(format_args!(
             "{} ({count} files) of earlier jobs stay in the folder; {}{} does not name these files, so they are not read with the new job",
-            first_to_last(others),
+            format_first_to_last(others),
             prefix.display(),
             ENDING
         )),

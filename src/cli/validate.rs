@@ -117,7 +117,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let mut inputs = Vec::new();
     // Check all hashes here, although a replay checks hashes only for small jobs.
     let found = job::find_traces(&args.traces, args.verify.thorough_level())?;
-    let found = job::at_step(found, args.step.step, None)?;
+    let found = job::restrict_to_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);

@@ -147,7 +147,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
         // In insertion order, if the collective has no analytical answer, the member proceeds immediately, because the
         // result may depend on the order of arrivals within an instant.
-        if M::Order::AT_ONCE && !self.may_be_closed(fabric, run) {
+        if M::Order::AT_ONCE && !self.can_answer_analytically(fabric, run) {
             self.enroll_member(fabric, effects, now, run, slot.member);
             return;
         }

@@ -371,7 +371,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// Fails if the program cannot run on `npu`; `None` means the NPU for which the program was compiled.
-    pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
+    pub(super) fn check_launch_npu(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npu_count());
         if self.plan.shared_of_class.is_empty() {

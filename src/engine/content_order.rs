@@ -37,7 +37,7 @@ impl Discipline for ContentOrder {
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }
-        if engine.tile_groups.may_join() {
+        if engine.tile_groups.can_join_parts() {
             let lanes = engine.processors.kernel_lanes();
             let effects = &mut engine.effects;
             engine

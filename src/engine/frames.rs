@@ -139,7 +139,7 @@ impl<'a> ProgramLaunches<'a> {
                 "programs are numbered from 0, in the order in which they were given",
             )
         })?;
-        program.may_launch_at(launch.npu)?;
+        program.check_launch_npu(launch.npu)?;
         let record = LaunchRecord {
             serial,
             feed,

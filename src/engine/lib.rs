@@ -238,7 +238,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     /// Runs the loop until nothing is pending, and returns the totals.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         self.run_events()?;
-        let outcome = self.into_outcome();
+        let outcome = self.build_outcome();
         self.fabric.report_links(self.observer);
         let events = self.effects.progress.events;
         self.observer
@@ -246,7 +246,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         Ok(outcome)
     }
 
-    fn into_outcome(&self) -> ReplayOutcome {
+    fn build_outcome(&self) -> ReplayOutcome {
         let (nodes, last) = self.flow.completed_nodes_and_time();
         let mut outcome = ReplayOutcome {
             makespan: last.since(Time::ZERO),

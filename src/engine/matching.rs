@@ -144,7 +144,8 @@ fn recheck_changed_calls(
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
         let (_, graph, node) = call_of(workload, at);
-        for (number, time) in changes.of_collective(call.kind, graph.name(node.node)) {
+        for (number, time) in changes.matching_collective_changes(call.kind, graph.name(node.node))
+        {
             plan.changes[from + number].count_call();
             call.changed = Some(time);
         }

@@ -89,14 +89,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 .groups
                 .mark_ready(slot, sequence, node.0)
             {
-                self.may_queue(now, member, node);
+                self.queue_if_in_order(now, member, node);
             }
             self.queue_parked(now, slot.group);
         }
     }
 
     /// Queues a node for its lane when the launch order allows the node on all members of its tile group.
-    pub(super) fn may_queue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+    pub(super) fn queue_if_in_order(
+        &mut self,
+        now: Time,
+        instance: InstanceIndex,
+        node: NodeIndex,
+    ) {
         if !self.flow.instance(instance).has_flag(GROUPED) {
             self.enqueue_on_lane(now, instance, node);
         } else if let Some(leader) =

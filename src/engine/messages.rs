@@ -78,7 +78,7 @@ pub(super) struct Messages<'a> {
 }
 
 /// Creates the message of an op between two ranks.
-fn between_ranks(
+fn create_message(
     op: OpIndex,
     ends: (Npu, Npu),
     ports: PortRange,
@@ -169,7 +169,7 @@ impl<'a> Messages<'a> {
         });
         // If a send completes on arrival, no notice is needed when its message has left.
         let tell = !self.ends_on_arrival;
-        let message = between_ranks(op, ends, ports, bytes, tell);
+        let message = create_message(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
             self.withhold_send(fabric, effects, now, pair, message);
         } else {
@@ -294,7 +294,7 @@ impl<'a> Messages<'a> {
             node,
             ports,
         });
-        let message = between_ranks(op, ends, ports, bytes, false);
+        let message = create_message(op, ends, ports, bytes, false);
         submit_message::<D, N>(fabric, effects, now, key, message);
     }
 

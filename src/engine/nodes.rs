@@ -212,8 +212,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
-        let alone = self.settings.comm != CommTiming::Model
-            && self.settings.comm.waits_for_nobody(graph, node);
+        let alone =
+            self.settings.comm != CommTiming::Model && self.settings.comm.never_waits(graph, node);
         if alone {
             self.enqueue_on_lane(now, instance, node);
             if self.settings.comm == CommTiming::Captured {
@@ -245,7 +245,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .groups
             .next_parked(group)
         {
-            self.may_queue(now, instance, node);
+            self.queue_if_in_order(now, instance, node);
         }
     }
 

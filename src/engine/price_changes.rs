@@ -286,7 +286,8 @@ impl PriceChanges {
         for call in graph.calls().iter().filter(|_| comm != CommTiming::Model) {
             let price = &mut prices[call.node.index()];
             let recorded = *price;
-            for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
+            for (number, time) in self.matching_collective_changes(call.kind, graph.name(call.node))
+            {
                 // Changes of collectives do not accumulate, so start from the recorded duration for each change.
                 *price = recorded;
                 counts[from + number].count_change(price, time.apply_to_span(recorded));
@@ -388,7 +389,7 @@ impl PriceChanges {
     }
 
     /// Returns the changes that match a collective of `kind` called `name`, with their indices. The last one applies.
-    pub(crate) fn of_collective(
+    pub(crate) fn matching_collective_changes(
         &self,
         kind: CollectiveKind,
         name: &str,

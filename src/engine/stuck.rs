@@ -186,7 +186,7 @@ impl StuckDiagnosis<'_, '_> {
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
         let graph = self.flow.instance(instance).graph;
-        if self.comm.waits_for_nobody(graph, node) {
+        if self.comm.never_waits(graph, node) {
             return None;
         }
         let (slot, sequence) = self.flow.call_of_node(instance, node);

@@ -91,7 +91,7 @@ impl NpuClass {
     /// unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
-        Some(RecordingClass::new(&self.peaks, memory).made_by(maker_of(&self.name)))
+        Some(RecordingClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
     }
 }
 
@@ -219,7 +219,7 @@ impl Machine {
 
     /// Returns a machine of one NPU whose rates are never used, for callers that compute the times of all jobs
     /// themselves.
-    pub fn of_answered_jobs(name: &str) -> Self {
+    pub fn for_answered_jobs(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
             name: "none".to_owned(),

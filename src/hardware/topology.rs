@@ -95,7 +95,7 @@ impl DimensionShape {
     /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
     /// ring of `size` the message takes the shorter direction, or upwards if both are equally long.
     #[inline]
-    pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
+    pub fn is_upward(self, size: u32, from: u32, to: u32) -> bool {
         match self {
             Self::Ring => {
                 let up = if to > from {
@@ -163,7 +163,7 @@ impl NetworkPath {
     /// latencies α of all links, and the serializations γ of one segment on all links except the slowest. (The slowest
     /// link's segment is already part of the time in which the message arrives.)
     #[inline]
-    pub fn first_byte(&self, amount: BufferShare) -> Span {
+    pub fn time_of_first_byte(&self, amount: BufferShare) -> Span {
         if self.others == InverseRate::ZERO {
             return self.latency;
         }
@@ -173,10 +173,10 @@ impl NetworkPath {
                 .serialization_time(self.switching.first_segment(amount))
     }
 
-    /// Returns the uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
+    /// Returns the uncontended time of a message of `amount`: [`Self::time_of_first_byte`] + amount / bandwidth.
     #[inline]
     pub fn time_message(&self, amount: BufferShare) -> Span {
-        self.first_byte(amount) + self.bandwidth.serialization_time(amount)
+        self.time_of_first_byte(amount) + self.bandwidth.serialization_time(amount)
     }
 }
 
@@ -380,7 +380,7 @@ impl Topology {
             let (from, to) = (self.coordinate_of(a, d), self.coordinate_of(b, d));
             if from != to {
                 let (shape, size) = (dimension.shape, dimension.size);
-                let down = !shape.has_ports() && !shape.goes_up(size, from, to);
+                let down = !shape.has_ports() && !shape.is_upward(size, from, to);
                 let own = (d, u32::from(down));
                 // The first dimension crossed has the output port, the last dimension the input port.
                 let out = ports.map_or(own, |[out, _]| out);
@@ -576,7 +576,7 @@ mod tests {
             let t = stack().with_switching(switching);
             let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
             (
-                p.first_byte(BufferShare::from_bytes(bytes)),
+                p.time_of_first_byte(BufferShare::from_bytes(bytes)),
                 p.time_message(BufferShare::from_bytes(bytes)),
             )
         };
@@ -597,7 +597,7 @@ mod tests {
         // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);
         let p = t.path_between_npus(Npu(0), Npu(1)).unwrap();
-        assert_eq!(p.first_byte(BufferShare::from_bytes(3000)), ns(50));
+        assert_eq!(p.time_of_first_byte(BufferShare::from_bytes(3000)), ns(50));
     }
 
     #[test]

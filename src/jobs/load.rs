@@ -117,7 +117,7 @@ pub fn groups_of(
 
 /// Returns the traces in `found`; if `step` is given, only the profiled step with this number.
 /// `piped` is the content of a trace that was read from a pipe, if any.
-pub fn at_step(
+pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,
     piped: Option<TraceContents>,

@@ -9,8 +9,8 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter();
     MachineFacts {
-        capacity: least_memory(machine),
-        sram: least_known(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
+        capacity: least_npu_memory(machine),
+        sram: least_known_capacity(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
         remote: machine
             .first_remote_memory()
             .and_then(|memory| Some(memory.capacity?.0)),
@@ -28,12 +28,12 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
 
 /// Returns the minimum over NPUs of an NPU's total memory in bytes, or `None` if the memory of a
 /// class is unknown.
-pub fn least_memory(machine: &Machine) -> Option<u64> {
+pub fn least_npu_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
-    least_known(classes.map(|class| Some(machine.npu_memory(class)?.0)))
+    least_known_capacity(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
 /// Returns the minimum of `all`, or `None` if one of them is unknown.
-fn least_known(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+fn least_known_capacity(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

@@ -1,7 +1,7 @@
 //! Access to single traces of a job for transformations, or to one trace from a pipe.
 
 use super::JobError;
-use super::load::{at_step, find_traces};
+use super::load::{find_traces, restrict_to_step};
 use super::machine_reference;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
@@ -57,12 +57,12 @@ impl JobTraces {
     }
 
     /// Keeps only the profiled step `step` of the traces, if a step is given.
-    pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
+    pub fn select_step(self, step: Option<u64>) -> Result<Self, JobError> {
         if step.is_none() {
             return Ok(self);
         }
         Ok(Self {
-            found: at_step(self.found, step, self.piped)?,
+            found: restrict_to_step(self.found, step, self.piped)?,
             piped: None,
         })
     }

@@ -77,7 +77,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
             put(lead, text, style);
         }
     }
-    if let Some((captured, slowest)) = report.last_captured() {
+    if let Some((captured, slowest)) = report.last_captured_end() {
         let more = match percent_more(outcome.makespan, captured) {
             Some(percent) => format!("; replay {}", format_percent_change(percent)),
             None => String::new(),
@@ -140,7 +140,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     if !report.fits_memory() {
         let text = format!(
             "{} of {} more than the NPU's capacity",
-            format_thousands(report.too_large() as u64),
+            format_thousands(report.count_ranks_out_of_memory() as u64),
             match report.rows.len() {
                 1 => "1 rank needs".to_owned(),
                 n => format!("{} ranks need", format_thousands(n as u64)),

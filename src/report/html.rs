@@ -107,7 +107,7 @@ pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
 pub(crate) fn chapters_with_content(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {
-    let tables = all_tables(report);
+    let tables = render_all_tables(report);
     let chapters = ReportChapter::ALL.into_iter();
     let chapters = chapters.map(move |(chapter, heading, id)| {
         let own = tables
@@ -119,7 +119,7 @@ pub(crate) fn chapters_with_content(
     chapters.filter(|(.., body)| !body.is_empty())
 }
 
-fn all_tables(report: &Report) -> Vec<ReportSection> {
+fn render_all_tables(report: &Report) -> Vec<ReportSection> {
     let breakdown = npus::build_breakdown_sections(report);
     let groups = super::tables::group_tables(report, ReportMedium::Page).flatten();
     let path = critical_path::build_path_sections(report, ReportMedium::Page);

@@ -178,7 +178,7 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
         }
         let watched = programs.iter().map(|prepared| WatchedProgram {
             prepared,
-            observers: create_observers(prepared, MemoryObserver::of_first_launch(prepared), ()),
+            observers: create_observers(prepared, MemoryObserver::for_first_launch(prepared), ()),
             tally: LaunchTally::default(),
         });
         Self {

@@ -104,7 +104,7 @@ use memory::port_memory::PortMemory;
 use memory_accesses::MemoryAccessRow;
 use modules::ModuleRow;
 use npus::NpuRow;
-use operators::{OperatorTime, over_micro_batches};
+use operators::{OperatorTime, sum_over_micro_batches};
 use profiler::ProfilerBasis;
 use sensitivity::SensitivityReport;
 use serde::{Deserialize, Serialize};
@@ -302,14 +302,14 @@ impl Report {
 
     /// Merges operators of different micro-batches, so that one row replaces `mb0/…`, `mb1/…`, ….
     pub fn sum_micro_batches(&mut self) {
-        self.operators = over_micro_batches(&self.operators);
+        self.operators = sum_over_micro_batches(&self.operators);
         let beside = self.beside.iter_mut();
         beside.for_each(|other| other.report.sum_micro_batches());
     }
 
     /// Returns the end of the capture and the rank that ended last (the lowest of several); `None` unless every
     /// trace states its end.
-    pub fn last_captured(&self) -> Option<(Span, Rank)> {
+    pub fn last_captured_end(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
         let slowest = |(end, rank): &(Span, Rank)| (*end, std::cmp::Reverse(*rank));

@@ -156,7 +156,7 @@ impl MemoryRow {
     }
 
     /// Compares rows by the filled share of memory, or by peak if a capacity is unknown.
-    pub fn by_share(&self, other: &Self) -> Ordering {
+    pub fn compare_filled_share(&self, other: &Self) -> Ordering {
         let Some((own, others)) = self.capacity.zip(other.capacity) else {
             return self.peak.cmp(&other.peak);
         };
@@ -168,7 +168,7 @@ impl MemoryRow {
 /// Returns the row with the largest filled share of memory. If several rows have the largest share, returns the one
 /// with the lowest rank.
 pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
-    rows.iter().rev().max_by(|a, b| a.by_share(b))
+    rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
 }
 
 /// Tracks the memory peak of each NPU.
@@ -183,15 +183,15 @@ impl<'a> MemoryObserver<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
-            followed: MemoryTracker::of_one_launch(prepared),
+            followed: MemoryTracker::for_single_launch(prepared),
         }
     }
 
     /// Creates an observer of the first launch of each instance of `prepared`.
-    pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
+    pub fn for_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
-            followed: MemoryTracker::of_first_launch(prepared),
+            followed: MemoryTracker::for_first_launch(prepared),
         }
     }
 
@@ -237,8 +237,8 @@ impl<'a> MemoryObserver<'a> {
                 npu,
                 capacity,
                 peak: Bytes(peak.bytes),
-                beyond_own: capacities.beyond_own(instance, npu, peak.bytes),
-                beyond_sram: port_memory::beyond_sram(machine, npu, peak.bytes),
+                beyond_own: capacities.bytes_beyond_own(instance, npu, peak.bytes),
+                beyond_sram: port_memory::bytes_beyond_sram(machine, npu, peak.bytes),
                 fits: capacity.map(|capacity| peak.bytes <= capacity.0),
                 classes: peak.classes,
                 at: peak.at,

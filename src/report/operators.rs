@@ -64,7 +64,7 @@ fn add_if_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 
 /// Sums operators over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. The result is sorted by
 /// time, longest first, then by name and kind.
-pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = Interner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
     for operator in operators {
@@ -93,7 +93,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     // first bytes, which are therefore compared as a number.
     let mut rows: Vec<_> = sums
         .into_iter()
-        .map(|((name, _), sum)| (first_bytes(name.as_ref()), name, sum))
+        .map(|((name, _), sum)| (prefix_as_number(name.as_ref()), name, sum))
         .collect();
     rows.sort_unstable_by(|(a, name, sum), (b, other_name, other)| {
         let by_time = other.total.cmp(&sum.total).then(a.cmp(b));
@@ -113,7 +113,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
 }
 
 /// Returns the first 16 bytes of a name as a number, in the same order as names.
-fn first_bytes(name: &str) -> u128 {
+fn prefix_as_number(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
     first[..length].copy_from_slice(&name.as_bytes()[..length]);
@@ -394,7 +394,7 @@ mod tests {
             row("mb*/a", NodeKind::Host, 1, 8),
             row("mb*/b", NodeKind::Compute, 1, 7),
         ];
-        assert_eq!(over_micro_batches(&all), summed);
+        assert_eq!(sum_over_micro_batches(&all), summed);
         // Rows with equal times are sorted by name. Names may share their first 16 bytes, and may end in a zero byte.
         let names = [
             "",
@@ -407,9 +407,9 @@ mod tests {
         ];
         let mut turned: Vec<_> = names.map(|name| row(name, NodeKind::Host, 1, 3)).into();
         turned.reverse();
-        let found = over_micro_batches(&turned);
+        let found = sum_over_micro_batches(&turned);
         assert!(found.iter().map(|row| row.name.as_str()).eq(names));
         // Rows that are already summed do not change.
-        assert_eq!(over_micro_batches(&summed), summed);
+        assert_eq!(sum_over_micro_batches(&summed), summed);
     }
 }

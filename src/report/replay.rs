@@ -485,7 +485,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         let rows = report.rows.iter();
         on.note_recorded(rows.map(|row| &*row.class));
     }
-    report.captured = report.last_captured().map(|(captured, _)| captured);
+    report.captured = report.last_captured_end().map(|(captured, _)| captured);
     report.response = MachineResponse::of_report(&report, prepared);
     report.interval = PredictionInterval::of_report(&report, prepared);
     report.warnings = collect_warnings(&report, prepared);

@@ -203,7 +203,7 @@ impl SectionNote {
     }
 
     /// Marks the sentence as a warning if `warns`.
-    pub fn as_warning_if(self, warns: bool) -> Self {
+    pub fn mark_warning_if(self, warns: bool) -> Self {
         Self { warns, ..self }
     }
 }
@@ -319,7 +319,7 @@ impl ReportSection {
             }
         }
         if self.aligned {
-            write!(out, "\n{}", table.into_text(style))?;
+            write!(out, "\n{}", table.to_text(style))?;
         }
         if let Some(text) = &self.left_out {
             writeln!(out, "  {text}")?;

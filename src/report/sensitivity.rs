@@ -205,7 +205,7 @@ impl SensitivityRun<'_> {
             what: class.what.clone(),
             setting: class.setting.clone(),
             slope_ps: now.slope,
-            holds_to: straight_down_to(now, none, path_nodes, at),
+            holds_to: find_end_of_slope(now, none, path_nodes, at),
             tenth_less: at(TENTH_LESS).end,
             none: none.end,
             replayed: false,
@@ -280,7 +280,7 @@ impl SensitivityReport {
 
 /// Returns the lowest factor for which the makespan follows the slope at factor 1 (`now`); `none` is the end at
 /// factor 0, and `at` computes the end at other factors.
-fn straight_down_to(
+fn find_end_of_slope(
     now: ScaledEnd,
     none: ScaledEnd,
     path_nodes: u64,
@@ -517,7 +517,7 @@ mod tests {
                 slope: slope.fold(f64::MAX, f64::min) as i64,
             }
         };
-        let to = straight_down_to(at(1.0), at(0.0), 0, at);
+        let to = find_end_of_slope(at(1.0), at(0.0), 0, at);
         assert!((to - 2.0 / 3.0).abs() < 1e-3, "{to}");
     }
 }

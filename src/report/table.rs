@@ -141,7 +141,7 @@ impl<'h> TextTable<'h> {
     }
 
     /// Returns the headings and the rows that were added.
-    pub fn into_text(&self, style: TextStyle) -> String {
+    pub fn to_text(&self, style: TextStyle) -> String {
         self.render_with_headings(Some(self.heading_cells()), style, max_line_width(style))
     }
 
@@ -175,13 +175,13 @@ impl<'h> TextTable<'h> {
     }
 
     /// Returns the line of headings.
-    pub fn first_line(&self, style: TextStyle) -> String {
+    pub fn render_heading_line(&self, style: TextStyle) -> String {
         self.render_single_row(self.heading_cells(), style.heading)
     }
 
     /// Returns the line of headings, after an empty line.
     pub fn render_headings(&self, style: TextStyle) -> String {
-        format!("\n{}", self.first_line(style))
+        format!("\n{}", self.render_heading_line(style))
     }
 
     /// Returns the line of a row; missing cells at the end of the row are empty.
@@ -383,7 +383,7 @@ mod tests {
         table.add_lines("    of two\n".to_owned());
         table.add_row(&[&"a_longer_name", &12, &"y"]);
         assert_eq!(
-            table.into_text(TextStyle::default()),
+            table.to_text(TextStyle::default()),
             "NAME            time most\n  mm               7 x\n    of two\n  a_longer_name   12 y\n"
         );
     }
@@ -400,7 +400,7 @@ mod tests {
                 left_aligned_column("LANE", 0),
             ]);
             table.add_row(&[&name, &7, &"stream 7"]);
-            table.into_text(style)
+            table.to_text(style)
         };
         let text = cells(TextStyle::default());
         let widths: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
@@ -446,14 +446,14 @@ mod tests {
         let text = "NAME            N   M  WHAT\n\
                     mm           1234   1  a b\n\
                     convolution     7  22  two\n                       lines\n";
-        assert_eq!(table.into_text(TextStyle::default()), text);
+        assert_eq!(table.to_text(TextStyle::default()), text);
         let mut table = TextTable::new([
             left_aligned_column("NAME", 0),
             left_aligned_column("WHAT", 0),
         ])
         .limit_width(20);
         table.add_row(&[&"mm", &"words that are wrapped"]);
-        let text = table.into_text(TextStyle::default());
+        let text = table.to_text(TextStyle::default());
         assert!(text.lines().count() > 2);
         assert!(text.lines().all(|line| line.chars().count() <= 20));
     }

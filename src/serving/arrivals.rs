@@ -84,8 +84,8 @@ impl<'s> ArrivalSource<'s> {
             return Ok(None);
         }
         let arrival = match &self.scenario.stream {
-            ArrivalStream::Poisson(rate) => Some(self.after_gap(*rate, true)),
-            ArrivalStream::Periodic(rate) => Some(self.after_gap(*rate, false)),
+            ArrivalStream::Poisson(rate) => Some(self.arrive_after_gap(*rate, true)),
+            ArrivalStream::Periodic(rate) => Some(self.arrive_after_gap(*rate, false)),
             ArrivalStream::Bursts { burst, every } => {
                 let number = self.count / u64::from(*burst);
                 Some(RequestArrival {
@@ -114,7 +114,7 @@ impl<'s> ArrivalSource<'s> {
 
     /// Returns an arrival after a gap. At a rate of requests, the mean gap is the inverse of the rate; at a
     /// bandwidth, it is the time that the previous request's bytes take.
-    fn after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
+    fn arrive_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
             ArrivalRate::Requests(rate) => 1.0 / rate,

@@ -15,13 +15,13 @@ const STEPS: u32 = 10;
 /// Maximum number of times that the rate is doubled or halved to find a range.
 const DOUBLINGS: u32 = 40;
 
-fn at_rate(
+fn serve_at_rate(
     scenario: &Scenario,
     platform: Option<&Platform>,
     options: ServeOptions,
     rate: f64,
 ) -> Result<ServeReport, ServeError> {
-    let Some(changed) = scenario.at_rate(rate) else {
+    let Some(changed) = scenario.with_rate(rate) else {
         return Err(ServeError::Unfit(format!(
             "scenario {:?}: the arrivals have no rate to change; found {}, expected poisson or periodic arrivals",
             scenario.name,
@@ -45,7 +45,7 @@ pub fn sweep_rates(
     let mut rates = rates.to_vec();
     rates.sort_by(f64::total_cmp);
     let points = rates.into_iter().map(|rate_per_s| {
-        let report = at_rate(scenario, platform, options, rate_per_s)?;
+        let report = serve_at_rate(scenario, platform, options, rate_per_s)?;
         Ok(RatePoint { rate_per_s, report })
     });
     Ok(RateSweep {
@@ -68,7 +68,7 @@ pub fn find_capacity(
 ) -> Result<RateSweep, ServeError> {
     let mut points: Vec<RatePoint> = Vec::new();
     let mut does = |rate_per_s: f64| -> Result<bool, ServeError> {
-        let report = at_rate(scenario, platform, options, rate_per_s)?;
+        let report = serve_at_rate(scenario, platform, options, rate_per_s)?;
         let Some(all) = report
             .row_of_all_models()
             .filter(|all| all.attained.is_some())

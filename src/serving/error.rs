@@ -6,7 +6,7 @@ use chakram_base::config::{ConfigError, did_you_mean};
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::MachineError;
 use chakram_jobs::JobError;
-use chakram_workloads::model::{ModelError, not_from_hubs};
+use chakram_workloads::model::{ModelError, describe_missing_hub};
 use std::io;
 
 /// An invalid scenario, platform or table, or a failed run.
@@ -135,6 +135,6 @@ fn list_names() -> String {
 fn suggest_model(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),
-        false => not_from_hubs(closest),
+        false => describe_missing_hub(closest),
     }
 }

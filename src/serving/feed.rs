@@ -155,7 +155,7 @@ pub(super) fn run<'s>(
     let machine = match traces().next() {
         Some(trace) => trace.machine,
         None => {
-            stand_in = Machine::of_answered_jobs("processors");
+            stand_in = Machine::for_answered_jobs("processors");
             &stand_in
         }
     };
@@ -197,5 +197,5 @@ fn model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
         Some(vectors) => vectors.dependencies_of(job).to_vec(),
         None => job.checked_sub(1).into_iter().collect(),
     };
-    program::of_jobs(&model.served.name, model.job_count(), &after)
+    program::create_job_program(&model.served.name, model.job_count(), &after)
 }

@@ -93,7 +93,7 @@ impl<'s> PreparedScenario<'s> {
     /// slot, this is the time without load; if all requests are served at once, it is the time of the
     /// work.
     pub fn occupancy_seconds(&self, model: &PreparedModel<'_>) -> f64 {
-        let together = self.scenario.policy.kind.most_together();
+        let together = self.scenario.policy.kind.max_served_together();
         let work = model.core_seconds(self, together);
         let held = match self.scenario.policy.slots {
             Some(slots) if model.traced.is_none() => {
@@ -127,7 +127,7 @@ fn check_policy(
 ) -> Result<(), ServeError> {
     let policy = &scenario.policy;
     let refuse = |why: &str, hint: &str| Err(unsuitable_model(model, why, hint));
-    if is_trace && policy.kind.most_together() > 1 {
+    if is_trace && policy.kind.max_served_together() > 1 {
         return refuse(
             "batching needs the time of a batch, but the model's trace is of one request",
             "another policy, or `latencies` with a column `batch`",
@@ -192,7 +192,7 @@ impl<'s> PreparedModel<'s> {
                     })
                 };
                 one = time(1)?;
-                largest = match scenario.policy.kind.most_together() {
+                largest = match scenario.policy.kind.max_served_together() {
                     1 => one,
                     together => time(together)?,
                 };

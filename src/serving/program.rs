@@ -19,7 +19,7 @@ pub fn bare_options() -> ReplayOptions {
 }
 
 /// Creates a program with one node for each of the `jobs` jobs of `model`, in order.
-pub fn of_jobs(
+pub fn create_job_program(
     model: &str,
     jobs: u32,
     after: &dyn Fn(u32) -> Vec<u32>,

@@ -237,7 +237,7 @@ impl PolicyKind {
     }
 
     /// Returns the maximum number of requests that are served together.
-    pub fn most_together(self) -> u32 {
+    pub fn max_served_together(self) -> u32 {
         match self {
             Self::Batching { batch, .. } => batch,
             _ => 1,
@@ -293,7 +293,7 @@ impl Scenario {
     }
 
     /// Returns this scenario with `rate` requests per second; `None` if its arrivals have no rate.
-    pub fn at_rate(&self, rate: f64) -> Option<Self> {
+    pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRate::Requests(rate);
         let stream = match self.stream {
             ArrivalStream::Poisson(_) => ArrivalStream::Poisson(rate),

@@ -90,7 +90,7 @@ impl<'s> TracedModel<'s> {
     }
 
     /// Returns true if a launch runs on the NPU of its processor.
-    pub fn goes_anywhere(&self) -> bool {
+    pub fn launches_on_own_npu(&self) -> bool {
         self.anywhere
     }
 }

@@ -33,8 +33,8 @@ impl UnloadedJobs {
             true => None,
             false => {
                 let after = |job| graph.dependencies_of(job).to_vec();
-                let workload = program::of_jobs(model, count, &after)?;
-                Some((workload, Machine::of_answered_jobs("processors")))
+                let workload = program::create_job_program(model, count, &after)?;
+                Some((workload, Machine::for_answered_jobs("processors")))
             }
         };
         Ok(Self { program, count })

@@ -79,7 +79,7 @@ impl ChipSchedule {
 
     /// Returns the sub-layers that `chip` runs in `step`, for the given number of accelerators per
     /// chip.
-    pub fn of_chip(
+    pub fn layers_of_chip(
         &self,
         chip: usize,
         accelerators: usize,

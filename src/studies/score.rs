@@ -45,7 +45,7 @@ pub use folds::{FoldFit, assign_folds, fit_in_folds};
 pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
 pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
-pub use null_model::one_rate;
+pub use null_model::predict_with_one_rate;
 pub use pairs::{MeasuredPair, PairErrors, PairScores, PairTable, PredictedPair};
 pub use report::{CorrectedRuns, ScoreDocument, ScoreRows, ScoredTable};
 pub use residuals::{CorrectedRun, correct_by_others, correct_by_steps};

@@ -170,7 +170,7 @@ impl GeneratedJob {
     /// Fails if the largest trace does not fit.
     pub fn check_traces(&self) -> Result<(), MemoryLimitError> {
         let nodes = (0..self.rank_count())
-            .map(|rank| self.0.least_nodes(rank))
+            .map(|rank| self.0.min_node_count(rank))
             .max();
         check_trace(nodes.unwrap_or(0), self.0.suggest_smaller())
     }
@@ -182,8 +182,8 @@ impl GeneratedJob {
     /// Fails if a lower bound on the size of its nodes does not fit.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank stores its own state of every node.
-        let graphs = self.least_shared_nodes();
-        let states = (0..self.rank_count()).map(|rank| self.0.least_nodes(rank));
+        let graphs = self.min_shared_node_count();
+        let states = (0..self.rank_count()).map(|rank| self.0.min_node_count(rank));
         let states = states.fold(0, u64::saturating_add);
         // Node counts are lower bounds, so no job that fits is rejected, but a job that passes may still run
         // out of memory.
@@ -206,11 +206,11 @@ impl GeneratedJob {
 
     /// Returns a close lower bound on the number of nodes in the graphs that ranks share (one graph
     /// per shape), without generating the graphs.
-    pub fn least_shared_nodes(&self) -> u64 {
+    pub fn min_shared_node_count(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
             .collect();
-        let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
+        let nodes = shapes.into_iter().map(|rank| self.0.min_node_count(rank));
         nodes.fold(0, u64::saturating_add)
     }
 
@@ -235,7 +235,7 @@ impl GeneratedJob {
         shapes.retain(|shape| seen.insert(*shape));
         // With fewer nodes, starting a thread costs more time than it saves.
         const LEAST_NODES: u64 = 10_000;
-        let threads = match self.least_shared_nodes() < LEAST_NODES {
+        let threads = match self.min_shared_node_count() < LEAST_NODES {
             true => 1,
             false => parallel::processor_count(),
         };
@@ -266,7 +266,7 @@ impl GeneratedJob {
     ) -> Result<(Graph, SlotBinding), TraceError> {
         // Ids count from 1 without gaps.
         let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
-        graph.reserve_nodes(self.0.least_nodes(rank));
+        graph.reserve_nodes(self.0.min_node_count(rank));
         let mut watched = WatchedSink {
             sink: graph,
             untold: 0,
@@ -336,7 +336,7 @@ trait TraceGenerator: Debug + Send + Sync {
     }
     fn node_count(&self, rank: u32) -> u64;
     /// Lower bound of [`Self::node_count`], for patterns whose exact count takes long to compute.
-    fn least_nodes(&self, rank: u32) -> u64 {
+    fn min_node_count(&self, rank: u32) -> u64 {
         self.node_count(rank)
     }
     fn emit_nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;

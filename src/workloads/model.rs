@@ -16,7 +16,7 @@
 //!   pass of one sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations,
 //!   softmax, sums) is not counted, as in most papers. All pairs of tokens in attention are
 //!   counted, even with a causal mask, as in Megatron-LM's formulas.
-//!   [`OperatorKind::skippable_multiplications`] is the part that kernels for causal attention
+//!   [`OperatorKind::causally_skipped_multiplications`] is the part that kernels for causal attention
 //!   skip.
 //! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
 //!   ([`OperatorKind::saved_bytes`]).
@@ -40,7 +40,7 @@ use serde::Serialize;
 
 pub use architecture::{LatentAttention, TransformerArchitecture};
 pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
-pub use error::{ModelError, not_from_hubs};
+pub use error::{ModelError, describe_missing_hub};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
     AxisCut, AxisSpec, ChainInput, ElementBytes, ExpertExchange, KeptByKernels, KeptTensor,

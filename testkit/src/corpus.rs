@@ -26,7 +26,7 @@ pub fn is_whole() -> bool {
 
 /// Returns one of every `n` cases, because all cases take too long for every build. Returns all if the
 /// variable `CHAKRAM_WHOLE_CORPUS` is set.
-pub fn one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
+pub fn sample_one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let n = if is_whole() { 1 } else { n };
     all.into_iter().step_by(n).collect()
 }
@@ -34,7 +34,7 @@ pub fn one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
 /// Returns one member of each of `lists`: the member with index `turn` of the first list, with index `turn + 1`
 /// of the second list, and so on. A few members thus cover all differences between members. Returns all members
 /// if the variable `CHAKRAM_WHOLE_CORPUS` is set.
-pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
+pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();
     }

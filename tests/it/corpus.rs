@@ -17,7 +17,8 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, Wo
 use std::collections::BTreeMap;
 use testkit::corpus::assert_expected;
 pub use testkit::corpus::{
-    CaseFiles, corpus_path, is_whole, note_skipped, one_of_each, one_of_each_list, unpack_cases,
+    CaseFiles, corpus_path, is_whole, note_skipped, pick_one_per_list, sample_one_of_each,
+    unpack_cases,
 };
 
 /// Cases that cannot be replayed to the end, with a part of the error.

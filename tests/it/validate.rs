@@ -13,7 +13,7 @@ use chakram::validate::{DefectKind, DefectLog};
 fn told(findings: &DefectLog) -> String {
     let kinds = DefectKind::iter_all().filter(|&kind| findings.count_of_kind(kind) > 0);
     let lines = kinds.map(|kind| {
-        let first = findings.of_kind(kind).first();
+        let first = findings.first_defects_of_kind(kind).first();
         let first = first.map(|d| format!("{:?} {}: {}", d.rank, d.site, d.found));
         format!("{kind} x {}: {first:?}\n", findings.count_of_kind(kind))
     });

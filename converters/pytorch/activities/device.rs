@@ -70,8 +70,8 @@ pub(super) fn host_syncs(
             .and_then(|i| sync_stream(rank, syncs[i].1));
         // The launched event that ended last, on the call's stream if the capture names one.
         let last = match stream {
-            Some(stream) => launches.last_before(stream, item.start),
-            None => launches.last_to_end(rank, item.start, item.end),
+            Some(stream) => launches.last_event_before(stream, item.start),
+            None => launches.last_event_to_end(rank, item.start, item.end),
         };
         let Some(device) = last else { continue };
         let end = rank.devices[device as usize].end.min(item.end);
@@ -205,7 +205,7 @@ fn stream_waits(
     found: &mut DependencyStats,
 ) {
     let launches = DeviceEventIndex::new(rank);
-    let runtime = by_correlation(rank);
+    let runtime = index_by_correlation(rank);
     let start_of = |correlation: u64| {
         let at = runtime
             .binary_search_by_key(&correlation, |&(key, _)| key)
@@ -227,8 +227,8 @@ fn stream_waits(
         let (Some(recorded), Some(waited)) = (recorded, start_of(event.correlation)) else {
             continue;
         };
-        let source = launches.last_before(on, recorded);
-        let target = launches.first_after(rank.details_of_event(event).stream, waited);
+        let source = launches.last_event_before(on, recorded);
+        let target = launches.first_event_after(rank.details_of_event(event).stream, waited);
         if let (Some(source), Some(target)) = (source, target) {
             found.stream_waits += 1;
             activities.add_dependency(placed[source as usize], placed[target as usize]);
@@ -368,7 +368,7 @@ impl DeviceEventIndex {
         Self { list, streams }
     }
 
-    fn last_before(&self, stream: i64, time: i64) -> Option<u32> {
+    fn last_event_before(&self, stream: i64, time: i64) -> Option<u32> {
         let after = self
             .list
             .partition_point(|&(s, at, _)| (s, at) < (stream, time));
@@ -376,7 +376,7 @@ impl DeviceEventIndex {
         (found == stream).then_some(device)
     }
 
-    fn first_after(&self, stream: i64, time: i64) -> Option<u32> {
+    fn first_event_after(&self, stream: i64, time: i64) -> Option<u32> {
         let from = self
             .list
             .partition_point(|&(s, at, _)| (s, at) < (stream, time));
@@ -386,18 +386,18 @@ impl DeviceEventIndex {
 
     /// Returns the event that ended last, but not after `until`. Considers events on all streams that were launched
     /// by the time `launched`.
-    fn last_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
+    fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams
             .iter()
-            .filter_map(|&stream| self.last_before(stream, launched));
+            .filter_map(|&stream| self.last_event_before(stream, launched));
         candidates
             .filter(|&device| rank.devices[device as usize].end <= until)
             .max_by_key(|&device| (rank.devices[device as usize].end, device))
     }
 }
 
-fn by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
+fn index_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     let runtime = rank.items.iter().enumerate();
     let runtime =
         runtime.filter(|(_, item)| rank.role_of_interval(item) == HostIntervalKind::Runtime);

@@ -38,10 +38,11 @@ pub(super) fn link_handoffs(
         let begin = activities.list[work as usize].begin;
         // The activity with the latest end on another thread.
         let waker = match &merged {
-            Some(merged) => merged.last_by(begin, thread, &activities.list),
+            Some(merged) => merged.last_activity_ended_by(begin, thread, &activities.list),
             None => {
                 let others = free.iter().filter(|&&other| other != thread);
-                let last = others.map(|&other| chains.last_before(other, begin, &activities.list));
+                let last = others
+                    .map(|&other| chains.last_activity_before(other, begin, &activities.list));
                 let ended = last.filter(|&work| work != NONE);
                 ended.max_by_key(|&work| (activities.list[work as usize].end, work))
             }
@@ -126,7 +127,7 @@ impl ActivityEnds {
     }
 
     /// Returns the activity that ended last, at or before `time`, on any thread except `thread`.
-    fn last_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
+    fn last_activity_ended_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
         let after = self
             .list
             .partition_point(|&(work, _)| list[work as usize].end <= time);
@@ -170,11 +171,11 @@ mod tests {
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);
-                    let last = others.map(|&other| chains.last_before(other, time, &list));
+                    let last = others.map(|&other| chains.last_activity_before(other, time, &list));
                     let last = last.filter(|&work| work != NONE);
                     let expected = last.max_by_key(|&work| (list[work as usize].end, work));
                     assert_eq!(
-                        merged.last_by(time, thread, &list),
+                        merged.last_activity_ended_by(time, thread, &list),
                         expected,
                         "{thread} at {time}"
                     );

@@ -41,7 +41,7 @@ const DEEPEST: usize = 16;
 /// Sets the time from which each call's result could be used. This may be after the call's end, because the
 /// worker may first copy the result into place.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
-    for (worker, list) in by_worker(calls) {
+    for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
         let items = &rank.items[range.start as usize..range.end as usize];
         for (place, &index) in list.iter().enumerate() {
@@ -66,7 +66,7 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
 }
 
 /// Returns the calls of each worker, sorted by start.
-pub(super) fn by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
+pub(super) fn group_calls_by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
     let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (index, call) in calls.list.iter().enumerate() {
         if call.worker != NONE {
@@ -132,10 +132,10 @@ pub(super) fn find_host_waits(
         } else {
             // If a result is first used long after the call was done, for example in a later step, the thread may
             // still have waited right after the call. A wait inferred from times therefore takes precedence.
-            let used = uses.first_use(rank, calls, index, &segments);
+            let used = uses.find_wait_before_first_use(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
-                _ => by_time(rank, call, index, &segments[thread as usize]),
+                _ => find_wait_by_time(rank, call, index, &segments[thread as usize]),
             };
             match (timed, used) {
                 (Some(_), _) => found.by_time += 1,
@@ -179,7 +179,7 @@ fn wait_for_message(
 
 /// Returns the wait of a thread that was idle, outside operators, until the call was done. A shorter idle time
 /// suffices right after the launch.
-fn by_time(
+fn find_wait_by_time(
     rank: &RankTimeline,
     call: &CommCall,
     index: usize,
@@ -271,7 +271,7 @@ impl CallResultUses {
 
     /// Returns the wait before or inside the first use of a call's result. Uses by the call's own worker do
     /// not count.
-    fn first_use(
+    fn find_wait_before_first_use(
         &self,
         rank: &RankTimeline,
         calls: &CommCalls,

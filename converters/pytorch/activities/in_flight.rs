@@ -2,7 +2,7 @@
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
-use super::host_waits::by_worker;
+use super::host_waits::group_calls_by_worker;
 use super::thread_chains::ThreadChains;
 use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement};
 use std::cmp::Reverse;
@@ -57,17 +57,17 @@ pub(super) fn place_in_flight(
             item: call.item,
         };
         let caller = rank.items[call.item as usize].thread;
-        let launch = chains.last_before(caller, call.launched, &activities.list);
+        let launch = chains.last_activity_before(caller, call.launched, &activities.list);
         activities.add_dependency(launch, work);
     }
-    for (worker, list) in by_worker(calls) {
+    for (worker, list) in group_calls_by_worker(calls) {
         for (place, &index) in list.iter().enumerate() {
             let call = &calls.list[index as usize];
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
-            let launch = chains.last_before(caller, call.launched, &activities.list);
+            let launch = chains.last_activity_before(caller, call.launched, &activities.list);
             // The call was queued if its worker was still busy at its launch.
-            let busy = chains.last_before(worker, call.start, &activities.list);
+            let busy = chains.last_activity_before(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);
             }
@@ -79,7 +79,7 @@ pub(super) fn place_in_flight(
             }
             // The worker's next activity depends on the call, unless that activity belongs to the next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
-            let next = chains.first_between(
+            let next = chains.first_activity_between(
                 worker,
                 call.end,
                 next.map_or(i64::MAX, |n| n.start),
@@ -87,7 +87,8 @@ pub(super) fn place_in_flight(
             );
             activities.add_dependency(work, next);
             // An activity of the worker between launch and start prepared the call.
-            let preparing = chains.first_between(worker, call.launched, call.start, activities);
+            let preparing =
+                chains.first_activity_between(worker, call.launched, call.start, activities);
             activities.add_dependency(launch, preparing);
         }
     }

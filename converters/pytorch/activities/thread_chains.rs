@@ -217,28 +217,28 @@ fn merge_intervals(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
 
 impl ThreadChains {
     /// Returns the last activity of `thread` that had ended by `time`.
-    pub(super) fn last_before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+    pub(super) fn last_activity_before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let after = chain.partition_point(|&work| list[work as usize].end <= time);
         after.checked_sub(1).map_or(NONE, |last| chain[last])
     }
 
     /// Returns the first activity of `thread` that started at or after `time`.
-    pub(super) fn first_after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+    pub(super) fn first_activity_after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let first = chain.partition_point(|&work| list[work as usize].begin < time);
         chain.get(first).copied().unwrap_or(NONE)
     }
 
     /// Returns the first activity of `thread` that started at or after `from` and ended by `to`.
-    pub(super) fn first_between(
+    pub(super) fn first_activity_between(
         &self,
         thread: u32,
         from: i64,
         to: i64,
         activities: &Activities,
     ) -> u32 {
-        let first = self.first_after(thread, from, &activities.list);
+        let first = self.first_activity_after(thread, from, &activities.list);
         match activities.list.get(first as usize) {
             Some(work) if work.end <= to => first,
             _ => NONE,

@@ -301,7 +301,7 @@ fn bytes_per_member(
     let list = |place: Option<usize>| values.get(place?)?.as_array();
     if let Some(sizes) = list(splits) {
         let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
-        return by_splits(&sizes?, bytes);
+        return split_in_proportion(&sizes?, bytes);
     }
     let each = list(tensors)?.iter().map(|tensor| {
         let mut own = TensorTotals::default();
@@ -313,7 +313,7 @@ fn bytes_per_member(
 
 /// Splits `bytes` in proportion to `sizes`, the row counts of a tensor's parts. The result is empty if
 /// `sizes` is empty.
-pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
+pub(super) fn split_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     let rows = sizes
         .iter()
         .try_fold(0_u64, |sum, &rows| sum.checked_add(rows))?;
@@ -482,10 +482,10 @@ mod tests {
         );
         // The cases are: rows of 3 B; no rows at all; rows that do not divide 40 B; and no sizes, which
         // means equal parts.
-        assert_eq!(by_splits(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
-        assert_eq!(by_splits(&[0, 0], 0), Some(vec![0, 0]));
-        assert_eq!(by_splits(&[2, 1], 40), None);
-        assert_eq!(by_splits(&[], 40), Some(vec![]));
+        assert_eq!(split_in_proportion(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
+        assert_eq!(split_in_proportion(&[0, 0], 0), Some(vec![0, 0]));
+        assert_eq!(split_in_proportion(&[2, 1], 40), None);
+        assert_eq!(split_in_proportion(&[], 40), Some(vec![]));
         // Two splits and two tensors mean two members of the group.
         assert_eq!((based.members, found.members), (Some(2), Some(2)));
     }

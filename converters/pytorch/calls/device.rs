@@ -449,7 +449,7 @@ fn call_of(
         CommOp::Collective(CollectiveKind::AllToAll) => {
             let [input, output] = splits.map(|list| split_sizes(&list?));
             let bytes = [inputs, outputs].map(|elements| elements.saturating_mul(size));
-            let of = |sizes: Option<Vec<u64>>, bytes| args::by_splits(&sizes?, bytes);
+            let of = |sizes: Option<Vec<u64>>, bytes| args::split_in_proportion(&sizes?, bytes);
             [of(input, bytes[0]), of(output, bytes[1])]
         }
         _ => [None, None],

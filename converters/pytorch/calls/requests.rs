@@ -44,7 +44,7 @@ impl DeferredRequests {
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
         launched.sort_unstable();
-        let roles = HostIntervalRole::by_name(rank);
+        let roles = HostIntervalRole::classify_intervals(rank);
         for thread in &rank.threads {
             let mut walk = ThreadTraversal::default();
             for index in thread.items.clone() {
@@ -69,7 +69,9 @@ impl DeferredRequests {
                         // The profiler may have dropped the launch of these requests, or a graph may have
                         // captured it.
                         None if launched.binary_search(&index).is_err() => {
-                            if !walk.launch_own_if_open() && rank.encloser_is_no_operator(index) {
+                            if !walk.launch_own_and_check_open()
+                                && rank.encloser_is_no_operator(index)
+                            {
                                 let requests = walk.take_unlaunched();
                                 found.by_launch.insert(index, requests);
                             }
@@ -95,7 +97,7 @@ enum HostIntervalRole {
 }
 
 impl HostIntervalRole {
-    fn by_name(rank: &RankTimeline) -> Vec<Self> {
+    fn classify_intervals(rank: &RankTimeline) -> Vec<Self> {
         let texts = &rank.kineto.texts;
         let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
             "record_param_comms" => Self::Record,
@@ -153,7 +155,7 @@ impl ThreadTraversal {
         }
     }
 
-    fn launch_own_if_open(&mut self) -> bool {
+    fn launch_own_and_check_open(&mut self) -> bool {
         self.launch_own();
         self.open.is_some()
     }

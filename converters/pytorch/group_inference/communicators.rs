@@ -49,7 +49,7 @@ pub(super) fn assign_groups(
 ) -> CommunicatorGroups {
     let seen: Vec<Vec<Communicator>> = (0..)
         .zip(calls)
-        .map(|(r, calls)| of_rank(r, calls))
+        .map(|(r, calls)| collect_communicators(r, calls))
         .collect();
     let mut given = vec![BTreeMap::new(); ranks.len()];
     for (r, communicators) in seen.iter().enumerate() {
@@ -95,7 +95,7 @@ pub(super) fn assign_groups(
 /// Name of groups that no capture names.
 const UNNAMED: &str = "unnamed";
 
-fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
+fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
     let mut found: BTreeMap<CommunicatorKey, Vec<(CollectiveKind, u64, i64)>> = BTreeMap::new();
     for call in &calls.list {
         if let (Some(key), CommOp::Collective(kind)) = (communicator_key(call), call.act) {

@@ -209,8 +209,9 @@ fn score_assignment(
                 first = Some((member, own));
                 continue;
             };
-            let fits =
-                |(a, b): (&&super::CommCall, &&super::CommCall)| a.act == b.act && same_size(a, b);
+            let fits = |(a, b): (&&super::CommCall, &&super::CommCall)| {
+                a.act == b.act && have_same_size(a, b)
+            };
             if own.len() != before.len() || !own.iter().zip(before).all(fits) {
                 wrong += 1;
                 continue;
@@ -231,7 +232,7 @@ fn score_assignment(
     (wrong, off.iter().map(|ns| ns / count).sum())
 }
 
-fn same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
+fn have_same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
     use chakram_trace::format::CollectiveKind::{AllReduce, Broadcast, Reduce};
     let one_size = matches!(a.act, CommOp::Collective(AllReduce | Broadcast | Reduce));
     !one_size || a.asked.bytes_in == b.asked.bytes_in

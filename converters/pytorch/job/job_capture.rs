@@ -72,7 +72,9 @@ impl JobCapture {
         let world = world_size(&parts, infer)?;
         check_together(&parts)?;
         let captured_steps = parts.iter().map(RankCapture::captured_steps).max();
-        let mut steps = MeasuredSteps::of_job(parts.iter().filter_map(|part| part.steps.as_ref()));
+        let mut steps = MeasuredSteps::step_durations_of_job(
+            parts.iter().filter_map(|part| part.steps.as_ref()),
+        );
         let unprofiled = captured_steps.filter(|&steps| steps > 0);
         let unprofiled = unprofiled.and_then(|captured| {
             let ends = [*steps.iter().min()?, *steps.iter().max()?];
@@ -291,7 +293,8 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
         .map(|part| part.rank.rank.saturating_add(1))
         .max();
     let known = first.and_then(said);
-    let implied = |part: &RankCapture| group_inference::least_world(&part.rank, &part.calls);
+    let implied =
+        |part: &RankCapture| group_inference::lower_bound_of_world_size(&part.rank, &part.calls);
     let implied = match known {
         Some(_) => None,
         None => parts.iter().map(implied).max(),
@@ -337,7 +340,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
         // In containers, every rank may have process id 1, so id 1 proves nothing.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
-            && (host.is_some() || one_after_the_other(part, other))
+            && (host.is_some() || are_consecutive_captures(part, other))
         {
             let of = host.map_or(String::new(), |host| format!(" of host {host}"));
             return Err(TraceError::invalid_file(
@@ -387,7 +390,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
 
 /// Returns whether two captures state no ranks and do not overlap in time. Such captures are successive windows of
 /// one process, not two ranks.
-fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
+fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());
     let apart = one_span.1 <= other_span.0 || other_span.1 <= one_span.0;

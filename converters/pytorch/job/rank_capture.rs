@@ -77,7 +77,7 @@ impl LinkedRankFiles {
                 offset: None,
             });
         }
-        let ordered = !HostNodeLinks::by_id(&host, &kineto);
+        let ordered = !HostNodeLinks::can_join_by_id(&host, &kineto);
         let link = HostNodeLinks::new(&host, &kineto)?;
         if ordered {
             operator_order::assign_ids(&mut kineto);

@@ -91,7 +91,7 @@ mod value {
     }
 
     /// Returns the index of the value with an argument's key.
-    pub fn of_arg(key: &str) -> u8 {
+    pub fn index_of_argument(key: &str) -> u8 {
         match key {
             // On kernels, profilers of 2021 wrote the key in lower case.
             "External id" | "external id" => EXTERNAL_ID,
@@ -182,7 +182,7 @@ fn scan_by_key<'a>(
                 if scan.accept_null()? => {}
             value::ARGS => scan.read_object(|scan, key| {
                 let value = scan.read_value()?.get();
-                note(value::of_arg(key), value, value);
+                note(value::index_of_argument(key), value, value);
                 Some(())
             })?,
             value::PH | value::CAT | value::NAME => {
@@ -208,7 +208,7 @@ fn unescaped_string(json: &str) -> Option<&str> {
 impl<'a> EventArgs<'a> {
     /// Returns the field that stores the argument `key`; `None` if the argument is not kept.
     fn slot_of(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
-        Some(match value::of_arg(key) {
+        Some(match value::index_of_argument(key) {
             value::EXTERNAL_ID => &mut self.external_id,
             value::RF_ID => &mut self.rf_id,
             value::CORRELATION => &mut self.correlation,

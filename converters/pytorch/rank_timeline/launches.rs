@@ -69,7 +69,7 @@ impl RankTimeline {
         let mut ran: Option<Vec<u64>> = None;
         let ran = &mut ran;
         let roles = self.kineto.texts.len() as u32;
-        let roles = (0..roles).map(|name| LaunchRole::of_call(self.kineto.texts.get(name)));
+        let roles = (0..roles).map(|name| LaunchRole::from_call_name(self.kineto.texts.get(name)));
         let roles: Vec<LaunchRole> = roles.collect();
         for thread in &self.threads {
             let mut captures = false;
@@ -161,7 +161,7 @@ enum LaunchRole {
 }
 
 impl LaunchRole {
-    fn of_call(name: &str) -> Self {
+    fn from_call_name(name: &str) -> Self {
         match name {
             name if is_launch(name) => Self::Launches,
             name if name.contains("StreamBeginCapture") => Self::BeginsCapture,

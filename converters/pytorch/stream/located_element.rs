@@ -88,12 +88,12 @@ pub(super) fn explain_error(text: &[u8], offset: u64, error: &serde_json::Error)
         let found = format!("the text ends in the middle of a value: {message}");
         return error_at_offset(offset.wrapping_add(text.len() as u64), found, TRUNCATED);
     }
-    let found = format!("{message}, found {}", first_line(&text[inside..]));
+    let found = format!("{message}, found {}", shorten_first_line(&text[inside..]));
     error_at_offset(offset.wrapping_add(inside as u64), found, DAMAGED)
 }
 
 /// Returns the first line of `text`, shortened for messages.
-pub(super) fn first_line(text: &[u8]) -> String {
+pub(super) fn shorten_first_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
     let line = text.trim_start().lines().next().unwrap_or_default();
     format!("`{}`", escape_name(line))

@@ -342,7 +342,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
-        let found = no_digits(word);
+        let found = mark_first_non_digit(word);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }
@@ -362,7 +362,7 @@ pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// Sets the top bit in the first byte of `word` that is not a digit. Higher bytes of the result are
 /// undefined.
 #[inline]
-fn no_digits(word: u64) -> u64 {
+fn mark_first_non_digit(word: u64) -> u64 {
     // Digits become 0 to 9. The addition sets the top bit of every other byte, except those that have it set
     // already.
     let word = word ^ (ONES * u64::from(b'0'));

@@ -1,6 +1,6 @@
 //! A sliding window over a text.
 
-use super::located_element::{DAMAGED, TRUNCATED, error_at_offset, first_line};
+use super::located_element::{DAMAGED, TRUNCATED, error_at_offset, shorten_first_line};
 use super::utf16::as_utf8;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -182,7 +182,7 @@ impl<'s> TextWindow<'s> {
             Some(_) => {
                 let found = format!(
                     "found {}, expected {what}",
-                    first_line(self.remaining_bytes())
+                    shorten_first_line(self.remaining_bytes())
                 );
                 Err(error_at_offset(self.byte_offset(), found, DAMAGED))
             }

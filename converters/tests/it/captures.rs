@@ -7,7 +7,7 @@ use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff
 use chakram_trace::format::TraceContents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use testkit::corpus::{corpus_path, one_of_each};
+use testkit::corpus::{corpus_path, sample_one_of_each};
 
 /// Files of the corpus that are not valid JSON, each with the name that makes it invalid (according to
 /// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
@@ -55,7 +55,7 @@ fn captures_are_read_as_a_plain_parse_reads_them() {
     paths.sort();
     assert!(paths.len() > 170, "{paths:?}");
     let (mut hosts, mut devices, mut others) = (0, 0, 0);
-    for path in one_of_each(4, paths) {
+    for path in sample_one_of_each(4, paths) {
         let name = path.to_string_lossy().replace('\\', "/");
         let broken = NOT_JSON
             .iter()

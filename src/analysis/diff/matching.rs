@@ -112,21 +112,21 @@ pub(super) fn compute_both_sides<T: Send>(
 pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
     let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
     if sides[0].len().min(sides[1].len()) >= many && same_ids::pair_same_ids(sides, &mut pairs) {
-        by_neighbours(sides, &mut pairs);
+        pair_by_neighbours(sides, &mut pairs);
     }
     pair_by_refinement(sides, &mut pairs, LabelKind::Key, labels::hash_component);
     for base in [LabelKind::Content, LabelKind::Key, LabelKind::Kind] {
-        by_surroundings(sides, &mut pairs, base);
+        pair_by_surroundings(sides, &mut pairs, base);
     }
     if !pairs.is_complete() {
         pair_unique_labels(
             &mut pairs,
             &compute_both_sides(sides, |side| {
-                node_labels::of_all(side.raw, node_labels::hash_name)
+                node_labels::compute_labels(side.raw, node_labels::hash_name)
             }),
         );
     }
-    by_neighbours(sides, &mut pairs);
+    pair_by_neighbours(sides, &mut pairs);
     pairs
 }
 
@@ -154,7 +154,7 @@ impl LabelKind {
 /// Pairs nodes with the same surroundings: first all transitive neighbours are compared, then a wide vicinity, then a
 /// narrow one. `base` is the label of a node itself. Callers first use labels of whole records, because only these
 /// labels distinguish a node from a new node with the same work that an edit inserted before it.
-fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
+fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_ancestry(side, base, EdgeDirection::Predecessors)
     });
@@ -203,7 +203,7 @@ fn pair_by_refinement(
 }
 
 /// Pairs neighbours of pairs, and nodes between pairs in program order.
-fn by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     use propagate::{AmbiguityPolicy, pair_neighbours};
     const ROUNDS: usize = 3;
     for _ in 0..ROUNDS {

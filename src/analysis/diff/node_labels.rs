@@ -6,7 +6,10 @@ use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
 use chakram_trace::graph::{RawTrace, stable_hash};
 
 /// Returns the label of each node.
-pub(super) fn of_all(raw: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> u64) -> Vec<u64> {
+pub(super) fn compute_labels(
+    raw: &RawTrace<'_>,
+    label: fn(&CompactNodeView<'_>) -> u64,
+) -> Vec<u64> {
     raw.nodes.iter().map(|item| label(&item.view)).collect()
 }
 

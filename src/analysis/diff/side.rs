@@ -100,13 +100,13 @@ impl<'o> ComparedTrace<'o> {
     /// Returns a label for each node by name, type, lane and peers, without times, sizes and other properties.
     pub fn labels_by_key(&self) -> &[u64] {
         self.key
-            .get_or_init(|| node_labels::of_all(self.raw, node_labels::hash_key))
+            .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_key))
     }
 
     /// Returns a label for each node by name and type.
     pub fn labels_by_kind(&self) -> &[u64] {
         self.kind
-            .get_or_init(|| node_labels::of_all(self.raw, node_labels::hash_kind))
+            .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_kind))
     }
 
     /// Returns a label for each node by the whole record except id and dependencies.

@@ -177,14 +177,14 @@ pub struct DiffTally {
 
 impl DiffTally {
     /// Creates the totals of a rank that only one job has.
-    pub fn of_only(rank: u32, second: bool) -> Self {
+    pub fn for_unpaired_rank(rank: u32, second: bool) -> Self {
         let mut tally = Self::default();
         tally.only[usize::from(second)].push(rank);
         tally
     }
 
     /// Creates the totals of a rank whose files are identical in both jobs.
-    pub fn of_identical(rank: u32) -> Self {
+    pub fn for_identical_rank(rank: u32) -> Self {
         Self {
             identical: vec![rank],
             ..Self::default()

@@ -321,7 +321,7 @@ impl JobScaling {
             let shape = self.scaling_of_group(name, ranks).ok().flatten();
             for block in 1..self.along.block_count() {
                 if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.role_of_group(name))
-                    && let Ok(number) = self.names.in_block(name, block).parse()
+                    && let Ok(number) = self.names.name_in_block(name, block).parse()
                 {
                     scaled.add_role(number, role);
                 }
@@ -340,7 +340,7 @@ impl JobScaling {
     ) -> Option<(String, Vec<u32>)> {
         match shape {
             None => {
-                let all = 0..self.along.new_ranks();
+                let all = 0..self.along.rank_count_after();
                 // An empty list already means all ranks, so the list stays empty.
                 let ranks = if ranks.is_empty() {
                     Vec::new()
@@ -356,10 +356,10 @@ impl JobScaling {
                     .iter()
                     .map(|&rank| {
                         self.along
-                            .in_block(self.along.original_position(rank), block)
+                            .rank_in_block(self.along.original_position(rank), block)
                     })
                     .collect();
-                Some((self.names.in_block(name, block), ranks?))
+                Some((self.names.name_in_block(name, block), ranks?))
             }
         }
     }

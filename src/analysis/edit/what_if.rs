@@ -222,7 +222,7 @@ pub fn edit_job(
                             count.unwrap_or(1),
                             change,
                         );
-                        learnt.map_err(|error| of_rank(error, *rank, found))?;
+                        learnt.map_err(|error| add_rank_file(error, *rank, found))?;
                     }
                 }
             }
@@ -249,7 +249,7 @@ pub fn edit_job(
                     None => {
                         let (new, own) =
                             edit_rank(trace, &edit, &rates, stages.place_of(*rank), &layers)
-                                .map_err(|error| of_rank(error, *rank, found))?;
+                                .map_err(|error| add_rank_file(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()
                     }
@@ -377,7 +377,7 @@ fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
 }
 
 /// Adds the file of the rank's trace to an error.
-fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
+fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
     match found.files.iter().find(|file| file.rank == rank) {
         Some(file) => error.in_file(&file.path),
         None => error,

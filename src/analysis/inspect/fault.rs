@@ -1,7 +1,7 @@
 //! Faults of a file: counts, and the first fault of each kind.
 
 use chakram_trace::format::escape_name;
-use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 use serde::Serialize;
@@ -125,7 +125,7 @@ impl FaultSummary {
         if stuck == 0 {
             return;
         }
-        let cycle = short_cycle(next, |node| !recorded.node_runs(node));
+        let cycle = find_short_cycle(next, |node| !recorded.node_runs(node));
         let mut text = String::from(
             "without times, because they are on a cycle of dependencies or depend on one: ",
         );

@@ -1,7 +1,7 @@
 //! Summarizes the files of a job.
 
 use super::filter::NodeFilter;
-use super::parallel::in_order;
+use super::parallel::for_each_in_order;
 use super::summary::{JobInspection, RankInspection};
 use super::trace::InspectedTrace;
 use chakram_trace::format::TraceError;
@@ -43,7 +43,7 @@ pub fn inspect_job_with(
         read();
         found
     };
-    in_order(files, threads, work, take)?;
+    for_each_in_order(files, threads, work, take)?;
     match first {
         Some(error) if job.ranks.is_empty() => Err(error),
         _ => Ok(job),

@@ -20,7 +20,7 @@ struct OrderedWork<R> {
 
 /// Applies `work` to each of `items` on up to `threads` threads, and passes the results to `take` in the order of the
 /// items. At any time, at most two results per thread exist. An error of `take` ends the work.
-pub fn in_order<T: Sync, R: Send, E>(
+pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,
     work: impl Fn(&T) -> R + Sync,
@@ -115,7 +115,7 @@ mod tests {
                 });
                 item
             };
-            let done = in_order(&items, threads, work, |_, item| {
+            let done = for_each_in_order(&items, threads, work, |_, item| {
                 alive.fetch_sub(1, Ordering::SeqCst);
                 taken.push(item);
                 Ok::<_, ()>(())
@@ -130,9 +130,12 @@ mod tests {
         let items: Vec<u32> = (0..100).collect();
         let stop = |_: &u32, item: u32| if item == 3 { Err(item) } else { Ok(()) };
         for threads in [1, 4] {
-            assert_eq!(in_order(&items, threads, |&item| item, stop), Err(3));
+            assert_eq!(
+                for_each_in_order(&items, threads, |&item| item, stop),
+                Err(3)
+            );
             let panicked = panic::catch_unwind(|| {
-                in_order(
+                for_each_in_order(
                     &items,
                     threads,
                     |&item| assert_ne!(item, 50),

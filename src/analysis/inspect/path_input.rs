@@ -109,7 +109,7 @@ impl PathInput {
     }
 
     /// Returns the end of the last node, or `None` if no node runs.
-    pub fn last_end(&self) -> Option<Time> {
+    pub fn end_of_last_node(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }
 }

@@ -12,7 +12,7 @@ use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::Csr;
-use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
 /// Graph of the waits of all ranks. The vertices of each trace come first, then one vertex for each collective of each
@@ -71,7 +71,7 @@ pub(super) fn check_deadlock(
         return;
     }
     let stuck = rows.find_unordered(&order);
-    let cycle = short_cycle(&rows, |vertex| stuck[vertex as usize]);
+    let cycle = find_short_cycle(&rows, |vertex| stuck[vertex as usize]);
     world.report_cycle(&cycle, findings);
 }
 

@@ -198,7 +198,7 @@ impl DefectLog {
 
     /// Returns the first defects of `kind`: the defects of traces in ascending order of ranks, then the defects of the
     /// job.
-    pub fn of_kind(&self, kind: DefectKind) -> &[Defect] {
+    pub fn first_defects_of_kind(&self, kind: DefectKind) -> &[Defect] {
         &self.kept[kind as usize]
     }
 
@@ -212,7 +212,7 @@ impl DefectLog {
     }
 
     /// Returns the number of defects of `rank`.
-    pub fn of_rank(&self, rank: u32) -> DefectCounts {
+    pub fn count_of_rank(&self, rank: u32) -> DefectCounts {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }
 }
@@ -233,10 +233,13 @@ mod tests {
         let mut all = DefectLog::new(3);
         all.absorb_trace(&trace, 0);
         all.absorb_trace(&trace, 1);
-        let kept: Vec<_> = all.of_kind(DefectKind::SelfData).iter().collect();
+        let kept: Vec<_> = all
+            .first_defects_of_kind(DefectKind::SelfData)
+            .iter()
+            .collect();
         let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
         assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
         assert_eq!(all.count_by_severity().errors, 10);
-        assert_eq!(all.of_rank(1).errors, 5);
+        assert_eq!(all.count_of_rank(1).errors, 5);
     }
 }

@@ -6,7 +6,7 @@ use super::defects::{DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::{escape_name, scan};
-use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, DependencyPolicy};
 
@@ -305,7 +305,7 @@ fn build_successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
 
 /// Returns a short cycle among the nodes of `rows` that are `stuck`.
 fn cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
-    short_cycle(rows, |node| stuck[node as usize])
+    find_short_cycle(rows, |node| stuck[node as usize])
 }
 
 /// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.
@@ -365,7 +365,7 @@ mod tests {
         let findings = cycle.defect_log();
         assert_eq!(findings.count_of_kind(DefectKind::Cycle), 1);
         assert_eq!(findings.count_of_kind(DefectKind::Unreachable), 0);
-        let found = &findings.of_kind(DefectKind::Cycle)[0].found;
+        let found = &findings.first_defects_of_kind(DefectKind::Cycle)[0].found;
         assert!(found.starts_with("0 (k) → 1 (k) → "), "{found}");
         assert!(found.ends_with("… 99992 more … → 0"), "{found}");
     }
@@ -392,7 +392,9 @@ mod tests {
         );
         // Nodes 3 and 5 and the two nodes of the other cycle are unreachable.
         assert_eq!(count(DefectKind::Unreachable), 4);
-        let told = findings.of_kind(DefectKind::Unreachable).iter();
+        let told = findings
+            .first_defects_of_kind(DefectKind::Unreachable)
+            .iter();
         let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
         let behind = |id: u64| {
             format!("the node depends, directly or through others, on node {id}, which never ends")

@@ -73,13 +73,13 @@ pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value)
         r#try: kind.hint(),
         count: findings.count_of_kind(kind),
         shown: findings
-            .of_kind(kind)
+            .first_defects_of_kind(kind)
             .iter()
             .map(build_defect_row)
             .collect(),
     });
     let ranks = report.sources.iter().map(|source| RankFindings {
-        tally: findings.of_rank(source.rank),
+        tally: findings.count_of_rank(source.rank),
         rank: source.rank,
         file: &source.file,
         nodes: source.trace.node_count(),

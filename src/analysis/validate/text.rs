@@ -70,7 +70,7 @@ fn write_all(
         if kind.severity() == Severity::Note {
             continue;
         }
-        let kept = report.findings.of_kind(kind);
+        let kept = report.findings.first_defects_of_kind(kind);
         for defect in kept {
             write_defect(out, defect)?;
         }
@@ -91,7 +91,7 @@ fn write_all(
 }
 
 fn write_ranks(out: &mut String, report: &ValidationReport<'_>) -> fmt::Result {
-    let of = |source: &ReportedTrace<'_>| report.findings.of_rank(source.rank);
+    let of = |source: &ReportedTrace<'_>| report.findings.count_of_rank(source.rank);
     let all = report.sources.len() <= LINES;
     let bad = |source: &&ReportedTrace<'_>| {
         let tally = of(source);

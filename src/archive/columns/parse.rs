@@ -174,7 +174,7 @@ struct OutlineBuilder {
 
 impl OutlineBuilder {
     /// Creates a writer with capacity for about `bytes` bytes.
-    fn of_about(bytes: usize) -> Self {
+    fn with_capacity_for(bytes: usize) -> Self {
         let mut this = Self::default();
         this.out.ops.reserve(bytes);
         this.literal.reserve(bytes);
@@ -216,7 +216,7 @@ impl OutlineBuilder {
 impl RecordOutline {
     /// Returns the ops of the outline; a slot with a value in `fixed` becomes that value.
     pub fn fix_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
-        let mut ops = OutlineBuilder::of_about(self.ops.len());
+        let mut ops = OutlineBuilder::with_capacity_for(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = shortest_varint(rest) {
             rest = &rest[length..];
@@ -239,7 +239,7 @@ impl RecordOutline {
 
 /// Returns the outline of `key`; adds new columns to `columns`.
 pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutline {
-    let mut ops = OutlineBuilder::of_about(key.len() + key.len() / 4);
+    let mut ops = OutlineBuilder::with_capacity_for(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
     match *first {
         LITERAL_KEY => ops.literal.extend_from_slice(rest),

@@ -26,7 +26,7 @@ static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 /// Makes the allocator only count memory instead of ending the process at the limit, for a process that must survive a
 /// task that exceeds the limit. If the system itself has no memory left, the thread calls `exhausted`. If `exhausted`
 /// returns, the process ends. Later calls have no effect.
-pub fn only_count(exhausted: fn()) {
+pub fn count_without_exit(exhausted: fn()) {
     // The process has one policy, which the first call decides.
     let _ = EXHAUSTED.set(exhausted);
 }

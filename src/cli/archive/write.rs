@@ -115,7 +115,7 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     for path in &args.with {
         add_file_or_folder(path, &mut files)?;
     }
-    let files = one_of_each_name(files)?;
+    let files = remove_repeated_paths(files)?;
     let measured = args.measured.as_deref().map(|path| {
         let text = job::read_text(path)?;
         read_steps(&text).map_err(|error| format!("{}: {error}", path.display()).into())
@@ -182,7 +182,9 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// Removes repeated paths to the same file. Fails if two different files would have the same name
 /// in the archive.
-fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
+fn remove_repeated_paths(
+    mut files: Vec<(String, PathBuf)>,
+) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
     files.dedup_by(|b, a| {
         let identity = chakram_trace::files::file_identity(&a.1);

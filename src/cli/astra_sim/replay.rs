@@ -113,7 +113,7 @@ fn replay_and_print(
         for (instance, row) in &mut rows {
             let ran = completed_nodes(workload, spans, *instance);
             let memory = TensorMemory::replay_lifetimes(&tensors[*instance], ran);
-            say_early(&memory, row.rank)?;
+            print_early_accesses(&memory, row.rank)?;
             draw_memory(
                 &memory,
                 row.rank,
@@ -220,7 +220,7 @@ fn completed_nodes<'a>(
         })
 }
 
-fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
+fn print_early_accesses(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     let mut early = memory.read_before_written();
     let count = early.len();
     match early.next() {

@@ -230,7 +230,7 @@ mod tests {
     /// general options also before the command.
     #[test]
     fn options_that_the_help_lists_are_kept() {
-        let mut cli = crate::whole_command();
+        let mut cli = crate::build_whole_command();
         cli.build();
         let listed = cli.find_subcommand(NAME).expect("it is a command");
         let mut count = 0;

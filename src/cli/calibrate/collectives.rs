@@ -89,7 +89,7 @@ pub(super) fn add_collective_logs(
     let summary = format!(
         "{}\n{}left out: mean error of a size by the others\n",
         format_count(curves.len() as u64, "collective"),
-        table.into_text(plain_style())
+        table.to_text(plain_style())
     );
     Ok((with_section(text, "Collectives", &section), summary))
 }

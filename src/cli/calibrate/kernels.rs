@@ -78,7 +78,7 @@ pub(super) fn add_recorded_kernels(
         for npu in (0..npus).map(Npu) {
             shared_class[machine.class_of_npu(npu)] = shared.class_of_npu(npu);
         }
-        for kernel in recorded.by_classes(&shared_class).times_by_class() {
+        for kernel in recorded.merge_classes(&shared_class).times_by_class() {
             let name = &shared.classes()[kernel.class].name;
             let class = (machine.classes().iter()).position(|class| class.name == *name);
             if let Some(class) = class.filter(|class| !measured.contains(class)) {
@@ -166,7 +166,7 @@ fn summarize_kernels(found: &[KernelTimes]) -> String {
         ];
         table.add_row(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
-    text += &table.into_text(plain_style());
+    text += &table.to_text(plain_style());
     if by_time.len() > SHOWN {
         let rest: f64 = by_time[SHOWN..].iter().map(|kernel| kernel.total).sum();
         let _ = writeln!(

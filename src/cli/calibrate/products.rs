@@ -85,7 +85,7 @@ pub(super) fn add_measured_gemms(
     let summary = format!(
         "{}\n{}left out: mean error of a fifth of the shapes by the others\n",
         format_count(shapes as u64, "GEMM"),
-        table.into_text(plain_style())
+        table.to_text(plain_style())
     );
     Ok((with_section(text, "GEMMs", &section), summary))
 }

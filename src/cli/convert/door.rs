@@ -106,5 +106,5 @@ pub fn list_sources(out: &mut dyn Write) -> io::Result<()> {
     for source in TraceSource::ALL {
         table.add_row(&[&source.word, &source.files, &with_flags(source.kept)]);
     }
-    out.write_all(table.into_text(TextStyle::default()).as_bytes())
+    out.write_all(table.to_text(TextStyle::default()).as_bytes())
 }

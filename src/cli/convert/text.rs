@@ -48,7 +48,7 @@ pub fn write_summary(
         )?;
     }
     write_linked(ranks, out)?;
-    by_order(ranks, out)?;
+    print_links_by_order(ranks, out)?;
     write_groups(summary, out)?;
     write_times(ranks, out)?;
     write_waits(ranks, out)?;
@@ -111,7 +111,7 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
 }
 
 /// Prints, for each thread, the confidence of the links that were found by order.
-fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn print_links_by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversion> = linked.collect();
     if linked.is_empty() {
@@ -415,7 +415,7 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     }
     let ranks = &summary.ranks;
     let first = ranks.iter().find_map(|rank| rank.never_ran.first());
-    notes.extend(of_ranks(
+    notes.extend(describe_rank_counts(
         ranks,
         |rank| rank.never_ran.len() as u64,
         &format!(
@@ -423,17 +423,17 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
             first.map_or("", String::as_str)
         ),
     ));
-    notes.extend(of_ranks(
+    notes.extend(describe_rank_counts(
         ranks,
         |rank| rank.unlaunched,
         "kernels and copies were launched before the capture began: they follow their stream, and the first of it its start",
     ));
-    notes.extend(of_ranks(
+    notes.extend(describe_rank_counts(
         ranks,
         |rank| rank.unsized_calls,
         "communication calls have no sizes, and last as recorded in replays; capture with record_shapes=True",
     ));
-    notes.extend(of_ranks(
+    notes.extend(describe_rank_counts(
         ranks,
         |rank| rank.found.cut,
         "causes contradicted the times and were left out",
@@ -482,7 +482,7 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
 }
 
 /// Returns a note about all ranks whose count, `of`, is above zero: `ranks 0-7: 1,234 kernels …`.
-fn of_ranks(
+fn describe_rank_counts(
     ranks: &[RankConversion],
     of: fn(&RankConversion) -> u64,
     what: &str,

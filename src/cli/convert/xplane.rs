@@ -106,7 +106,7 @@ fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io:
             &device.collectives,
         ]);
     }
-    out.write_all(table.into_text(plain_style()).as_bytes())?;
+    out.write_all(table.to_text(plain_style()).as_bytes())?;
     if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "… {more} more: --format json")?;
     }

@@ -1,13 +1,13 @@
 //! The commands and their options as data, from which bindings for other languages generate
 //! functions.
 
-use crate::whole_command;
+use crate::build_whole_command;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
 /// Describes every command: its path, its help and its arguments.
 pub fn describe_commands() -> Value {
-    let mut command = whole_command();
+    let mut command = build_whole_command();
     command.build();
     let mut all = Vec::new();
     add_command(&command, &mut Vec::new(), &mut all);

@@ -2,7 +2,7 @@
 
 use crate::progress::Progress;
 use chakram_analysis::inspect::render::NodeList;
-use chakram_analysis::inspect::{InspectedTrace, NodeFilter, in_order};
+use chakram_analysis::inspect::{InspectedTrace, NodeFilter, for_each_in_order};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{RankFile, TraceContents};
 use std::error::Error;
@@ -46,7 +46,7 @@ impl NodeListing {
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
         let mut first = None;
         let progress = Progress::start_counting("reading", "ranks", files.len() as u64);
-        in_order(
+        for_each_in_order(
             files,
             self.threads,
             |file| {

@@ -42,7 +42,7 @@ impl TileRatios {
             topology.link_bandwidth(0).bytes_per_second() / memory.bandwidth.bytes_per_second();
         Some(Self {
             sram_mb_per_tflop_per_s: class.memory?.capacity?.0 as f64 / 1e6 / (peak / 1e12),
-            hops_to_dram: ports.most_hops(topology),
+            hops_to_dram: ports.max_hops(topology),
             link_to_dram_port: port,
             link_to_dram: port / f64::from(ports.port_count()),
         })

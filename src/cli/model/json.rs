@@ -100,7 +100,7 @@ impl<'a> ModelDetails<'a> {
             summary: ModelSummary::of_definition(found),
             active_parameters: model.active_parameters(),
             cached_elements: model.cached_elements(),
-            skippable_macs: model.skippable_multiplications(),
+            skippable_macs: model.causally_skipped_multiplications(),
             table_weights: model.table_weights(),
             element_bytes: element,
             saved_activation_bytes: model.saved_bytes(element, false),

@@ -51,7 +51,7 @@ fn render_totals(found: &ModelDefinition, element: u64) -> String {
             ),
         ),
     ]);
-    let skipped = model.skippable_multiplications();
+    let skipped = model.causally_skipped_multiplications();
     if skipped > 0 {
         let text = "of the MACs are above the causal mask; causal kernels skip them";
         rows.push(("", format!("{} {text}", format_thousands(skipped))));
@@ -121,7 +121,7 @@ fn render_operators(model: &Model, element: u64) -> String {
             ]);
         }
     }
-    table.into_text(plain_style())
+    table.to_text(plain_style())
 }
 
 /// Formats a number. The number 0 becomes a dash.

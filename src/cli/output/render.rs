@@ -51,11 +51,11 @@ impl RunArgs {
                 let mut text = report::report_text::render_text(
                     report,
                     name,
-                    &self.whole_basis(report),
+                    &self.describe_whole_basis(report),
                     style,
                 );
                 for other in &report.beside {
-                    let basis = self.whole_basis(&other.report);
+                    let basis = self.describe_whole_basis(&other.report);
                     text.push('\n');
                     text +=
                         &report::report_text::render_text(&other.report, &other.job, &basis, style);
@@ -81,7 +81,7 @@ impl RunArgs {
     }
 
     /// Describes the sources of durations, including the network model.
-    fn whole_basis(&self, report: &Report) -> String {
+    fn describe_whole_basis(&self, report: &Report) -> String {
         let mut basis = self.basis_text(&report.kernels);
         if let Some(model) = report.shared_network() {
             basis += &format!(", network model {model}");
@@ -102,7 +102,7 @@ impl RunArgs {
             shown.sum_micro_batches();
         }
         shown.provenance = Some(Provenance::new(self.options_json(absent), inputs));
-        report::html::render_html(&shown, name, &self.whole_basis(report))
+        report::html::render_html(&shown, name, &self.describe_whole_basis(report))
     }
 
     /// Returns true if each operator has one row with the sum over all micro-batches.

@@ -179,7 +179,7 @@ impl<'r> TopologyEntry<'r> {
 
 fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEntry<'_>> {
     (0..row.chip_count()).flat_map(move |chip| {
-        let all = row.schedule.of_chip(chip, row.accelerators, step);
+        let all = row.schedule.layers_of_chip(chip, row.accelerators, step);
         all.map(move |(accelerator, task)| SubLayerEntry {
             chip,
             accelerator,

@@ -114,7 +114,7 @@ pub fn print_partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Bo
         right_aligned_column("cut along", 30),
     ];
     let table = TextTable::new(columns);
-    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
+    out.write_all(table.render_heading_line(TextStyle::default()).as_bytes())?;
     for product in &cuts.products {
         let cut = product.cut_along.join(", ");
         let cells: [&dyn std::fmt::Display; 3] = [&product.name, &product.layers, &cut];

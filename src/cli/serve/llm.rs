@@ -352,7 +352,7 @@ fn scenario_of(
                 scenario.workload.count = Some(count);
             }
             if let Some(rate) = args.rate {
-                let changed = scenario.workload.at_rate(rate);
+                let changed = scenario.workload.with_rate(rate);
                 scenario.workload = changed
                     .ok_or("--rate: the scenario's arrivals have no rate; expected poisson or constant arrivals")?;
             }

@@ -67,7 +67,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             return;
         }
         let run = &mut self.runs[at.run];
-        let other = run.other_strand(at.cell);
+        let other = run.cell_in_other_strand(at.cell);
         let progress = run.progress.as_mut().expect("it has begun");
         progress.cells[other.index()] = ChunkProgress {
             stage: number,
@@ -270,7 +270,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
     ) {
         let run = &mut self.runs[at.run];
-        let other = run.other_strand(at.cell);
+        let other = run.cell_in_other_strand(at.cell);
         let progress = run.progress.as_mut().expect("it has begun");
         let is_last = !progress.cells[other.index()].begun;
         if std::mem::take(&mut progress.cells[at.cell.index()].begun) && is_last {

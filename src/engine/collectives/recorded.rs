@@ -23,7 +23,7 @@ impl CommTiming {
     /// Returns true if a collective node waits neither for other members nor for its place in the launch order. Such a
     /// node never waits while it occupies its lane, so it cannot be part of a deadlock.
     #[inline]
-    pub fn waits_for_nobody(self, graph: &Graph, node: NodeIndex) -> bool {
+    pub fn never_waits(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
             Self::Model => false,
             Self::Captured => true,
@@ -91,7 +91,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             // In a rooted collective, members other than the root wait only for the root.
             let follows = root.is_some_and(|root| root != member);
             let running = flow.instance(instance);
-            if !(all || follows || self.settings.comm.waits_for_nobody(running.graph, node)) {
+            if !(all || follows || self.settings.comm.never_waits(running.graph, node)) {
                 continue;
             }
             effects.begin_transfer(running.id, node);
@@ -122,7 +122,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
     ) {
         let run = &self.chunks.runs[id];
-        let totals = self.waiting_as_recorded(flow, run, &self.chunks.groups[run.group]);
+        let totals = self.sum_recorded_waiting(flow, run, &self.chunks.groups[run.group]);
         let transfer = run.recorded.transfer;
         self.chunks
             .record_ended_stage(effects, now, id, false, totals, transfer);
@@ -130,7 +130,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Returns the total waiting time of a run with recorded durations, and the rank that caused
     /// most of this time.
-    fn waiting_as_recorded(
+    fn sum_recorded_waiting(
         &self,
         flow: &Dataflow<'_>,
         run: &CollectiveRun,
@@ -163,7 +163,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         let most = match root {
             Some(root) if for_root >= for_last => (group.members[root.index()], for_root),
-            _ => (run.last_to_start(group), for_last),
+            _ => (run.last_rank_to_start(group), for_last),
         };
         (sum, Some(most))
     }

@@ -62,7 +62,7 @@ pub(super) enum RehearsalState {
 }
 
 /// Returns true if every member needs data from every other member, so that no member ends before all have arrived.
-fn awaits_all(run: &CollectiveRun) -> bool {
+fn needs_all_members(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
         kind,
@@ -174,7 +174,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
     ) -> bool {
         let run = &self.chunks.runs[id];
-        if !awaits_all(run) || run.progress.is_some() {
+        if !needs_all_members(run) || run.progress.is_some() {
             return false;
         }
         let RehearsalState::Known(known) =
@@ -233,7 +233,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> Option<Arc<CollectiveRehearsal>> {
         let run = &self.chunks.runs[id];
         let (schedule, own) = (run.schedule, summarize_arrivals(run, together));
-        let may_skew = awaits_all(run);
+        let may_skew = needs_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
             RehearsalState::Impossible => return None,

@@ -300,7 +300,7 @@ impl CollectiveRun {
 
     /// Returns the rank that started last, of all members with a trace. If several started last, returns the lowest of
     /// their ranks.
-    pub(super) fn last_to_start(&self, plan: &GroupPlan) -> Rank {
+    pub(super) fn last_rank_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals
             .starts
@@ -324,8 +324,8 @@ impl CollectiveRun {
                 Span(self.arrivals.last.since(*start).0 * u64::from(count(member)))
             })
             .sum();
-        let late =
-            (self.arrivals.first < self.arrivals.last).then(|| (self.last_to_start(plan), waited));
+        let late = (self.arrivals.first < self.arrivals.last)
+            .then(|| (self.last_rank_to_start(plan), waited));
         (waited, late)
     }
 
@@ -377,7 +377,7 @@ impl CollectiveRun {
 
     /// Returns the cell of the same chunk and position in the other strand.
     #[inline]
-    pub(super) fn other_strand(&self, cell: CellIndex) -> CellIndex {
+    pub(super) fn cell_in_other_strand(&self, cell: CellIndex) -> CellIndex {
         let members = self.arrivals.nodes.len() as u32;
         match self.strand_of_cell(cell) {
             0 => CellIndex(cell.0 + members),

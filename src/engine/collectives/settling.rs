@@ -22,7 +22,7 @@ use chakram_trace::format::CollectiveKind;
 const MOST: u64 = 1 << 28;
 
 /// Returns an error if the simulation of a run would exceed [`MOST`].
-fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
+fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
         .saturating_mul(chunks)
@@ -53,7 +53,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let group = self.chunks.groups[run.group].plan;
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
-        if all && let Some(span) = self.closed_form(fabric, id) {
+        if all && let Some(span) = self.find_closed_form_time(fabric, id) {
             self.begin_all_members(effects, id);
             self.answers.closed += 1;
             self.order_ends(id, &fresh);
@@ -102,7 +102,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Returns the proved duration of a run whose members all start together, or `None`. The result is cached with the
     /// schedule.
-    fn closed_form<N: NetworkBackend>(
+    fn find_closed_form_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
@@ -146,7 +146,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Returns true if a run may still be answered analytically. In insertion order, any other run proceeds
     /// immediately, because its result may depend on the order of arrivals within an instant.
-    pub fn may_be_closed<N: NetworkBackend>(
+    pub fn can_answer_analytically<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
@@ -154,7 +154,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         !self.settings.stepwise
             && (!N::SHARED || self.settings.collectives_alone)
             && self.chunks.runs[id].progress.is_none()
-            && self.closed_form(fabric, id).is_some()
+            && self.find_closed_form_time(fabric, id).is_some()
             && (!self.settings.ordered_ends || self.has_ordered_ends(id))
     }
 
@@ -206,8 +206,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.begin_all_members(effects, id);
         }
         if let Some(latency) = self
-            .wired_barrier(id)
-            .or_else(|| self.stated_time(fabric, effects, id))
+            .time_wired_barrier(id)
+            .or_else(|| self.find_stated_time(fabric, effects, id))
         {
             self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
@@ -235,7 +235,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let together = all && (run.arrivals.first == now || measured);
         if together
             && !self.settings.stepwise
-            && let Some(span) = self.closed_form(fabric, id)
+            && let Some(span) = self.find_closed_form_time(fabric, id)
             && self.fast_forward(fabric, effects, now, id, span)
         {
             return;
@@ -247,7 +247,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Returns the duration of a barrier over dedicated wires, which uses no links. `None` for other runs.
-    fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
+    fn time_wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tile_grid()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
@@ -255,7 +255,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Returns the duration that a run takes without any model after all members have arrived: set by an option, or
     /// recorded if the size is unknown.
-    fn stated_time<N: NetworkBackend>(
+    fn find_stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
@@ -270,7 +270,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if let ChangedTime::Time(time) = changed {
             return Some(time);
         }
-        let unchanged = call.recorded.or_else(|| self.closed_form(fabric, id));
+        let unchanged = call
+            .recorded
+            .or_else(|| self.find_closed_form_time(fabric, id));
         if unchanged.is_none() {
             effects.refusal = Some(ReplayRefusal::new(
                 format!(
@@ -297,7 +299,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let running = &self.chunks.groups[run.group];
         let group = running.plan;
         if run.progress.is_none() {
-            if let Some(refusal) = too_large(run, group.members.len()) {
+            if let Some(refusal) = check_simulation_size(run, group.members.len()) {
                 effects.refusal = Some(refusal);
                 return;
             }

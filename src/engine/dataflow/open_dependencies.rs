@@ -67,7 +67,7 @@ impl OpenDependencies {
         for (left, &count) in self.left[nodes.clone()].iter_mut().zip(in_degrees) {
             *left = saturate_to_byte(count);
         }
-        let beyond = self.beyond_of(nodes);
+        let beyond = self.overflow_range(nodes);
         for (node, beyond) in &mut self.beyond[beyond] {
             *beyond = in_degrees[*node - first] - u32::from(MOST);
         }
@@ -122,7 +122,7 @@ impl OpenDependencies {
     /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
     pub fn open_dependency_count(&self, node: usize) -> Option<u32> {
         let left = self.left[node];
-        let beyond = self.beyond[self.beyond_of(node..node + 1)].iter();
+        let beyond = self.beyond[self.overflow_range(node..node + 1)].iter();
         let beyond: u32 = beyond.map(|(_, beyond)| beyond).sum();
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
@@ -135,14 +135,14 @@ impl OpenDependencies {
 
     /// Returns true if two ranges of nodes of the same graph have equal open dependencies.
     pub fn have_equal_state(&self, one: Range<usize>, other: Range<usize>) -> bool {
-        let beyond = |of: &Range<usize>| self.beyond[self.beyond_of(of.clone())].iter();
+        let beyond = |of: &Range<usize>| self.beyond[self.overflow_range(of.clone())].iter();
         let mut pairs = beyond(&one).zip(beyond(&other));
         pairs.all(|((_, a), (_, b))| a == b) && self.left[one] == self.left[other]
     }
 
     /// Copies the state of one range of nodes to another range of the same graph.
     pub fn copy_state(&mut self, from: Range<usize>, to: Range<usize>) {
-        let beyond = [&from, &to].map(|of| self.beyond_of(of.clone()));
+        let beyond = [&from, &to].map(|of| self.overflow_range(of.clone()));
         for (from, to) in beyond[0].clone().zip(beyond[1].clone()) {
             self.beyond[to].1 = self.beyond[from].1;
         }
@@ -150,7 +150,7 @@ impl OpenDependencies {
     }
 
     /// Returns the index range of `beyond` that belongs to a range of nodes.
-    fn beyond_of(&self, nodes: Range<usize>) -> Range<usize> {
+    fn overflow_range(&self, nodes: Range<usize>) -> Range<usize> {
         let place = |end: usize| self.beyond.partition_point(|(node, _)| *node < end);
         place(nodes.start)..place(nodes.end)
     }

@@ -87,7 +87,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let network = ContentionFreeNetwork::new(machine.topology());
     let mut engine = Engine::new(source, observer, network, &mut backend);
     engine.run_events().unwrap();
-    let outcome = engine.into_outcome();
+    let outcome = engine.build_outcome();
     assert_eq!(outcome.nodes, 20_000);
     assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
     assert_eq!(engine.launches.frames.len(), most);

@@ -32,7 +32,7 @@ impl TileGroups {
     }
 
     /// Returns true if parts of groups may be able to join.
-    pub fn may_join(&self) -> bool {
+    pub fn can_join_parts(&self) -> bool {
         !self.ended.is_empty()
     }
 
@@ -55,7 +55,7 @@ impl TileGroups {
     }
 
     /// Returns the last instance that this leader simulates.
-    fn last_of(&self, leader: InstanceIndex) -> InstanceIndex {
+    fn last_instance_of(&self, leader: InstanceIndex) -> InstanceIndex {
         match self.of[leader.index()] {
             NONE => leader,
             number => *self.groups[number as usize]
@@ -83,7 +83,7 @@ impl TileGroups {
         // nodes that one common event will end.
         !self.is_follower(flow, a)
             && !self.is_follower(flow, b)
-            && self.last_of(a).nth_after(1) == b
+            && self.last_instance_of(a).nth_after(1) == b
             && one.left > 0
             && (one.flags | other.flags) & !GROUPED == 0
             && !one.graph.has_delays()

@@ -64,7 +64,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
 /// Returns the closed form of the table's first row, or `None` if the row does not apply.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let message = stage.nth_part(n);
-    path.first_byte(message)
+    path.time_of_first_byte(message)
         + path
             .bandwidth
             .serialization_time(message)

@@ -34,8 +34,8 @@ impl LoadedPath {
             .times(self.load)
     }
 
-    /// Returns the time of the first byte: [`NetworkPath::first_byte`] without rounding.
-    pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
+    /// Returns the time of the first byte: [`NetworkPath::time_of_first_byte`] without rounding.
+    pub(super) fn time_of_first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.first_segment(amount);
         TimeEstimate::from(self.path.latency) + self.path.others.estimate_serialization(segment)
     }
@@ -153,11 +153,14 @@ impl<'a> LineCostModel<'a> {
         match self.flat {
             Some(_) => {
                 let way = self.path_at_distance(1);
-                (time(way).times(u64::from(others)), way.first_byte(message))
+                (
+                    time(way).times(u64::from(others)),
+                    way.time_of_first_byte(message),
+                )
             }
             None => (1..=others).map(|k| self.path_at_distance(k)).fold(
                 (TimeEstimate::ZERO, TimeEstimate::ZERO),
-                |(sum, far), way| (sum + time(way), far.max(way.first_byte(message))),
+                |(sum, far), way| (sum + time(way), far.max(way.time_of_first_byte(message))),
             ),
         }
     }

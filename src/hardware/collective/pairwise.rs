@@ -66,6 +66,8 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
 /// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
 pub(super) fn estimate_cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.nth_part(line.member_count());
-    let rounds = line.slowest_over_all(share, |way| way.first_byte(share) + way.time_passes(share));
+    let rounds = line.slowest_over_all(share, |way| {
+        way.time_of_first_byte(share) + way.time_passes(share)
+    });
     rounds.0
 }

@@ -138,7 +138,7 @@ pub(super) fn estimate_cost(
     let n = line.member_count();
     let share = buffer.nth_part(n).nth_part(1 + u32::from(line.round));
     let way = line.path_at_distance(1).without_load();
-    let (hop, s) = (way.first_byte(share), way.time_passes(share));
+    let (hop, s) = (way.time_of_first_byte(share), way.time_passes(share));
     let n = u64::from(n);
     match primitive {
         CollectivePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),

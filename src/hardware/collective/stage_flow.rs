@@ -93,7 +93,7 @@ impl StageFlow {
                         to: step.to,
                         after: step.after,
                         ports,
-                        first_byte: path.first_byte(step.amount),
+                        first_byte: path.time_of_first_byte(step.amount),
                         serialization: path.bandwidth.serialization_time(step.amount),
                     }
                 });

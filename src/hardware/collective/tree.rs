@@ -142,7 +142,7 @@ pub(super) fn estimate_cost(
     // serialization.
     let once = line.sum_over_doublings(|way, j| {
         let passes = way.without_load().time_passes(buffer);
-        let first = way.first_byte(buffer) + passes;
+        let first = way.time_of_first_byte(buffer) + passes;
         if 2 << j < n { first + passes } else { first }
     });
     match primitive {

@@ -55,7 +55,7 @@ impl RecordingClass {
     }
 
     /// Sets the maker; times of kernels are not scaled to classes of other makers.
-    pub fn made_by(self, maker: Option<&'static str>) -> Self {
+    pub fn set_maker(self, maker: Option<&'static str>) -> Self {
         Self { maker, ..self }
     }
 
@@ -173,7 +173,7 @@ mod tests {
     fn kernels_are_not_carried_between_makers() {
         let (from, from_memory) = class(1000.0, 2.0);
         let (to, to_memory) = class(2000.0, 5.0);
-        let source = RecordingClass::new(&from, from_memory).made_by(Some("NVIDIA"));
+        let source = RecordingClass::new(&from, from_memory).set_maker(Some("NVIDIA"));
         let price = |class: &str| {
             let model = ComputeModel::RecordedOn(source).on_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())

@@ -86,7 +86,7 @@ pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
             let rows: Vec<_> = rows
                 .map(|(links, rate)| format!("{links} = \"{} GB/s\"", rate / 1e9))
                 .collect();
-            let most = graph.most_links();
+            let most = graph.max_links_per_chip();
             if table.rate_of_links(most).is_none() {
                 return Err(wrong(
                     format!("chips with {most} links, for which the table has no rate"),

@@ -77,7 +77,7 @@ impl MemoryPorts {
     }
 
     /// Returns the largest number of hops from a core to a port of its die, or to any port if its die has none.
-    pub fn most_hops(&self, topology: &Topology) -> u32 {
+    pub fn max_hops(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tile_grid() else {
             return 0;
         };

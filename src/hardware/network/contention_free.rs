@@ -7,7 +7,7 @@
 //! the first dimension that it crosses, and enters its receiver through the port of the last dimension. In between, the
 //! message contends only with messages of the same operation between the same two NPUs. Let α be the time from the
 //! departure of the first byte to its arrival, including devices on the path
-//! ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the slowest link of
+//! ([`NetworkPath::time_of_first_byte`](crate::topology::Path::first_byte)). Let s be the serialization on the slowest link of
 //! the path, s_e on the first link and s_i on the last link. If a message is submitted at t, its port's egress is free
 //! at e and its receiver's ingress is free at i, then the message
 //!
@@ -156,7 +156,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             passes = begin.max(*free);
             *free = passes + slowest;
         }
-        let first_byte = passes + path.first_byte(message.amount);
+        let first_byte = passes + path.time_of_first_byte(message.amount);
         let arriving = ArrivingMessage {
             to: message.to.0,
             serialization: into,

@@ -145,7 +145,7 @@ impl ChipGraph {
     }
 
     /// Returns the largest number of links of a chip.
-    pub fn most_links(&self) -> u32 {
+    pub fn max_links_per_chip(&self) -> u32 {
         let links = self.links.iter().map(|of| of.len() as u32);
         links.max().unwrap_or(0)
     }

@@ -172,7 +172,7 @@ impl LinkGraph {
 
     /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
     /// modelled. Links that follow from a shape represent devices that are not modelled individually.
-    pub fn may_store(&self) -> bool {
+    pub fn can_store_and_forward(&self) -> bool {
         let sprayed = self.policies.contains(&RoutePolicy::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)
     }

@@ -98,7 +98,7 @@ impl TileGrid {
             };
         }
         // Count upwards from the lower end. After the last coordinate the route continues around the ring.
-        let lower = if shape.goes_up(size, from, to) {
+        let lower = if shape.is_upward(size, from, to) {
             from
         } else {
             to
@@ -179,7 +179,7 @@ impl TileGrid {
             let (size, shape) = (self.core_count(d), dimensions[d].shape);
             while at[d] != to[d] {
                 let before = at;
-                let up = shape.goes_up(size, at[d], to[d]);
+                let up = shape.is_upward(size, at[d], to[d]);
                 at[d] = if up {
                     (at[d] + 1) % size
                 } else {

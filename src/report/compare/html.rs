@@ -83,7 +83,7 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
     body += &render_section("Machines", "machines", &machines);
     for (at, column) in columns() {
         if let Ok(report) = &column.result {
-            body += &of_machine(at, &column.name, report, basis);
+            body += &render_machine_report(at, &column.name, report, basis);
         }
     }
     page_with_tables(comparison.title, &body)
@@ -148,7 +148,7 @@ fn render_machine_tile(
 }
 
 /// Returns a machine's whole report, warnings first, with only the first chapter expanded.
-fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
+fn render_machine_report(at: usize, name: &str, report: &Report, basis: &str) -> String {
     let mut all = render_caveats(report, basis);
     for (i, (heading, _, chapter)) in chapters_with_content(report).enumerate() {
         let open = if i == 0 { " open" } else { "" };

@@ -73,7 +73,7 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
 /// Returns a sentence about the end of the capture, if the traces state this time.
 pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
     let (_, report) = comparison.reference_machine()?;
-    let (captured, slowest) = report.last_captured()?;
+    let (captured, slowest) = report.last_captured_end()?;
     Some(format!("captured {captured} (slowest rank {slowest})"))
 }
 
@@ -106,7 +106,7 @@ pub(super) fn machine_lines<'c>(
     let dtypes = comparison.kernel_formats();
     let remote = comparison.uses_remote_memory();
     comparison.columns.iter().map(move |column| {
-        let mut text = made_of(column.machine, &dtypes);
+        let mut text = describe_configuration(column.machine, &dtypes);
         let report = column.result.as_ref().ok();
         if let Some(model) = report.and_then(Report::shared_network) {
             text += &format!("; network model {model}");
@@ -126,7 +126,7 @@ pub(super) fn machine_lines<'c>(
 }
 
 /// Describes a machine, as in `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
-fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
+fn describe_configuration(machine: &Machine, dtypes: &[Dtype]) -> String {
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter().filter(|d| d.size > 1);
     let network: Vec<_> = dimensions
@@ -185,7 +185,7 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
             row.extend(cells.map(|cell| cell as &dyn Display));
             table.add_row(&row);
         }
-        write!(out, "\n{}", table.into_text(style))?;
+        write!(out, "\n{}", table.to_text(style))?;
         for words in explain_rows(comparison) {
             writeln!(out, "  {words}")?;
         }

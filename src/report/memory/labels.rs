@@ -30,7 +30,7 @@ impl MemoryRow {
     }
 
     /// Formats the classes of the peak, largest first, as in `activations 60.1 GB, weights 20.0 GB`.
-    fn made_of(&self) -> String {
+    fn describe_classes(&self) -> String {
         let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();
         parts.retain(|(_, bytes)| *bytes > 0);
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -47,7 +47,7 @@ impl Report {
     }
 
     /// Returns the number of ranks that need more memory than their NPUs have.
-    pub fn too_large(&self) -> usize {
+    pub fn count_ranks_out_of_memory(&self) -> usize {
         self.memory
             .iter()
             .filter(|row| row.fits == Some(false))
@@ -57,7 +57,7 @@ impl Report {
     /// Returns a sentence about the ranks whose memory does not fit, if there are any.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
-        let others = match self.too_large() as u64 - 1 {
+        let others = match self.count_ranks_out_of_memory() as u64 - 1 {
             0 => String::new(),
             1 => "; so does 1 more rank".to_owned(),
             n => format!("; so do {} more ranks", format_thousands(n)),
@@ -75,7 +75,7 @@ impl Report {
             row.peak,
             row.capacity.unwrap_or_default(),
             row.describe_peak_moment(),
-            row.made_of()
+            row.describe_classes()
         ))
     }
 

@@ -191,7 +191,7 @@ impl<S: ByteSum> MemoryLedger<S> {
     }
 
     /// Returns the totals of all ended instants.
-    pub fn into_totals(&self) -> LedgerTotals {
+    pub fn collect_totals(&self) -> LedgerTotals {
         let rare = &self.rare;
         LedgerTotals {
             peak: MemoryPeak {
@@ -229,13 +229,16 @@ mod tests {
         ledger.allocate_bytes(NODES[1], &bytes(6));
         ledger.free_bytes(NODES[0], &bytes(8), false);
         assert_eq!(ledger.end_instant(), Some((Time(5), bytes(6))));
-        let peak = ledger.into_totals().peak;
+        let peak = ledger.collect_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (8, Time(0), Some(NODES[0]))
         );
         assert_eq!(
-            (ledger.into_totals().settled, ledger.into_totals().missing),
+            (
+                ledger.collect_totals().settled,
+                ledger.collect_totals().missing
+            ),
             (bytes(6), None)
         );
     }
@@ -252,12 +255,12 @@ mod tests {
             ledger.free_bytes(*node, &bytes(4), true);
         }
         assert_eq!(ledger.end_instant(), Some((Time(5), bytes(8))));
-        let peak = ledger.into_totals().peak;
+        let peak = ledger.collect_totals().peak;
         assert_eq!(
             (peak.bytes, peak.at, peak.node),
             (12, Time(5), Some(NODES[1]))
         );
-        assert_eq!(ledger.into_totals().settled, bytes(8));
+        assert_eq!(ledger.collect_totals().settled, bytes(8));
     }
 
     #[test]
@@ -283,14 +286,14 @@ mod tests {
             at: Time(1),
             node: Some(NODES[0]),
         };
-        assert_eq!(ledger.into_totals().peak, first);
+        assert_eq!(ledger.collect_totals().peak, first);
         // An allocation of 9 bytes is a new peak.
         ledger.allocate_bytes(NODES[3], &bytes(9));
         ledger.end_instant();
         assert_eq!(
             (
-                ledger.into_totals().peak.bytes,
-                ledger.into_totals().peak.node
+                ledger.collect_totals().peak.bytes,
+                ledger.collect_totals().peak.node
             ),
             (9, Some(NODES[3]))
         );
@@ -302,12 +305,12 @@ mod tests {
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(0));
         ledger.begin_instant(Time(3));
-        assert_eq!(ledger.into_totals().peak.node, None);
+        assert_eq!(ledger.collect_totals().peak.node, None);
         ledger.allocate_bytes(NODES[1], &bytes(4));
         ledger.begin_instant(Time(5));
         ledger.allocate_bytes(NODES[2], &bytes(0));
         ledger.end_instant();
-        let peak = ledger.into_totals().peak;
+        let peak = ledger.collect_totals().peak;
         assert_eq!((peak.at, peak.node), (Time(3), Some(NODES[1])));
     }
 
@@ -322,10 +325,13 @@ mod tests {
         ledger.allocate_bytes(NODES[2], &bytes(7));
         ledger.free_bytes(NODES[3], &bytes(5), false);
         ledger.end_instant();
-        assert_eq!(ledger.into_totals().missing, Some((1, NODES[3], bytes(3))));
+        assert_eq!(
+            ledger.collect_totals().missing,
+            Some((1, NODES[3], bytes(3)))
+        );
         // The remaining memory is 8 - 6 - 2 + 7.
-        assert_eq!(ledger.into_totals().settled, bytes(7));
-        assert_eq!(ledger.into_totals().peak.bytes, 8);
+        assert_eq!(ledger.collect_totals().settled, bytes(7));
+        assert_eq!(ledger.collect_totals().peak.bytes, 8);
     }
 
     #[test]
@@ -336,8 +342,8 @@ mod tests {
         ledger.begin_instant(Time(1));
         assert_eq!(
             (
-                ledger.into_totals().settled,
-                ledger.into_totals().peak.bytes
+                ledger.collect_totals().settled,
+                ledger.collect_totals().peak.bytes
             ),
             (bytes(u64::MAX), u64::MAX)
         );
@@ -345,7 +351,10 @@ mod tests {
         ledger.free_bytes(NODES[1], &bytes(u64::MAX - 1), false);
         ledger.end_instant();
         assert_eq!(
-            (ledger.into_totals().settled, ledger.into_totals().missing),
+            (
+                ledger.collect_totals().settled,
+                ledger.collect_totals().missing
+            ),
             (bytes(1), None)
         );
     }

@@ -74,7 +74,7 @@ impl<'a> RankCapacities<'a> {
     }
 
     /// Returns the number of bytes by which a peak exceeds the NPU's own memory, for a rank that uses remote memory.
-    pub fn beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
+    pub fn bytes_beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
         self.shared_memory(instance)?;
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         Some(Bytes(peak.saturating_sub(own.0)))
@@ -163,5 +163,5 @@ pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
             ranks => format!("{} ranks", format_thousands(ranks.into())),
         }
     );
-    Some(SectionNote::from_line(text).as_warning_if(pool.peak > pool.capacity))
+    Some(SectionNote::from_line(text).mark_warning_if(pool.peak > pool.capacity))
 }

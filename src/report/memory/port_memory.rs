@@ -32,7 +32,7 @@ pub struct PortMemory {
 }
 
 /// Returns the number of bytes by which a peak exceeds an NPU's SRAM, on a machine with memory ports.
-pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
+pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.first_remote_memory()?.npus_with_ports().is_empty() {
         return None;
     }
@@ -94,5 +94,5 @@ pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
             cores => format!("{} cores", format_thousands(cores.into())),
         }
     );
-    Some(SectionNote::from_line(text).as_warning_if(port.peak > port.capacity))
+    Some(SectionNote::from_line(text).mark_warning_if(port.peak > port.capacity))
 }

@@ -118,7 +118,7 @@ pub(crate) fn group_equal_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])>
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
     };
     let mut runs = indexed_runs(rows, alike);
-    runs.sort_by(|(_, a), (_, b)| b[0].by_share(&a[0]));
+    runs.sort_by(|(_, a), (_, b)| b[0].compare_filled_share(&a[0]));
     runs
 }
 

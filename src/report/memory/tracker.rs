@@ -44,7 +44,7 @@ impl<'a> MemoryTracker<'a> {
     }
 
     /// Tracks all instances of `prepared`, which is launched once.
-    pub fn of_one_launch(prepared: &'a CompiledReplay<'a>) -> Self {
+    pub fn for_single_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let graphs = prepared.workload().graphs();
         if graphs
             .iter()
@@ -59,8 +59,8 @@ impl<'a> MemoryTracker<'a> {
     }
 
     /// Tracks the first launch of each instance of `prepared`.
-    pub fn of_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
-        let mut all = Self::of_one_launch(prepared);
+    pub fn for_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
+        let mut all = Self::for_single_launch(prepared);
         all.narrow.iter_mut().for_each(TrackedInstance::count_once);
         all.wide.iter_mut().for_each(TrackedInstance::count_once);
         all
@@ -112,11 +112,11 @@ impl<'a> MemoryTracker<'a> {
         let narrow = self
             .narrow
             .iter()
-            .map(|of| (of.graph, of.ledger.into_totals()));
+            .map(|of| (of.graph, of.ledger.collect_totals()));
         narrow.chain(
             self.wide
                 .iter()
-                .map(|of| (of.graph, of.ledger.into_totals())),
+                .map(|of| (of.graph, of.ledger.collect_totals())),
         )
     }
 

@@ -53,7 +53,7 @@ impl<K: Copy + Ord> PictureIntervals<K> {
     }
 
     /// Returns the intervals, merged to the resolution `resolution`.
-    pub fn into_intervals(&self, resolution: Span) -> Vec<PictureInterval<K>> {
+    pub fn to_intervals(&self, resolution: Span) -> Vec<PictureInterval<K>> {
         merge_short_intervals(&self.kept, resolution)
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         }
         let exact: Vec<_> = all
             .clone()
-            .into_intervals(Span(0))
+            .to_intervals(Span(0))
             .iter()
             .map(|one| (one.to.0, one.key))
             .collect();
@@ -124,7 +124,7 @@ mod tests {
         );
         // From 100 to 108, `b` takes 7 and `c` takes 1.
         let coarse: Vec<_> = all
-            .into_intervals(Span(10))
+            .to_intervals(Span(10))
             .iter()
             .map(|one| (one.to.0, one.key))
             .collect();
@@ -138,7 +138,7 @@ mod tests {
             all.extend(Time(to * 10), to % 3);
         }
         assert!(all.kept.len() <= all.limit);
-        let drawn = all.into_intervals(Span(10_000_000 / 1200));
+        let drawn = all.to_intervals(Span(10_000_000 / 1200));
         assert!(drawn.len() <= 2400, "{}", drawn.len());
         assert_eq!(drawn[drawn.len() - 1].to, Time(9_999_990));
     }

@@ -193,7 +193,7 @@ impl<'a> PictureRecorder<'a> {
         let resolution = super::choose_resolution(makespan, instances.len());
         let path = self
             .path
-            .into_intervals(super::choose_resolution(makespan, 1));
+            .to_intervals(super::choose_resolution(makespan, 1));
         let longest = self.path.longest_intervals(LONGEST);
         let on_path = |path: Vec<PictureInterval<(u32, SpanKey)>>| {
             let spans = path
@@ -247,7 +247,7 @@ impl<'a> PictureRecorder<'a> {
         let mut places: BTreeMap<Vec<(Time, SpanKey)>, usize> = BTreeMap::new();
         let mut chosen: Vec<(Rank, u32, Vec<PictureInterval<SpanKey>>)> = Vec::new();
         let mut place_of: BTreeMap<usize, Option<usize>> = BTreeMap::new();
-        for at in by_interest(report) {
+        for at in rank_by_interest(report) {
             let stand_in = match &self.drawn[at] {
                 Some(_) => Some(&at),
                 None => stand_ins.get(&sort_of(at)),
@@ -258,7 +258,7 @@ impl<'a> PictureRecorder<'a> {
                 continue;
             };
             let place = *place_of.entry(stand_in).or_insert_with(|| {
-                let intervals = of.intervals.into_intervals(resolution);
+                let intervals = of.intervals.to_intervals(resolution);
                 let key = intervals.iter().map(|one| (one.to, one.key)).collect();
                 let next = chosen.len();
                 match places.entry(key) {
@@ -351,7 +351,7 @@ fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
 
 /// Returns the indices of ranks, most informative first: ranks out of memory, ranks with the shortest or longest time
 /// in a category, the ranks that finish last, the ranks for which others waited longest, and one rank of each class.
-fn by_interest(report: &Report) -> Vec<usize> {
+fn rank_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
     let place = |rank: Rank| rows.binary_search_by_key(&rank, |row| row.rank).ok();

@@ -358,7 +358,10 @@ fn explain_dimensions(
 
 /// Groups the differences by the reason why each does not affect the run. Both machines must predict equal times for
 /// the run.
-fn by_reason(differs: &[MachineDifference], run: &ReplayedRun<'_>) -> Vec<(String, Vec<String>)> {
+fn group_by_reason(
+    differs: &[MachineDifference],
+    run: &ReplayedRun<'_>,
+) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
         let (subject, reason) = (difference.subject_name(), difference.explain_no_effect(run));
@@ -380,7 +383,7 @@ fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
 
 /// Returns why the run does not depend on the differences. Both machines must predict equal times for the run.
 pub fn explain_differences(differs: &[MachineDifference], run: &ReplayedRun<'_>) -> String {
-    match &by_reason(differs, run)[..] {
+    match &group_by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),
         [(reason, _)] => reason.clone(),
         parts => join_with_reasons(parts),
@@ -392,7 +395,7 @@ pub(crate) fn explain_nothing_moved(
     differs: &[MachineDifference],
     run: &ReplayedRun<'_>,
 ) -> String {
-    match &by_reason(differs, run)[..] {
+    match &group_by_reason(differs, run)[..] {
         [] => "nothing changed: the machines do not differ in anything that takes time".to_owned(),
         parts => format!(
             "nothing changed: no time of this job depends on the differences between the machines: {}",

@@ -31,7 +31,7 @@ impl ChromeTicks {
         Self(((ticks + PS_PER_US / 2) / PS_PER_US) as u64)
     }
 
-    fn as_micros(self) -> f64 {
+    fn to_micros(self) -> f64 {
         self.0 as f64 / Self::PER_US as f64
     }
 }
@@ -145,7 +145,7 @@ impl<W: Write> ChromeEncoder<W> {
             ph: "C",
             name,
             pid,
-            ts: Some(ChromeTicks::nearest_tick(at).as_micros()),
+            ts: Some(ChromeTicks::nearest_tick(at).to_micros()),
             args: Some(ChromeArgs::Held(values)),
             ..TraceEvent::default()
         });
@@ -199,7 +199,7 @@ impl<W: Write> ChromeEncoder<W> {
             id: Some(id.into()),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.as_micros()),
+            ts: Some(at.to_micros()),
             ..TraceEvent::default()
         });
         if arrives {
@@ -217,7 +217,7 @@ impl<W: Write> ChromeEncoder<W> {
             id: Some(id),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.as_micros()),
+            ts: Some(at.to_micros()),
             ..TraceEvent::default()
         });
     }
@@ -228,7 +228,7 @@ impl<W: Write> ChromeEncoder<W> {
             name,
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.as_micros()),
+            ts: Some(at.to_micros()),
             ..TraceEvent::default()
         });
     }
@@ -259,7 +259,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             cat: Some(slice.category),
             pid: track.rank,
             tid: Some(track.lane),
-            ts: Some(at.as_micros()),
+            ts: Some(at.to_micros()),
             // Speedscope matches an end event to its begin event by name and arguments, so both events have the same
             // arguments.
             args: Some(ChromeArgs::Node(NodeArgs::from_facts(&slice.facts))),
@@ -301,7 +301,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             name,
             pid: rank,
             tid: Some(0),
-            ts: Some(ChromeTicks::nearest_tick(at).as_micros()),
+            ts: Some(ChromeTicks::nearest_tick(at).to_micros()),
             ..TraceEvent::default()
         });
     }
@@ -331,8 +331,8 @@ mod tests {
     #[test]
     fn sums_of_rounded_instants_are_exact() {
         // 0.1 us + 0.2 us is 0.3 us; the sum of the nearest double-precision numbers is larger.
-        let micros = |ps| ChromeTicks::nearest_tick(Time(ps)).as_micros();
-        let between = ChromeTicks(307 - 102).as_micros();
+        let micros = |ps| ChromeTicks::nearest_tick(Time(ps)).to_micros();
+        let between = ChromeTicks(307 - 102).to_micros();
         assert_eq!(micros(100_000) + between, micros(300_000));
         // 0.1 and 0.3 us are 102.4 and 307.2 ticks; 15 us are 15,360 ticks.
         assert_eq!(

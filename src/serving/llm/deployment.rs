@@ -49,7 +49,7 @@ pub struct EnginePlace {
     /// NPUs of an engine.
     pub tensor: u32,
     /// Ranks of an engine that run in lockstep; each has `tensor` NPUs, and all share the experts.
-    #[serde(default = "one_rank")]
+    #[serde(default = "default_rank_count")]
     pub data_parallel: u32,
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
@@ -96,7 +96,7 @@ pub struct TensorChoice {
 }
 
 /// The number of ranks of reports that state none.
-fn one_rank() -> u32 {
+fn default_rank_count() -> u32 {
     1
 }
 
@@ -321,7 +321,7 @@ impl<'a> PlacedModel<'a> {
             )));
         }
         let formats = (self.served.weights, self.served.kv);
-        let cost = match given_price(self.scenario)? {
+        let cost = match parse_stated_price(self.scenario)? {
             Some(given) => given,
             None => StepPrice::Model(Box::new(StepCost::new(
                 self.sizes.clone(),
@@ -357,7 +357,7 @@ impl<'a> PlacedModel<'a> {
 
 /// Returns the step times that the scenario itself states, or `None` if step times follow from a
 /// model.
-fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
+fn parse_stated_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
         let profile = StepProfile::load_choice(choice, besides, scenario.ranks)?;
@@ -391,7 +391,8 @@ impl LlmDeployment {
                 served.name
             ))),
             (None, _) => {
-                let (Some(price), Some(blocks)) = (given_price(scenario)?, scenario.blocks) else {
+                let (Some(price), Some(blocks)) = (parse_stated_price(scenario)?, scenario.blocks)
+                else {
                     return Err(ServeError::Unfit(
                         "[engine] needs a model, or blocks and [step]".to_owned(),
                     ));

@@ -63,8 +63,8 @@ pub(super) fn run<'s>(
     deployment: &'s LlmDeployment,
     observer: &'s mut dyn LlmObserver,
 ) -> Result<LlmRecorder, ServeError> {
-    let machine = Machine::of_answered_jobs("engines");
-    let step = program::of_jobs("step", 1, &|_| Vec::new())?;
+    let machine = Machine::for_answered_jobs("engines");
+    let step = program::create_job_program("step", 1, &|_| Vec::new())?;
     let options = program::bare_options();
     let compiled = CompiledReplay::new(&step, &machine, &options)
         .map_err(|refusal| ServeError::Replay(refusal.into()))?;

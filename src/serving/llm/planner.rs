@@ -228,7 +228,7 @@ impl CapacityPlanner<'_> {
     ) -> Result<Option<PlanRow>, ServeError> {
         let at = |rate: f64| -> Result<PlanRow, ServeError> {
             let mut scenario = self.scenario.clone();
-            let changed = scenario.workload.at_rate(rate);
+            let changed = scenario.workload.with_rate(rate);
             scenario.workload = changed.ok_or_else(|| ServeError::Unfit(NO_RATE.to_owned()))?;
             self.serve_row(&scenario, of, each)
         };

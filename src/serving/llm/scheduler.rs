@@ -71,7 +71,7 @@ impl EngineSlot {
     }
 
     /// Number of tokens whose content is known.
-    fn known_tokens(&self) -> u32 {
+    fn known_token_count(&self) -> u32 {
         self.request.prompt + self.outputs
     }
 
@@ -152,7 +152,7 @@ enum WaitingRequests {
 }
 
 impl WaitingRequests {
-    fn first_waiting(&self) -> Option<u32> {
+    fn first_waiting_slot(&self) -> Option<u32> {
         match self {
             Self::InOrder(all) => all.front().copied(),
             Self::ByPriority(all) => all.first().map(|(_, _, slot)| *slot),
@@ -308,7 +308,7 @@ impl StepScheduler {
     }
 
     /// Returns the number of tokens at the beginning of a prompt whose blocks this engine caches.
-    pub fn known_prefix(&self, content: &TokenContent, prompt: u32) -> u32 {
+    pub fn known_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
         }
@@ -553,7 +553,7 @@ impl StepScheduler {
 
     fn take_waiting(&mut self, budget: &mut u32) {
         while *budget > 0 && self.running.len() < self.rules.max_num_seqs as usize {
-            let Some(slot) = self.waiting.first_waiting() else {
+            let Some(slot) = self.waiting.first_waiting_slot() else {
                 break;
             };
             let hit = self.find_known(slot);
@@ -702,7 +702,7 @@ impl StepScheduler {
         let size = self.rules.block_size;
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
-            true => tokens.min(of.known_tokens()),
+            true => tokens.min(of.known_token_count()),
             false => tokens,
         };
         let full = tokens / size;

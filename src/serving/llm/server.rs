@@ -297,7 +297,7 @@ impl<'s> LlmServer<'s> {
             RouterKind::LongestPrefix => {
                 let key = |&engine: &usize| {
                     let of = &self.engines[engine];
-                    let known = of.scheduler.known_prefix(content, prompt);
+                    let known = of.scheduler.known_prefix_length(content, prompt);
                     (std::cmp::Reverse(known), outstanding(of))
                 };
                 (0..count).min_by_key(key).unwrap_or(0)
@@ -649,7 +649,10 @@ impl<'s> LlmServer<'s> {
         let told = now + self.scenario.client.after;
         if let Some(last) = live.conversation {
             let tokens = (live.prompt, outputs);
-            if let Some(turn) = self.source.next_turn(told, live.class, last, tokens) {
+            if let Some(turn) = self
+                .source
+                .next_conversation_turn(told, live.class, last, tokens)
+            {
                 self.add_timer(turn.at, LlmTimer::Send(Box::new(turn)));
                 return;
             }

@@ -68,7 +68,7 @@ impl<'w> RequestSource<'w> {
             }
             LlmArrivals::AtOnce => Time::ZERO,
             LlmArrivals::Users { .. } => return Ok(None),
-            LlmArrivals::File { .. } => return self.next_of_file(),
+            LlmArrivals::File { .. } => return self.read_next_of_file(),
         };
         if self.is_late(at) {
             return Ok(None);
@@ -82,7 +82,7 @@ impl<'w> RequestSource<'w> {
         end.is_some_and(|duration| at >= Time::ZERO + duration)
     }
 
-    fn next_of_file(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
+    fn read_next_of_file(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         let Some(file) = &mut self.file else {
             return Ok(None);
         };
@@ -111,7 +111,7 @@ impl<'w> RequestSource<'w> {
             _ => self.mix.pick_index(&self.sums) as u32,
         };
         let of = &self.workload.classes[class as usize];
-        let mut random = self.next_random();
+        let mut random = self.draw_next_request();
         let (own, output) = (
             of.input.draw_length(&mut random),
             of.output.draw_length(&mut random),
@@ -144,14 +144,14 @@ impl<'w> RequestSource<'w> {
     }
 
     /// Returns the random numbers of the next request.
-    fn next_random(&mut self) -> RandomStream {
+    fn draw_next_request(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
 
     /// Returns the turn after a turn of `prompt` and `output` tokens, if the conversation
     /// continues.
-    pub fn next_turn(
+    pub fn next_conversation_turn(
         &mut self,
         at: Time,
         class: u32,
@@ -166,7 +166,7 @@ impl<'w> RequestSource<'w> {
         if turn.turn >= of.turns {
             return None;
         }
-        let mut random = self.next_random();
+        let mut random = self.draw_next_request();
         let (own, next) = (
             of.input.draw_length(&mut random),
             of.output.draw_length(&mut random),

@@ -253,7 +253,7 @@ impl LlmWorkload {
     }
 
     /// Returns the workload at another rate, or `None` if it has no rate.
-    pub fn at_rate(&self, rate: f64) -> Option<Self> {
+    pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let arrivals = match self.arrivals {
             LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),
             LlmArrivals::Constant(_) => LlmArrivals::Constant(rate),

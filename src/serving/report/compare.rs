@@ -1,6 +1,6 @@
 //! Compares a scenario on several platforms, or at several rates.
 
-use super::text::{format_rate, longest_name, name_width, or_dash, row_name};
+use super::text::{format_or_dash, format_rate, longest_name, name_width, row_name};
 use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::format_percent;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
@@ -91,7 +91,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
     for (i, of) in first.rows.iter().enumerate() {
         let cells = reports.iter().map(|report| {
             let mean = report.rows.get(i).and_then(|row| row.mean);
-            or_dash(mean.map(|mean| mean.value))
+            format_or_dash(mean.map(|mean| mean.value))
         });
         row(
             &columns(""),
@@ -111,7 +111,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
             let rows: Vec<_> = reports.iter().map(|report| report.rows.get(i)).collect();
             if rows.iter().flatten().any(|row| limited(row)) {
                 let attained = |row: &Option<&ServeRow>| {
-                    or_dash(row.and_then(|row| row.attained).map(format_percent))
+                    format_or_dash(row.and_then(|row| row.attained).map(format_percent))
                 };
                 let cells = rows.iter().map(attained).collect();
                 row(
@@ -122,7 +122,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
             }
         }
         let goodput = |report: &ServeReport| {
-            or_dash(
+            format_or_dash(
                 report
                     .row_of_all_models()
                     .and_then(|all| all.goodput_per_s)
@@ -141,13 +141,13 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
             let last = report
                 .row_of_all_models()
                 .and_then(|all| all.percentiles.last());
-            or_dash(last.map(|one| one.value))
+            format_or_dash(last.map(|one| one.value))
         }),
         ("cores busy", |report| {
             format_percent(report.mean_utilisation())
         }),
         ("rho", |report| {
-            or_dash(report.offered_load.map(|load| format!("{load:.3}")))
+            format_or_dash(report.offered_load.map(|load| format!("{load:.3}")))
         }),
         ("last completion", |report| report.window.to_string()),
     ];
@@ -195,18 +195,18 @@ pub fn render_rates(sweep: &RateSweep, style: TextStyle) -> String {
         let Some(all) = report.row_of_all_models() else {
             continue;
         };
-        let at = |i: usize| or_dash(all.percentiles.get(i).map(|one| one.value));
+        let at = |i: usize| format_or_dash(all.percentiles.get(i).map(|one| one.value));
         let load = report.offered_load;
         let cells: [String; 9] = [
             format_rate(point.rate_per_s),
-            or_dash(load.map(|load| format!("{load:.3}"))),
+            format_or_dash(load.map(|load| format!("{load:.3}"))),
             format_percent(report.mean_utilisation()),
             format_rate(all.throughput_per_s),
-            or_dash(all.mean.map(|mean| mean.value)),
-            or_dash(all.mean.and_then(|mean| mean.plus_minus)),
+            format_or_dash(all.mean.map(|mean| mean.value)),
+            format_or_dash(all.mean.and_then(|mean| mean.plus_minus)),
             at(0),
             at(3),
-            or_dash(all.attained.map(format_percent)),
+            format_or_dash(all.attained.map(format_percent)),
         ];
         let cells = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
         let over = load.is_some_and(|load| load >= 1.0);

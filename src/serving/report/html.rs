@@ -1,7 +1,7 @@
 //! Renders a report as an HTML page, which is one file that works offline.
 
 use super::compare::{RateSweep, is_model};
-use super::text::{format_rate, or_dash, row_name};
+use super::text::{format_or_dash, format_rate, row_name};
 use super::{LevelSummary, ServeReport, ServeRow};
 use chakram_base::units::{Span, format_percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
@@ -89,7 +89,7 @@ fn render_report(report: &ServeReport, i: usize) -> String {
                 .map(|one| render_span(&path(&format!("percentiles/{k}/value_ps")), one.value));
             cells.push(value.unwrap_or_default());
         }
-        cells.push(or_dash(row.attained.map(format_percent)));
+        cells.push(format_or_dash(row.attained.map(format_percent)));
         cells
     });
     let headings = [
@@ -139,12 +139,12 @@ fn render_platforms(reports: &[ServeReport]) -> String {
         let last = all.and_then(|all| all.percentiles.last());
         vec![
             escape_html(name),
-            or_dash(all.and_then(|all| all.mean).map(|mean| mean.value)),
-            or_dash(last.map(|one| one.value)),
-            or_dash(all.and_then(|all| all.attained).map(format_percent)),
-            or_dash(all.and_then(|all| all.goodput_per_s).map(format_rate)),
+            format_or_dash(all.and_then(|all| all.mean).map(|mean| mean.value)),
+            format_or_dash(last.map(|one| one.value)),
+            format_or_dash(all.and_then(|all| all.attained).map(format_percent)),
+            format_or_dash(all.and_then(|all| all.goodput_per_s).map(format_rate)),
             format_percent(report.mean_utilisation()),
-            or_dash(report.offered_load.map(|load| format!("{load:.3}"))),
+            format_or_dash(report.offered_load.map(|load| format!("{load:.3}"))),
         ]
     });
     let heads = [
@@ -378,11 +378,11 @@ fn rate_table(sweeps: &[RateSweep]) -> String {
             let mut cells = vec![
                 escape_html(sweep.platform_name()),
                 format_rate(point.rate_per_s),
-                or_dash(point.report.offered_load.map(|load| format!("{load:.3}"))),
+                format_or_dash(point.report.offered_load.map(|load| format!("{load:.3}"))),
                 format_rate(all.throughput_per_s),
             ];
-            cells.extend(CURVES.iter().map(|(_, of)| or_dash(of(all))));
-            cells.push(or_dash(all.attained.map(format_percent)));
+            cells.extend(CURVES.iter().map(|(_, of)| format_or_dash(of(all))));
+            cells.push(format_or_dash(all.attained.map(format_percent)));
             rows.push(cells);
         }
     }

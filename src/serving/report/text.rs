@@ -24,7 +24,7 @@ pub(super) fn format_rate(per_second: f64) -> String {
 }
 
 /// Formats a value; `None` becomes a dash.
-pub(super) fn or_dash(value: Option<impl Display>) -> String {
+pub(super) fn format_or_dash(value: Option<impl Display>) -> String {
     value.map_or("-".to_owned(), |value| value.to_string())
 }
 
@@ -157,15 +157,15 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     ]);
     table.write_heading(out, style)?;
     for row in &report.rows {
-        let at = |i: usize| or_dash(row.percentiles.get(i).map(|one| one.value));
+        let at = |i: usize| format_or_dash(row.percentiles.get(i).map(|one| one.value));
         table.write_row(
             out,
             &[
                 &style.clip_to_width(&row_name(row), longest_name(style)),
                 &format_thousands(row.completed),
                 &format_rate(row.throughput_per_s),
-                &or_dash(row.mean.map(|mean| mean.value)),
-                &or_dash(row.mean.and_then(|mean| mean.plus_minus)),
+                &format_or_dash(row.mean.map(|mean| mean.value)),
+                &format_or_dash(row.mean.and_then(|mean| mean.plus_minus)),
                 &at(0),
                 &at(1),
                 &at(3),
@@ -183,13 +183,13 @@ fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Resu
     ]);
     table.write_heading(out, style)?;
     for row in &report.rows {
-        let half = |i: usize| or_dash(row.percentiles.get(i).and_then(|one| one.plus_minus));
-        let p95 = or_dash(row.percentiles.get(2).map(|one| one.value));
+        let half = |i: usize| format_or_dash(row.percentiles.get(i).and_then(|one| one.plus_minus));
+        let p95 = format_or_dash(row.percentiles.get(2).map(|one| one.value));
         table.write_row(
             out,
             &[
                 &style.clip_to_width(&row_name(row), longest_name(style)),
-                &or_dash(row.alone),
+                &format_or_dash(row.alone),
                 &half(0),
                 &half(1),
                 &p95,

@@ -86,7 +86,7 @@ impl Server<'_> {
                 serving.traced_since = self.now;
             }
             serving.traces += 1;
-            npu = trace.goes_anywhere().then_some(Npu(processor));
+            npu = trace.launches_on_own_npu().then_some(Npu(processor));
         }
         self.launches.push(FlightLaunch {
             flight,

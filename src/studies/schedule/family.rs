@@ -176,7 +176,7 @@ impl LanguageModel {
     }
 
     /// Returns all products in order, each with the name of its layer.
-    fn all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
+    fn list_all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         let sizes = [
             ("embedding", self.embedding),
@@ -236,7 +236,7 @@ impl LanguageModel {
     ///
     /// Fails with the errors of [`Self::build_task_graph`].
     pub fn partition_products(&self) -> Result<PartitionedModel, FamilyError> {
-        let products = self.all_products()?;
+        let products = self.list_all_products()?;
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         if !self.tensor.is_power_of_two() {
             let found = format!("{} parts of products", self.tensor);
@@ -304,7 +304,7 @@ impl LanguageModel {
     /// Fails if a size is zero, if heads do not divide the width, if there are too many sub-layers, or if a
     /// product has too few rows or columns to be cut.
     pub fn build_task_graph(&self) -> Result<TaskGraph, FamilyError> {
-        let products = self.all_products()?;
+        let products = self.list_all_products()?;
         let places = self.part_places(&products)?;
         let mut graph = TaskGraph::default();
         for batch in 0..self.micro_batches {

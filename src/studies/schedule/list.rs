@@ -68,13 +68,13 @@ pub fn schedule_tasks(
         return Err(ScheduleError::NoChips);
     }
     match rule {
-        ListRule::Steps => Ok(in_steps(graph, chips)),
-        ListRule::Durations => Ok(by_durations(graph, chips).0),
+        ListRule::Steps => Ok(schedule_in_steps(graph, chips)),
+        ListRule::Durations => Ok(schedule_by_durations(graph, chips).0),
         ListRule::Printed => as_printed(graph, chips),
     }
 }
 
-fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
+fn schedule_in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     // Ready sub-layers, sorted by their index in the list.
@@ -107,7 +107,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
 }
 
 /// Returns the schedule and the end of the last sub-layer, as a time in operations.
-pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
+pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
     let mut ready: std::collections::BTreeSet<u32> = (0..)

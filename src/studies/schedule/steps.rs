@@ -279,7 +279,7 @@ impl ChipMachine {
     ) -> Result<StepTotals, StepError> {
         let chips = schedule.chips.len().div_ceil(self.accelerators.max(1));
         let tasks_of = |chip: usize, step: usize| -> Vec<u32> {
-            let own = schedule.of_chip(chip, self.accelerators.max(1), step);
+            let own = schedule.layers_of_chip(chip, self.accelerators.max(1), step);
             own.map(|(_, task)| task).collect()
         };
         let rate = match &self.links {
@@ -291,7 +291,7 @@ impl ChipMachine {
                 });
             }
             Some(links) => {
-                let most = links.most_links();
+                let most = links.max_links_per_chip();
                 self.technology
                     .rate_of_links(most)
                     .ok_or(StepError::NoRate(most))?

@@ -1,6 +1,6 @@
 //! Compares schedules of sub-layers with handwritten results, and with the best of all schedules.
 
-use super::list::{ScheduleError, by_durations};
+use super::list::{ScheduleError, schedule_by_durations};
 use super::*;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
@@ -209,7 +209,7 @@ proptest! {
     /// N chips.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
-        let (_, end) = by_durations(&graph, chips);
+        let (_, end) = schedule_by_durations(&graph, chips);
         let mut path = vec![0; graph.tasks.len()];
         for (i, task) in graph.tasks.iter().enumerate() {
             let before = task.after.iter().map(|one| path[*one as usize]).max().unwrap_or(0);

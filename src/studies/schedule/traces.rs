@@ -146,7 +146,7 @@ impl ScheduledJob<'_> {
             let begins = ends.clone();
             for (own, task) in self
                 .schedule
-                .of_chip(chip as usize, self.accelerators, step)
+                .layers_of_chip(chip as usize, self.accelerators, step)
             {
                 let mut after: Vec<u64> = if self.barriers {
                     begins.clone()

@@ -114,7 +114,7 @@ pub fn fit_corrections(
     let left_out_groups = left_out_groups(&groups);
     let mut found = Vec::new();
     for (gemms, own) in factors.into_keys().zip(&groups) {
-        let factor = pooled.of_group(own).exp();
+        let factor = pooled.factor_of_group(own).exp();
         let own: Vec<usize> = (0..products.len())
             .filter(|&i| products[i] == gemms)
             .collect();
@@ -212,7 +212,7 @@ impl PooledFactors {
     }
 
     /// Returns the factor of a group, given the logarithms `own` of its steps' factors.
-    fn of_group(&self, own: &[f64]) -> f64 {
+    fn factor_of_group(&self, own: &[f64]) -> f64 {
         let distance = mean_value(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;
         let kept = match self.between.is_finite() {
@@ -272,7 +272,7 @@ mod tests {
         let pooled = PooledFactors::new(&groups);
         assert!((pooled.shared - 0.2).abs() < 0.01, "{}", pooled.shared);
         assert_eq!(pooled.between, 0.0);
-        assert!((pooled.of_group(&groups[2]) - pooled.shared).abs() < 1e-12);
+        assert!((pooled.factor_of_group(&groups[2]) - pooled.shared).abs() < 1e-12);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!(by_others < 0.03 && without > 0.15, "{by_others} {without}");
     }
@@ -285,7 +285,7 @@ mod tests {
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
         // Steps vary little within each group, so groups keep nearly all of their own factor.
-        assert!((pooled.of_group(&groups[0]) - 0.305).abs() < 0.001);
+        assert!((pooled.factor_of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);
     }
@@ -294,7 +294,7 @@ mod tests {
     fn one_group_keeps_its_factor() {
         let groups = vec![vec![0.4]];
         let pooled = PooledFactors::new(&groups);
-        assert_eq!(pooled.of_group(&groups[0]), 0.4);
+        assert_eq!(pooled.factor_of_group(&groups[0]), 0.4);
         assert_eq!(left_out_groups(&groups), None);
     }
 }

@@ -114,7 +114,7 @@ impl<'w> RecordedKernels<'w> {
     }
 
     /// Returns the sums after NPU classes are merged; `class` maps each old class to its new one.
-    pub fn by_classes(&self, class: &[usize]) -> Self {
+    pub fn merge_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
             let all = sums.0.entry((class[own], name, dtype)).or_default();

@@ -19,7 +19,7 @@ fn flops_per_npu(run: &MeasuredRun) -> f64 {
 
 /// Returns the time in seconds that the null model predicts for each run. The rate is the median of
 /// the rates of runs in other folds or, if there is only one fold, of all other runs.
-pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
+pub fn predict_with_one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs
         .iter()
         .map(|run| flops_per_npu(run) / run.measured)

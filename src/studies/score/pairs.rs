@@ -322,7 +322,7 @@ impl PairTable {
 /// Returns the factor by which `edits` change the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
-        JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.as_f64(),
+        JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.to_f64(),
         JobEdit::Accumulate(times) => f64::from(*times),
         _ => 1.0,
     });

@@ -72,7 +72,8 @@ impl StepKey {
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
         // Leave out the scores of attention, because they depend on the sequence.
         let products = blocks.map(|layer| {
-            (layer.multiplication_count()).saturating_sub(2 * layer.skippable_multiplications())
+            (layer.multiplication_count())
+                .saturating_sub(2 * layer.causally_skipped_multiplications())
         });
         let block = products.max().unwrap_or(1).max(1) as f64 / model.sequence as f64;
         let tokens = plan.micro_batch as f64 * model.sequence as f64;
@@ -230,7 +231,7 @@ impl StepResiduals {
                 .iter()
                 .map(|group| self.leave_out(group, &inverse, ratios))
                 .collect();
-            parts.push((npu, best_part(&own)));
+            parts.push((npu, find_best_part(&own)));
         }
         parts
     }
@@ -327,7 +328,7 @@ impl StepResiduals {
 /// Returns the part of the correction with the smallest mean error. Each entry of `groups` has the
 /// predicted and the actual logarithm of each step. Returns zero if the gain is less than one
 /// standard error.
-fn best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
+fn find_best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
     }
@@ -435,7 +436,7 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
     let passes = if plan.has_training() { 3.0 } else { 1.0 };
-    let products = model.multiplication_count() - model.skippable_multiplications();
+    let products = model.multiplication_count() - model.causally_skipped_multiplications();
     2.0 * passes * products as f64 * plan.batch as f64 / plan.rank_count() as f64
 }
 
@@ -533,9 +534,9 @@ mod tests {
     #[test]
     fn groups_that_do_not_predict_one_another_are_not_used() {
         let same = vec![vec![[0.1, 0.11]], vec![[0.1, 0.1]], vec![[0.1, 0.09]]];
-        assert_eq!(best_part(&same), 1.0);
+        assert_eq!(find_best_part(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
-        assert_eq!(best_part(&contrary), 0.0);
+        assert_eq!(find_best_part(&contrary), 0.0);
         // A gain in a single group does not show that other groups would gain, so the part is zero.
         let one = vec![
             vec![[0.1, 0.3]],
@@ -543,6 +544,6 @@ mod tests {
             vec![[0.01, 0.0]],
             vec![[0.01, 0.0]],
         ];
-        assert_eq!(best_part(&one), 0.0);
+        assert_eq!(find_best_part(&one), 0.0);
     }
 }

@@ -161,7 +161,7 @@ impl RunTable {
                     }
                 }
             }
-            let made = made_run(options, columns, cell(measured));
+            let made = create_run(options, columns, cell(measured));
             match made {
                 Ok(made) => runs.push(MeasuredRun {
                     file: file.to_owned(),
@@ -259,7 +259,7 @@ impl RunTable {
 }
 
 /// Creates the run of a row, given its `options` and its `measured` value.
-fn made_run(
+fn create_run(
     mut options: BTreeMap<String, String>,
     columns: &RunColumns,
     measured: &str,

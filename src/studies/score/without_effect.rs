@@ -66,7 +66,7 @@ pub fn settings_without_effect(
         }
         let reason = match &setting.option {
             _ if is_default => "all runs are the same without the option".to_owned(),
-            Some((key, _)) => first_reason(*key, table, options),
+            Some((key, _)) => reason_on_first_run(*key, table, options),
             None => "all runs take the same time without the option".to_owned(),
         };
         Some(SettingWithoutEffect {
@@ -85,7 +85,7 @@ fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
 }
 
 /// Returns the reason why option `key` has no effect on the first run.
-fn first_reason(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
+fn reason_on_first_run(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
     let reason = table.runs.iter().find_map(|run| {
         let reason = replay_run(run, options, |compiled| {
             let (report, ()) = chakram_report::replay_to_report(compiled, ())?;

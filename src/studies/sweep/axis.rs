@@ -1,7 +1,7 @@
 //! Axes: keys, and lists of values that are set together.
 
 use super::MOST_POINTS;
-use super::setting::known_key;
+use super::setting::reject_unknown_key;
 use chakram_base::config::{
     ConfigError, ConfigField, ConfigLiteral, ConfigTable, quote_for_message,
 };
@@ -176,7 +176,7 @@ fn reject_unused_keys(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), C
 fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
         let key = field.read_text("a key")?;
-        known_key(key, field)?;
+        reject_unknown_key(key, field)?;
         // Plan options may have dashes or underscores; other paths have the spelling of their
         // files.
         Ok(match key.strip_prefix("plan.") {

@@ -75,7 +75,7 @@ pub fn bound_whole_step(
         .max();
     let bound = PointBound {
         time_ps: time.unwrap_or(0),
-        memory_bytes: most_memory(&stages),
+        memory_bytes: max_memory_of_stages(&stages),
         is_whole: true,
     };
     Ok((bound, fits_memory(point, pattern, &stages)))
@@ -84,7 +84,7 @@ pub fn bound_whole_step(
 /// A bound, and true if the memory that the step needs is available.
 pub type MemoryBound = (PointBound, bool);
 
-fn most_memory(stages: &[StagePath]) -> u64 {
+fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
     let peaks = stages.iter().map(|stage| stage.peak.bytes);
     peaks.max().unwrap_or(0)
 }
@@ -151,7 +151,7 @@ pub fn bound_quickly(
     let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
         // More micro-batches need at least this memory.
-        memory_bytes: most_memory(&long),
+        memory_bytes: max_memory_of_stages(&long),
         is_whole: false,
     };
     Ok((bound, fits_memory(point, pattern, &long)))
@@ -313,7 +313,7 @@ impl NodePrices<'_> {
                         ranks.iter().map(|r| self.npu_of(*r)).collect()
                     }),
                 };
-                let last = least_time(self.point, kind, bytes, &members);
+                let last = least_collective_time(self.point, kind, bytes, &members);
                 self.collectives.insert(key, last);
                 last
             }
@@ -324,7 +324,12 @@ impl NodePrices<'_> {
 
 /// Returns a lower bound on a member's time in a collective: the time of the bytes that the member
 /// must receive or, if measurements apply and are shorter, the measured time.
-fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
+fn least_collective_time(
+    point: &ResolvedPoint,
+    kind: CollectiveKind,
+    comm_size: u64,
+    members: &[Npu],
+) -> u64 {
     let wire = message_lower_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
     let by_curves = options.compute.prefers_curves() && machine.has_curves();

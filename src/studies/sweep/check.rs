@@ -59,7 +59,7 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(env!("CARGO_PKG_VERSION").as_bytes());
     hasher.update(text.as_bytes());
-    for (key, value) in all_values(&study) {
+    for (key, value) in iter_all_values(&study) {
         let name = value.to_string();
         let text = match key {
             "machine" | "recorded_on" => machine::find_source(&name).ok().map(|source| source.text),
@@ -96,7 +96,7 @@ pub fn load_study(path: &Path) -> Result<(Study, String), StudyError> {
 }
 
 /// Returns every key that the base settings or an axis set, with each of its values.
-fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
+fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
         let values = axis.values.iter();
@@ -133,7 +133,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         value: value.to_string(),
         why,
     };
-    for (key, value) in all_values(study) {
+    for (key, value) in iter_all_values(study) {
         if let Ok(SettingKind::Plan(option)) = kind_of_setting(key) {
             let mut draft = chakram_workloads::generate::plan::PlanDraft::new(
                 chakram_workloads::generate::ParallelismPlan::new(),
@@ -171,7 +171,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         ) || key == "machine"
     };
     if let Err(refusal) = evaluator.resolve_point(&names)
-        && !of_plans(&refusal)
+        && !is_caused_by_plan(&refusal)
         && !(refusal.is_option && keys().any(of_options))
     {
         let unnamed = refusal.detail.starts_with("no ") || refusal.detail.starts_with("cannot");
@@ -197,7 +197,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             let mut point = first.clone();
             point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
             if let Err(refusal) = evaluator.resolve_point(&point)
-                && !of_plans(&refusal)
+                && !is_caused_by_plan(&refusal)
                 && !refusal.is_option
             {
                 let of = axis.keys.iter().zip(values);
@@ -215,7 +215,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
 
 /// Returns true if several values of the plan together cause the rejection, so that other combinations may be
 /// valid.
-fn of_plans(refusal: &PointRefusal) -> bool {
+fn is_caused_by_plan(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 

@@ -3,7 +3,7 @@
 
 use super::objective::SweepObjective;
 use super::setting;
-use super::table::{SweepTable, best_so_far, measures_of};
+use super::table::{SweepTable, list_best_so_far, measures_of};
 use chakram_base::config::ConfigLiteral;
 use chakram_base::units::format_thousands;
 use chakram_report::draw::lines::{self, LineSeries};
@@ -49,7 +49,7 @@ pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> Stri
             "parallel",
             &draw_coordinates(sweep, &ranked, command),
         );
-        body += &render_section("Best so far", "best", &so_far(sweep));
+        body += &render_section("Best so far", "best", &render_best_so_far(sweep));
         body += &render_section(
             "Rows",
             "rows",
@@ -446,7 +446,7 @@ fn setting_axis(
     values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
     values.dedup();
     let axis = parallel::CoordinateAxis {
-        name: last_parts(key).to_owned(),
+        name: shorten_key(key).to_owned(),
         values,
     };
     (axis, places)
@@ -454,7 +454,7 @@ fn setting_axis(
 
 /// Returns the last part of a plan key, or the last two parts of another path; the full name would
 /// not fit at an axis.
-fn last_parts(key: &str) -> &str {
+fn shorten_key(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')
         .nth(kept - 1)
@@ -462,9 +462,9 @@ fn last_parts(key: &str) -> &str {
 }
 
 /// Renders a chart of the best value of the first objective so far, for each row in order.
-fn so_far(sweep: &SweepTable<'_>) -> String {
+fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
-    let curve = best_so_far(sweep, objective, 0);
+    let curve = list_best_so_far(sweep, objective, 0);
     let most = curve
         .iter()
         .fold(0.0_f64, |most, (_, value)| most.max(*value));

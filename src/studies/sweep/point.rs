@@ -6,7 +6,7 @@ use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{ComputeModel, set_accelerator};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{
-    JobOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_memory, machine_facts,
+    JobOptions, ReplaySettings, ReplaySettingsError, SoftwareStack, least_npu_memory, machine_facts,
 };
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{GenerateError, TrainingPattern};
@@ -153,7 +153,7 @@ impl ResolvedPoint {
 
     /// Returns the memory of the smallest NPU in bytes, or `None` if it is unknown.
     pub fn smallest_capacity(&self) -> Option<u64> {
-        least_memory(&self.machine)
+        least_npu_memory(&self.machine)
     }
 }
 

@@ -202,7 +202,7 @@ impl<'s> StudyExplorer<'s> {
             SearchStrategy::Grid | SearchStrategy::Random(_) => {
                 let list = self.list_points(depth, fixed);
                 let scores = self.score_points(depth, &list)?;
-                Ok(least_score(scores))
+                Ok(least_known_score(scores))
             }
             SearchStrategy::Coordinate => self.descend_coordinates(depth, fixed),
             SearchStrategy::BranchAndBound => self.branch_and_bound(depth, fixed),
@@ -286,7 +286,7 @@ impl<'s> StudyExplorer<'s> {
             let mut scores = vec![None; list.len()];
             for (of, point) in &leaves {
                 let score = self.visit_point(None, point);
-                scores[*of] = least_score([scores[*of], score]);
+                scores[*of] = least_known_score([scores[*of], score]);
             }
             return Ok(scores);
         }
@@ -383,6 +383,6 @@ fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Opt
 }
 
 /// Returns the smallest of the scores that are known.
-fn least_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+fn least_known_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

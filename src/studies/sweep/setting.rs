@@ -152,7 +152,7 @@ pub fn format_short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k 
 }
 
 /// Rejects unknown keys.
-pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
+pub(super) fn reject_unknown_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
     kind_of_setting(key).map(drop).map_err(|near| {
         let expected = format!(
             "one of {}, plan.OPTION, machine.PATH or model.PATH{}",

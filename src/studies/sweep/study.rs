@@ -388,7 +388,7 @@ fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
             match field.as_table() {
                 Some(inner) => collect_settings(&inner, &key, into)?,
                 None => {
-                    setting::known_key(&key, &field)?;
+                    setting::reject_unknown_key(&key, &field)?;
                     into.insert(key.replace('-', "_"), field.read_literal()?);
                 }
             }

@@ -697,7 +697,7 @@ fn literal_to_json(value: &chakram_base::config::ConfigLiteral) -> Value {
 }
 
 /// Returns the best value of the objective so far, for each replayed row in order.
-pub fn best_so_far(
+pub fn list_best_so_far(
     table: &SweepTable<'_>,
     objective: SweepObjective,
     index: usize,

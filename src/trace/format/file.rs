@@ -189,7 +189,7 @@ impl TraceContents {
     pub fn with_source(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
         match &self.origins {
-            Some(origins) => error.at_origin(origins),
+            Some(origins) => error.relocate_to_origin(origins),
             None => error,
         }
     }
@@ -287,7 +287,7 @@ pub fn parse_text<T>(
 }
 
 /// Builds the error about a path without traces.
-fn not_found(path: &Path, why: &str) -> TraceError {
+fn no_traces_error(path: &Path, why: &str) -> TraceError {
     let form = "a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)";
     let folders = folders_with_traces(path);
     let (found, hint) = match &folders[..] {

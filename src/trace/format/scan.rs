@@ -280,7 +280,7 @@ pub fn scan_node<'a>(
         .read_fields(record, deps)
         .and_then(|()| fields.decode_op(record))
         .map_err(|e| e.in_record(record.number, record.offset))
-        .map(|(name, op, groups)| fields.into_view(name, op, groups))
+        .map(|(name, op, groups)| fields.build_view(name, op, groups))
 }
 
 /// Fields of a node as they were read, before they are checked together.
@@ -353,7 +353,7 @@ impl<'a> NodeFields<'a> {
     }
 
     #[inline(always)]
-    fn into_view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
+    fn build_view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
         let facts = &self.facts;
         NodeView {
             id: self.id,

@@ -56,7 +56,7 @@ impl SourceMap {
 impl TraceError {
     /// Translates the location through `origins` into a location in the original file.
     #[must_use]
-    pub fn at_origin(mut self, origins: &SourceMap) -> Self {
+    pub fn relocate_to_origin(mut self, origins: &SourceMap) -> Self {
         if let Some(place) = self.location_mut() {
             origins.relocate(place);
         }

@@ -43,7 +43,7 @@ impl TextTrace {
     /// Adds the original line of the record to an error.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
-        error.at_origin(&self.origins)
+        error.relocate_to_origin(&self.origins)
     }
 }
 

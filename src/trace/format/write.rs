@@ -162,7 +162,7 @@ impl<W: Write> TraceWriter<W> {
             // Readers use the last of several attributes with the same name, so only a scan of the written node shows
             // whether the meaning changes.
             let whole = put.as_bytes();
-            if !same_node(&whole[..plain], whole) {
+            if !are_equal_for_replay(&whole[..plain], whole) {
                 return Err(TraceError::invalid_node(
                     node.id,
                     format!("the additional attribute `{name}` contradicts the node"),
@@ -186,7 +186,7 @@ impl<W: Write> Sink for TraceWriter<W> {
 }
 
 /// Returns true if two records of a node mean the same to a replay.
-fn same_node(a: &[u8], b: &[u8]) -> bool {
+fn are_equal_for_replay(a: &[u8], b: &[u8]) -> bool {
     struct DiscardDependencies;
     impl scan::DependencyVisitor for DiscardDependencies {
         fn visit_data(&mut self, _: u64) -> Result<(), TraceError> {

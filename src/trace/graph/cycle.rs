@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 ///
 /// The result is the shortest cycle through the smallest node of the smallest strongly connected
 /// component, found in linear time. Finding the shortest of all cycles would take quadratic time.
-pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
+pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     let count = rows.row_count();
     let mut to_self = (0..count as u32).filter(|&node| stuck(node));
     if let Some(node) = to_self.find(|&node| rows.row(node).contains(&node)) {
@@ -70,7 +70,7 @@ mod tests {
     fn create_shuffled_cycle(count: usize, edges: &[(u32, u32)]) -> Vec<u32> {
         let rows = Csr::new(count, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let stuck = rows.find_unordered(&rows.topological_order());
-        short_cycle(&rows, |node| stuck[node as usize])
+        find_short_cycle(&rows, |node| stuck[node as usize])
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl CollectiveGenerator {
     }
 
     /// The rank at position 0.
-    fn first_member(&self) -> u32 {
+    fn rank_of_first_member(&self) -> u32 {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
@@ -250,7 +250,7 @@ impl TraceGenerator for CollectiveGenerator {
             },
             root: kind
                 .has_root()
-                .then(|| root.unwrap_or_else(|| self.first_member())),
+                .then(|| root.unwrap_or_else(|| self.rank_of_first_member())),
             dimensions: self.options.dimensions,
             host: false,
         };

@@ -93,7 +93,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
         ranks.push(std::mem::take(&mut recorder.seen));
         assert_eq!(job.node_count(rank), ranks[rank as usize].len() as u64);
         assert_ne!(job.node_count(rank), 0);
-        let least = job.0.least_nodes(rank);
+        let least = job.0.min_node_count(rank);
         assert!((1..=job.node_count(rank)).contains(&least), "{least}");
         let bytes = write_rank(&job, rank);
         assert_eq!(bytes, write_rank(&again, rank));

@@ -86,14 +86,17 @@ impl TrainingPattern {
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
-            return self.least_recomputed(micro_batches);
+            return self.choose_least_recomputed(micro_batches);
         }
         TrainingGenerator::new(self, micro_batches)
     }
 
     /// Tries recomputation policies from the least to the most recomputation, and returns the first
     /// with which every stage fits.
-    fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
+    fn choose_least_recomputed(
+        self,
+        micro_batches: u32,
+    ) -> Result<TrainingGenerator, GenerateError> {
         let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
         let capacity = memory.capacity_with_streaming(true);
         let mut choices = vec![
@@ -418,7 +421,7 @@ impl TrainingGenerator {
 
     /// Returns the reductions at the end of a step in execution order, each as (name, bytes,
     /// group).
-    fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
+    fn list_final_reductions(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
         let mut sums = Vec::new();
         // The map is ordered by group kind, so that all members of a group emit their sums in the
         // same order.

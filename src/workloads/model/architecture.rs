@@ -146,7 +146,9 @@ impl TransformerArchitecture {
         let mut operators = Vec::with_capacity(16);
         for operator in block.block_operators() {
             match &*operator.name {
-                "attention.qkv" => operators.extend(self.before_attention(&block, operator)),
+                "attention.qkv" => {
+                    operators.extend(self.products_before_attention(&block, operator))
+                }
                 "attention.core" => {
                     operators.push(self.attention_operator(&block, operator, index))
                 }
@@ -155,7 +157,7 @@ impl TransformerArchitecture {
                     operators.push(operator);
                     operators.extend(self.shared_experts(&block));
                 }
-                "attention.out" => operators.push(self.after_attention(&block, operator)),
+                "attention.out" => operators.push(self.product_after_attention(&block, operator)),
                 "residual1" | "residual2" if self.sandwich_norm => {
                     let at = if operator.name == "residual1" { 1 } else { 2 };
                     operators.push(block.norm_operator(&format!("norm{at}.after")));
@@ -168,7 +170,7 @@ impl TransformerArchitecture {
     }
 
     /// Returns the products before attention: `qkv`, or the products of latent attention.
-    fn before_attention(
+    fn products_before_attention(
         &self,
         block: &TransformerBlock,
         mut qkv: LayerOperator,
@@ -258,7 +260,11 @@ impl TransformerArchitecture {
         LayerOperator { work, ..core }
     }
 
-    fn after_attention(&self, block: &TransformerBlock, mut out: LayerOperator) -> LayerOperator {
+    fn product_after_attention(
+        &self,
+        block: &TransformerBlock,
+        mut out: LayerOperator,
+    ) -> LayerOperator {
         if let (Some(latent), OperatorKind::Linear { inputs, .. }) = (self.latent, &mut out.work) {
             *inputs = block.heads.saturating_mul(latent.values);
         }

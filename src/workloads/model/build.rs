@@ -188,7 +188,7 @@ fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
 }
 
 /// Rejects a changed number of tokens, because this model's sizes do not depend on tokens.
-fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
+fn reject_sequence_change(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),
         Some(tokens) => Err(root.require_field("kind", "a kind")?.invalid_value_error(

@@ -29,7 +29,7 @@ impl OperatorKind {
 
     /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips: the products of
     /// tokens with later tokens, which are `s (s - 1) / 2` of `s s` pairs.
-    pub fn skippable_multiplications(&self) -> u64 {
+    pub fn causally_skipped_multiplications(&self) -> u64 {
         let spec = self.to_spec();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
         saturate_to_u64(saturating_total(
@@ -146,8 +146,8 @@ impl ModelLayer {
     }
 
     /// Multiplications that a kernel for causal attention skips.
-    pub fn skippable_multiplications(&self) -> u64 {
-        let each = |operator: &LayerOperator| operator.work.skippable_multiplications();
+    pub fn causally_skipped_multiplications(&self) -> u64 {
+        let each = |operator: &LayerOperator| operator.work.causally_skipped_multiplications();
         sum(self.operators.iter().map(each))
     }
 
@@ -177,21 +177,21 @@ impl Model {
     }
 
     /// Sums a count over all layers; saturates.
-    pub(super) fn over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
+    pub(super) fn sum_over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
         let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
         sum(self.equal_layer_runs().map(each))
     }
 
     /// Number of weights.
     pub fn parameter_count(&self) -> u64 {
-        self.over_layers(ModelLayer::parameter_count)
+        self.sum_over_layers(ModelLayer::parameter_count)
     }
 
     /// Number of weights that one token uses: all weights, except those of experts that are not
     /// chosen.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
-        self.over_layers(|layer| {
+        self.sum_over_layers(|layer| {
             sum(layer.operators.iter().map(|operator| match operator.work {
                 OperatorKind::ExpertLinear { rows, experts, .. } => {
                     let each = operator.parameter_count() / experts.max(1);
@@ -204,21 +204,21 @@ impl Model {
 
     /// Elements per token in the cache for decoding, over all layers.
     pub fn cached_elements(&self) -> u64 {
-        self.over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
+        self.sum_over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
 
     /// Multiplications in the forward pass of one sample.
     pub fn multiplication_count(&self) -> u64 {
-        self.over_layers(ModelLayer::multiplication_count)
+        self.sum_over_layers(ModelLayer::multiplication_count)
     }
 
     /// Multiplications that a kernel for causal attention skips.
-    pub fn skippable_multiplications(&self) -> u64 {
-        self.over_layers(ModelLayer::skippable_multiplications)
+    pub fn causally_skipped_multiplications(&self) -> u64 {
+        self.sum_over_layers(ModelLayer::causally_skipped_multiplications)
     }
 
     /// Number of weights in tables whose rows are looked up.
     pub fn table_weights(&self) -> u64 {
-        self.over_layers(ModelLayer::table_weights)
+        self.sum_over_layers(ModelLayer::table_weights)
     }
 }

@@ -36,7 +36,7 @@ pub enum ModelError {
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
-        not_from_hubs(*closest)
+        describe_missing_hub(*closest)
     )]
     OnHub {
         /// Name that the user gave.
@@ -55,7 +55,7 @@ pub enum ModelError {
 }
 
 /// Returns a note that models are not loaded from hubs; the note suggests the nearest preset.
-pub fn not_from_hubs(closest: Option<&str>) -> String {
+pub fn describe_missing_hub(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(
         "and models are not read from hubs{}",

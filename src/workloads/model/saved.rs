@@ -48,6 +48,6 @@ impl Model {
     /// Bytes that are saved for the backward pass of one sample, as in
     /// [`OperatorKind::saved_bytes`].
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
-        self.over_layers(|layer| layer.saved_bytes(element, fused))
+        self.sum_over_layers(|layer| layer.saved_bytes(element, fused))
     }
 }

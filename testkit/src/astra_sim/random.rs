@@ -33,14 +33,14 @@ impl RandomGenerator {
     /// Returns a size from `low` to `high` whose logarithm is uniformly distributed.
     pub fn draw_size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.draw_between(low.ilog2().into(), high.ilog2().into());
-        let size = match self.one_in(3) {
+        let size = match self.draw_one_in(3) {
             true => 1 << bits,
             false => self.draw_between(1 << bits, (2 << bits) - 1),
         };
         size.clamp(low, high)
     }
 
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub fn draw_one_in(&mut self, n: u64) -> bool {
         self.draw_bits().is_multiple_of(n)
     }
 

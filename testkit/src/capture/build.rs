@@ -306,7 +306,7 @@ impl<'o> StepProgramBuilder<'o> {
     }
 
     /// Assigns the number of an earlier meeting along `axis` to the next operator.
-    pub(super) fn same_number(&mut self, axis: GroupAxis) {
+    pub(super) fn repeat_meeting_number(&mut self, axis: GroupAxis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }

@@ -181,7 +181,7 @@ impl StepProgramBuilder<'_> {
             more: [&attrs, recorded],
             ..operator_call("record_param_comms")
         };
-        self.same_number(self.program.meets[meet as usize].axis);
+        self.repeat_meeting_number(self.program.meets[meet as usize].axis);
         self.add_operator(
             call,
             &[

@@ -31,7 +31,7 @@ pub(super) const WAKE: u64 = 10_000;
 pub(super) const LATENCY: u64 = 20_000;
 
 /// Returns the time that `amount` takes at `per_us` per microsecond, in ns, rounded up.
-fn at_rate(amount: u128, per_us: u128) -> u64 {
+fn duration_at_rate(amount: u128, per_us: u128) -> u64 {
     u64::try_from((amount * 1000).div_ceil(per_us)).unwrap_or(u64::MAX)
 }
 
@@ -39,12 +39,12 @@ fn at_rate(amount: u128, per_us: u128) -> u64 {
 pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
         // The CPU computes 100 GFLOP/s, and reads and writes 10 GB/s.
-        (Device::Cpu, _) => at_rate(flops, 100_000).max(at_rate(bytes, 10_000)),
+        (Device::Cpu, _) => duration_at_rate(flops, 100_000).max(duration_at_rate(bytes, 10_000)),
         // The GPU computes 300 TFLOP/s, and reads and writes 2 TB/s. Kernels of launch-bound jobs have
         // almost no work.
         (Device::Cuda, Bound::Launch) => 2_000,
         (Device::Cuda, Bound::Kernel) => {
-            20_000 + at_rate(flops, 300_000_000).max(at_rate(bytes, 2_000_000))
+            20_000 + duration_at_rate(flops, 300_000_000).max(duration_at_rate(bytes, 2_000_000))
         }
     }
 }

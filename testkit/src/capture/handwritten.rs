@@ -58,7 +58,7 @@ impl HandwrittenEvent {
 }
 
 /// Returns an all-reduce of 256 floats that begins at `start`: its operator and its annotation.
-pub fn all_reduce(
+pub fn create_all_reduce(
     asynchronous: bool,
     worker: u64,
     start: i64,

@@ -135,7 +135,7 @@ pub struct Options {
 }
 
 /// Parses RANK=VALUE.
-fn of_rank<T: std::str::FromStr>(text: &str, value: &str) -> Result<(u32, T), String> {
+fn parse_rank_value<T: std::str::FromStr>(text: &str, value: &str) -> Result<(u32, T), String> {
     let parsed = text
         .split_once('=')
         .and_then(|(rank, value)| Some((rank.trim().parse().ok()?, value.trim().parse().ok()?)));
@@ -143,7 +143,7 @@ fn of_rank<T: std::str::FromStr>(text: &str, value: &str) -> Result<(u32, T), St
 }
 
 fn parse_straggler(text: &str) -> Result<(u32, u32), String> {
-    let (rank, factor) = of_rank::<f64>(text, "FACTOR, for example 3=1.5")?;
+    let (rank, factor) = parse_rank_value::<f64>(text, "FACTOR, for example 3=1.5")?;
     if !(0.001..=1000.0).contains(&factor) {
         return Err("expected a factor from 0.001 to 1000".to_owned());
     }
@@ -151,7 +151,7 @@ fn parse_straggler(text: &str) -> Result<(u32, u32), String> {
 }
 
 fn parse_late(text: &str) -> Result<(u32, u64), String> {
-    of_rank(text, "NS, for example 3=10000000")
+    parse_rank_value(text, "NS, for example 3=10000000")
 }
 
 impl Options {

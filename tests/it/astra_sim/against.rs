@@ -4,7 +4,7 @@
 use super::chance::does_nothing;
 use super::product;
 use crate::commands::chakram;
-use crate::corpus::one_of_each;
+use crate::corpus::sample_one_of_each;
 use serde_json::Value;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -111,7 +111,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
 
 #[test]
 fn overlapping_groups_answer_alike() {
-    let seeds = one_of_each(8, 0..150);
+    let seeds = sample_one_of_each(8, 0..150);
     let few = seeds.len() as u64 / 40;
     let counts = compare_overlapping(seeds.into_iter());
     assert!(counts.iter().all(|&count| count > few), "{counts:?}");

@@ -5,7 +5,7 @@ use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{
-    HandwrittenEvent, HandwrittenRank, all_reduce, create_event, create_operator_event,
+    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_event, create_operator_event,
     create_single_rank,
 };
 
@@ -115,7 +115,7 @@ fn operators_that_only_one_file_has() {
 #[test]
 fn a_collective_of_one() {
     for asynchronous in [true, false] {
-        let [asks, flight] = all_reduce(asynchronous, 2, 1000, 5000, 2);
+        let [asks, flight] = create_all_reduce(asynchronous, 2, 1000, 5000, 2);
         let job = hold(&[
             create_operator_event("a", 0, 500, 1),
             asks,
@@ -132,8 +132,8 @@ fn a_collective_of_one() {
 fn groups_of_one_and_two_with_seconds_between_clocks() {
     let groups: &[(&str, &[u32])] = &[("0", &[0, 1]), ("1", &[0]), ("2", &[1])];
     let events = |rank: u64, start: i64| {
-        let [asks, flight] = all_reduce(true, 20, start, 500_000, 2);
-        let [own, own_flight] = all_reduce(true, 30, start + 600_000, 20_000, 5);
+        let [asks, flight] = create_all_reduce(true, 20, start, 500_000, 2);
+        let [own, own_flight] = create_all_reduce(true, 30, start + 600_000, 20_000, 5);
         let late = i64::try_from(rank).unwrap() * 1000;
         let mut flight = flight;
         flight.start += late;
@@ -225,20 +225,21 @@ fn nothing_is_quadratic() {
     };
     linear("operators at once", &together, 5_000);
     let calls = |count: u64| {
-        let calls =
-            (0..count / 4).flat_map(|i| all_reduce(true, 2, i as i64 * 1000, 800, i * 3 + 1));
+        let calls = (0..count / 4)
+            .flat_map(|i| create_all_reduce(true, 2, i as i64 * 1000, 800, i * 3 + 1));
         calls.collect()
     };
     linear("calls on one worker", &calls, 5_000);
     let blocking = |count: u64| {
-        let calls =
-            (0..count / 4).flat_map(|i| all_reduce(false, 2, i as i64 * 1000, 800, i * 3 + 1));
+        let calls = (0..count / 4)
+            .flat_map(|i| create_all_reduce(false, 2, i as i64 * 1000, 800, i * 3 + 1));
         calls.collect()
     };
     linear("calls that block", &blocking, 5_000);
     let in_flight = |count: u64| {
-        let calls = (0..count / 4)
-            .flat_map(|i| all_reduce(true, 2 + i % 2, i as i64 * 1000, count * 1000, i * 3 + 1));
+        let calls = (0..count / 4).flat_map(|i| {
+            create_all_reduce(true, 2 + i % 2, i as i64 * 1000, count * 1000, i * 3 + 1)
+        });
         calls.collect()
     };
     linear("calls in flight at once", &in_flight, 5_000);

@@ -3,7 +3,7 @@
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
-use crate::corpus::{corpus_path, one_of_each, refusal};
+use crate::corpus::{corpus_path, refusal, sample_one_of_each};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::TraceContents;
@@ -162,7 +162,7 @@ fn replays_of_real_captures_end_when_these_did() {
     }
     folders.sort();
     assert!(folders.len() > 20, "{folders:?}");
-    for folder in one_of_each(7, folders) {
+    for folder in sample_one_of_each(7, folders) {
         let name = folder.strip_prefix(&corpus).unwrap().display().to_string();
         let ranks = (0..)
             .take_while(|r| folder.join(format!("host.{r}.json.zst")).is_file())

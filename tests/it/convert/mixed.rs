@@ -5,7 +5,7 @@ use super::rig::{capture, convert, try_convert};
 use chakram::convert::{ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes};
 use std::path::Path;
 use testkit::capture::handwritten::{
-    HandwrittenEvent, HandwrittenRank, all_reduce, create_event, create_operator_event,
+    HandwrittenEvent, HandwrittenRank, create_all_reduce, create_event, create_operator_event,
     create_single_rank,
 };
 use testkit::capture::{Device, Options, Style};
@@ -57,7 +57,7 @@ fn swapped_host_traces_are_refused() {
 fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
     [0, 1].map(|rank| {
         let start = 1_000_000 + i64::from(rank) * apart;
-        let [asks, flight] = all_reduce(true, 20, start, 500_000, 2);
+        let [asks, flight] = create_all_reduce(true, 20, start, 500_000, 2);
         let events = [
             create_operator_event("a", start - 1000, 500, 1),
             asks,
@@ -175,7 +175,7 @@ fn windows_that_open_at_different_calls_are_aligned() {
             let start = 1_000_000 + call * 10_000_000 + i64::from(rank) * 20_000;
             let ns = 500_000 - u64::from(rank) * 20_000;
             let id = 10 + call as u64 * 4;
-            let [asks, flight] = all_reduce(true, 20, start, ns, id);
+            let [asks, flight] = create_all_reduce(true, 20, start, ns, id);
             [
                 asks,
                 flight,

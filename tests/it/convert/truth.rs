@@ -5,7 +5,7 @@ use super::rig::{
     on_host, text, wait,
 };
 use super::schedule::schedule;
-use crate::corpus::one_of_each_list;
+use crate::corpus::pick_one_per_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{Bound, Device, JobTruth, MeetingTruth, Options, Style, WaiterKind};
@@ -54,7 +54,7 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
         }
         programs.push(jobs);
     }
-    one_of_each_list(turn, programs)
+    pick_one_per_list(turn, programs)
 }
 
 /// Returns the start of the job, which is time 0 of the replay.

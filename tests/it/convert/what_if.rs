@@ -5,7 +5,7 @@ use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
 use super::schedule::schedule;
 use super::truth::origin;
-use crate::corpus::{one_of_each, one_of_each_list};
+use crate::corpus::{pick_one_per_list, sample_one_of_each};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
@@ -44,7 +44,7 @@ fn jobs(turn: usize) -> Vec<(String, Options)> {
         }
         programs.push(jobs);
     }
-    one_of_each_list(turn, programs)
+    pick_one_per_list(turn, programs)
 }
 
 fn communicates(node: &Node) -> bool {
@@ -110,7 +110,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
             (2, 1_000_000),
             (2, 10_000_000),
         ];
-        for (rank, late) in one_of_each(3, late) {
+        for (rank, late) in sample_one_of_each(3, late) {
             let changed = Options {
                 late: vec![(rank, late)],
                 ..options.clone()

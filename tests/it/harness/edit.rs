@@ -78,7 +78,7 @@ fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
     if learnt.and_then(|()| scaling.check_equal_ranks()).is_err() {
         return;
     }
-    for rank in 0..scaling.scaled_dimension().new_ranks() {
+    for rank in 0..scaling.scaled_dimension().rank_count_after() {
         if let Ok(after) = scaling.write_rank(rank, data) {
             let (before, after) = (nodes(data), nodes(&after));
             assert_eq!(before, after, "copies have the nodes of what they copy");

@@ -3,7 +3,7 @@
 
 use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
-use crate::corpus::one_of_each;
+use crate::corpus::sample_one_of_each;
 use chakram::machine::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm as A, InterDimensionPolicy, Machine,
 };
@@ -174,7 +174,7 @@ fn auto_weighs_trees_in_their_chunks() {
             calls.extend([2_000_000, 10_000].map(|bytes| (size, kind, bytes)));
         }
     }
-    for (size, kind, bytes) in one_of_each(5, calls) {
+    for (size, kind, bytes) in sample_one_of_each(5, calls) {
         let job = job(kind, bytes, size, 0);
         let of = |choice| {
             let machine = machine(&[dim(S::Switch, size, A::Ring)]);

@@ -138,7 +138,7 @@ fn disagreements_name_the_group() {
     let said = "of the group `2` of ranks 0, 1: ";
     assert!(refusal.to_string().contains(said), "{refusal}");
     let findings = validated(&ranks, &PAIR);
-    let found = &findings.of_kind(DefectKind::Collectives)[0].found;
+    let found = &findings.first_defects_of_kind(DefectKind::Collectives)[0].found;
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
 

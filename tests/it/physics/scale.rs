@@ -4,7 +4,7 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
-use crate::corpus::one_of_each;
+use crate::corpus::sample_one_of_each;
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::machine::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy,
@@ -205,7 +205,7 @@ fn dice_rank(ranks: u64, dice: &mut Dice) -> usize {
 
 #[test]
 fn times_twice_as_long_take_twice_as_long() {
-    for seed in one_of_each(5, 0..10_000) {
+    for seed in sample_one_of_each(5, 0..10_000) {
         let case = Case::any(&mut Dice(seed << 20), UNIT);
         let (once, said) = case.times(1);
         let (twice, said_twice) = case.times(2);

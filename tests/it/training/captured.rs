@@ -163,7 +163,7 @@ fn flops_are_the_captured_ones() {
         }
     }
     assert_eq!(sum(model()), expected);
-    let skipped = model().skippable_multiplications();
+    let skipped = model().causally_skipped_multiplications();
     assert_eq!(sum(both_ways), expected + 4 * skipped * (2 + 5));
 }
 

@@ -36,7 +36,7 @@ fn flops_once(
     let attention = matches!(operator.work, OperatorKind::Attention { .. });
     let mut once = u128::from(operator.work.multiplication_count());
     if fused {
-        once -= u128::from(operator.work.skippable_multiplications());
+        once -= u128::from(operator.work.causally_skipped_multiplications());
     }
     let product = matches!(
         operator.work,

@@ -210,7 +210,7 @@ impl chakram::trace::Sink for Kernels {
 fn a_file_says_any_order() {
     let one = PipelineSchedule::OneForwardOneBackward;
     let lines = one.to_lines(4, 8);
-    let orders = PassOrders::of_lines(&lines).unwrap();
+    let orders = PassOrders::parse_lines(&lines).unwrap();
     let listed = PipelineSchedule::Listed(Arc::new(orders));
     let step = |schedule| {
         let job = job(&attending(4), &plan(4, 8, schedule)).unwrap();

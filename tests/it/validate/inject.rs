@@ -5,7 +5,7 @@ use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
 };
 use super::told;
-use crate::corpus::one_of_each;
+use crate::corpus::sample_one_of_each;
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::validate::{DefectKind, Severity};
@@ -19,7 +19,7 @@ type Place = (Option<u32>, Option<u64>);
 const TIMES: u64 = 1000;
 /// Returns the seeds to use: one in four by default.
 fn seeds() -> Vec<u64> {
-    one_of_each(4, 0..TIMES)
+    sample_one_of_each(4, 0..TIMES)
 }
 
 /// Injects a defect of one kind into a sound job.
@@ -450,7 +450,7 @@ fn find(kind: DefectKind, inject: Inject) {
         let mut job = Job::sound(dice, kind == DefectKind::InSwitch);
         let (rank, node) = inject(&mut job, dice);
         let findings = job.findings();
-        let is_there = findings.of_kind(kind).iter().any(|defect| {
+        let is_there = findings.first_defects_of_kind(kind).iter().any(|defect| {
             let here = (defect.rank, defect.site.node);
             let against = defect.against.as_ref();
             let there = against.map(|(rank, site)| (Some(*rank), site.node));

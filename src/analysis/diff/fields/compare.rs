@@ -283,7 +283,7 @@ fn compare_records(
         [message] => AttrView::scan_attribute(message, 0).ok()?.as_u64().ok(),
         _ => None,
     };
-    by_key(&a.attributes, &b.attributes, |name, a, b| {
+    for_each_differing_key(&a.attributes, &b.attributes, |name, a, b| {
         let numbers = number(a).zip(number(b));
         if let Some((one, other)) = numbers
             && (PROCESS_NUMBERS.contains(name) || NODE_IDS.contains(name) && partners(one, other))
@@ -304,13 +304,13 @@ fn compare_records(
         [] => FieldValue::Absent,
         _ => FieldValue::Text(format!("{} bytes", fields.concat().len())),
     };
-    by_key(&a.unknown, &b.unknown, |&number, a, b| {
+    for_each_differing_key(&a.unknown, &b.unknown, |&number, a, b| {
         found.push(NodeField::Unknown(number), bytes(a), bytes(b));
     });
 }
 
 /// Calls `each` for every key whose values differ between two lists, which are sorted by key.
-fn by_key<'a, K: Ord + Copy>(
+fn for_each_differing_key<'a, K: Ord + Copy>(
     a: &[(K, &'a [u8])],
     b: &[(K, &'a [u8])],
     mut each: impl FnMut(&K, &[&'a [u8]], &[&'a [u8]]),

@@ -15,7 +15,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all nodes are identical. Returns whether nodes were paired.
 pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
-    let twin = same_records(sides);
+    let twin = pair_identical_records(sides);
     let sure = |node: &u32| {
         let other = twin[*node as usize];
         other != NOBODY
@@ -35,7 +35,7 @@ pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -
 
 /// Returns for each node of the first trace the node of the second trace with the same id and record. An id that
 /// several nodes share matches no node.
-fn same_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
+fn pair_identical_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].raw.nodes[..]);
     let alone = |nodes: &[chakram_trace::graph::raw_trace::RawTraceNode<'_>], i: usize| {
         let id = nodes[i].view.id;

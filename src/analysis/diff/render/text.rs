@@ -328,13 +328,13 @@ fn write_amounts(
         write_line(out, titles, 2, "largest changes of single nodes")?;
         let shown = titles.lines_shown(singles.len());
         for single in &singles[..shown] {
-            write_line(out, titles, 4, &of_single(single, titles))?;
+            write_line(out, titles, 4, &format_single_node(single, titles))?;
         }
     }
     Ok(())
 }
 
-fn of_single(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> String {
+fn format_single_node(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> String {
     let NodeChange {
         name, kind, field, ..
     } = single;

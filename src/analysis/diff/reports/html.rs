@@ -36,7 +36,7 @@ pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
         if reports.replays.len() > 1 {
             body += &format!("<h1>{}</h1>", escape_html(&replay.before_machine));
         }
-        body += &of_replay(replay, at, names);
+        body += &render_replay_diff(replay, at, names);
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     page_with_tables(&title, &body)
@@ -99,7 +99,7 @@ fn render_changes_table(
     render_table(&heads, rows) + &left
 }
 
-fn of_replay(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> String {
+fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> String {
     let pointer = |rest: &str| format!("/replays/{at}/{rest}");
     let [before, after, more, in_percent] =
         render_change_cells(&pointer("makespan_ps"), &replay.makespan, format_span);

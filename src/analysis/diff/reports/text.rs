@@ -29,7 +29,7 @@ fn write_all(out: &mut String, reports: &ReportDiff, titles: &DiffRenderOptions<
         }
     }
     for replay in &reports.replays {
-        of_replay(out, replay, titles)?;
+        write_replay_diff(out, replay, titles)?;
     }
     Ok(())
 }
@@ -48,7 +48,11 @@ fn add_row(
     add_change(table, titles, indent, what, cells);
 }
 
-fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'_>) -> Result {
+fn write_replay_diff(
+    out: &mut String,
+    replay: &ReplayDiff,
+    titles: &DiffRenderOptions<'_>,
+) -> Result {
     let makespan = from_to(&replay.makespan, format_span);
     let on = if replay.before_machine == replay.after_machine {
         format!("{makespan} on {}", replay.before_machine)

@@ -121,7 +121,7 @@ impl ScaledDimension {
     }
 
     /// Returns the number of ranks of the scaled job.
-    pub fn new_ranks(&self) -> u32 {
+    pub fn rank_count_after(&self) -> u32 {
         self.grid.rank_count() / self.size * self.new_size
     }
 
@@ -130,7 +130,7 @@ impl ScaledDimension {
     }
 
     /// Returns the new size of the dimension.
-    pub fn new_size(&self) -> u32 {
+    pub fn size_after(&self) -> u32 {
         self.new_size
     }
 
@@ -157,7 +157,7 @@ impl ScaledDimension {
     }
 
     /// Returns the position of a new rank.
-    pub(super) fn new_place(&self, rank: u32) -> GridPosition {
+    pub(super) fn position_of_new_rank(&self, rank: u32) -> GridPosition {
         self.split_rank(rank, self.new_size)
     }
 
@@ -167,21 +167,21 @@ impl ScaledDimension {
     }
 
     /// Returns the new rank with coordinate `x` and the other coordinates of `place`.
-    pub(super) fn new_at(&self, x: u32, place: GridPosition) -> u32 {
+    pub(super) fn new_rank_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join_rank(x, place, self.new_size)
     }
 
     /// Returns the new rank in `block` that corresponds to `place` in the first block, or `None` if the last block
     /// lacks it.
-    pub(super) fn in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
+    pub(super) fn rank_in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
-        Some(self.new_at(x, place))
+        Some(self.new_rank_at(x, place))
     }
 
     /// Returns the old rank that the new rank `rank` copies, and the block of the new rank.
     pub fn source_of_rank(&self, rank: u32) -> (u32, u32) {
-        let place = self.new_place(rank);
+        let place = self.position_of_new_rank(rank);
         (
             self.original_rank_at(place.x % self.size, place),
             place.x / self.size,
@@ -193,7 +193,7 @@ impl ScaledDimension {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);
         let mut all: Vec<u32> = first
-            .flat_map(|place| (0..self.new_size).map(move |x| self.new_at(x, place)))
+            .flat_map(|place| (0..self.new_size).map(move |x| self.new_rank_at(x, place)))
             .collect();
         all.sort_unstable();
         all
@@ -215,15 +215,19 @@ mod tests {
         let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
         let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
-            (along.rank_count(), along.new_ranks(), along.block_count()),
+            (
+                along.rank_count(),
+                along.rank_count_after(),
+                along.block_count()
+            ),
             (8, 12, 2)
         );
         // New rank 11 = (1, 2, 1) copies (1, 0, 1), which is rank 5, in block 1.
         assert_eq!(along.source_of_rank(11), (5, 1));
         assert_eq!(along.source_of_rank(6), (4, 0));
         // In block 1, (1, 1, *) would have the dp coordinate 3, which is outside the new size of 3.
-        assert_eq!(along.in_block(along.original_position(6), 1), None);
-        assert_eq!(along.in_block(along.original_position(4), 1), Some(10));
+        assert_eq!(along.rank_in_block(along.original_position(6), 1), None);
+        assert_eq!(along.rank_in_block(along.original_position(4), 1), Some(10));
         // The dp group at pp 1 and tp 1, ranks 5 and 7, becomes 7, 9 and 11.
         assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
         assert_eq!(along.coordinates_with_dimension(6), (vec![1, 1, 0], 1));

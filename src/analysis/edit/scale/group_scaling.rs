@@ -64,7 +64,7 @@ impl GroupScaling {
                 "the group has {across} of {} ranks along `{}`, so its members among {} ranks are unknown",
                 along.original_size(),
                 along.dimension_name(),
-                along.new_size()
+                along.size_after()
             ));
         }
         if ranks.is_sorted() {
@@ -102,7 +102,7 @@ impl GroupNames {
     }
 
     /// Returns the name of the group `name` in `block`; numeric names stay numeric, because ASTRA-sim requires them.
-    pub fn in_block(&self, name: &str, block: u32) -> String {
+    pub fn name_in_block(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();
         }
@@ -164,10 +164,10 @@ mod tests {
         for name in ["1", "7", "tp", "tp.1"] {
             names.add_name(name);
         }
-        assert_eq!(names.in_block("7", 0), "7");
+        assert_eq!(names.name_in_block("7", 0), "7");
         // The largest numeric name is 7, so the names of copies in successive blocks differ by 8.
-        assert_eq!(names.in_block("7", 2), "23");
-        assert_eq!(names.in_block("tp", 2), "tp.2");
-        assert_eq!(names.in_block("tp", 1), "tp.1'");
+        assert_eq!(names.name_in_block("7", 2), "23");
+        assert_eq!(names.name_in_block("tp", 2), "tp.2");
+        assert_eq!(names.name_in_block("tp", 1), "tp.1'");
     }
 }

@@ -33,7 +33,7 @@ impl ScaleWriter<'_> {
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
     ) -> Result<(), TraceError> {
-        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.new_ranks()));
+        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.rank_count_after()));
         // Copied groups get new numbers, so the roles, which refer to old numbers, do not apply.
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
@@ -129,11 +129,11 @@ impl ScaleWriter<'_> {
         let along = &self.scaling.along;
         let (ranks, shape) = self.scaling.group_of_node(self.old, view.id, group)?;
         Ok(match shape {
-            None => (along.rank_count().into(), along.new_ranks().into()),
+            None => (along.rank_count().into(), along.rank_count_after().into()),
             Some(GroupScaling::Copied) => (ranks.len() as u64, ranks.len() as u64),
             Some(GroupScaling::Grows) => {
                 let lines = ranks.len() as u64 / u64::from(along.original_size());
-                (ranks.len() as u64, lines * u64::from(along.new_size()))
+                (ranks.len() as u64, lines * u64::from(along.size_after()))
             }
         })
     }
@@ -179,8 +179,8 @@ impl ScaleWriter<'_> {
             }
             let place = along.original_position(root);
             let moved = match shape {
-                Some(GroupScaling::Copied) => along.in_block(place, self.block),
-                _ => Some(along.new_at(place.x % along.new_size(), place)),
+                Some(GroupScaling::Copied) => along.rank_in_block(place, self.block),
+                _ => Some(along.new_rank_at(place.x % along.size_after(), place)),
             };
             sets.push((
                 "comm_root",
@@ -188,7 +188,7 @@ impl ScaleWriter<'_> {
             ));
         }
         if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
-            *name = self.scaling.names.in_block(&old, self.block);
+            *name = self.scaling.names.name_in_block(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
             // Tools use one of two attribute names for the group; only the attribute that the node has is set.
             sets.push(("comm_group", AttributeEdit::Text(name)));
@@ -201,16 +201,16 @@ impl ScaleWriter<'_> {
             return Ok(AttributeEditList::new());
         };
         let along = &self.scaling.along;
-        let own = along.new_place(self.new);
+        let own = along.position_of_new_rank(self.new);
         let far = along.original_position(peer);
         let moved = match self.scaling.ring_step(self.old, view.id, receive, peer)? {
-            None => along.new_at(own.x, far),
+            None => along.new_rank_at(own.x, far),
             Some((step, _)) => {
                 // The step is counted from the sender; the receiver has the opposite step.
                 let step = if receive { -step } else { step };
-                let size = i64::from(along.new_size());
+                let size = i64::from(along.size_after());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
-                along.new_at(x, far)
+                along.new_rank_at(x, far)
             }
         };
         if moved == self.new {

@@ -6,7 +6,7 @@ use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::graph::captured_timeline::{CapturedTimeline, NONE, NodeTiming};
-use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
 
 /// A raw trace without faults.
@@ -49,7 +49,7 @@ impl<'a> CheckedTrace<'a> {
         }
         if order.len() < raw.nodes.len() {
             let stuck = next.find_unordered(&order);
-            let cycle = short_cycle(&next, |node| stuck[node as usize]);
+            let cycle = find_short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
         // The rank runs on its own, and nodes do not wait for lanes.

@@ -33,7 +33,7 @@ pub(super) fn select_target_nodes(
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
         SliceTarget::Annotation(pattern) => select_annotated(trace, pattern)?,
-        SliceTarget::Step(step) => of_step(trace, *step)?,
+        SliceTarget::Step(step) => select_step(trace, *step)?,
     };
     if !asked.contains(&true) {
         let ids = raw.nodes.first().zip(raw.nodes.last());
@@ -106,7 +106,7 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
 
 /// Returns, for each node by index, whether the node is part of the step. The nodes' attributes decide; if no node
 /// has such an attribute, the step's annotation decides.
-fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
+fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
         return select_annotated(trace, &format!("ProfilerStep#{step}"));

@@ -90,7 +90,7 @@ impl GradientReductions {
     }
 
     /// Keeps only reductions of buckets, and drops other reductions, such as reductions to shards.
-    pub fn of_buckets(mut self, program: &RankProgram<'_>) -> Self {
+    pub fn keep_buckets(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
             .iter()
@@ -332,7 +332,7 @@ pub(super) fn regroup_step(
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
-    let found = GradientReductions::find_reductions(program, step).of_buckets(program);
+    let found = GradientReductions::find_reductions(program, step).keep_buckets(program);
     regroup_found(program, found, limit, rates, bytes_per_element)
 }
 

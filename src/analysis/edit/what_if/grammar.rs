@@ -40,7 +40,7 @@ impl ScaleFactor {
     }
 
     /// Returns the factor as a floating-point number.
-    pub fn as_f64(self) -> f64 {
+    pub fn to_f64(self) -> f64 {
         self.over as f64 / self.under as f64
     }
 
@@ -51,7 +51,7 @@ impl ScaleFactor {
     }
 
     /// Returns the factor if it is a whole number.
-    pub fn as_whole_number(self) -> Option<u64> {
+    pub fn to_whole_number(self) -> Option<u64> {
         (self.under == 1).then_some(self.over)
     }
 }
@@ -316,7 +316,7 @@ impl FromStr for JobEdit {
             "microbatches" => {
                 let factor: ScaleFactor = value.parse()?;
                 let whole = factor
-                    .as_whole_number()
+                    .to_whole_number()
                     .and_then(|whole| u32::try_from(whole).ok());
                 Self::MicroBatches(whole.ok_or_else(|| {
                     format!("{value} does not give a whole multiple of the micro-batches")

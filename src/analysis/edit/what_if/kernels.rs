@@ -37,7 +37,7 @@ use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
 use changes::{change_values, scale_transfer};
-use gradients::whole_gradients;
+use gradients::bytes_of_whole_gradients;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Factors of the batch size, the sequence length and the hidden size.
@@ -57,7 +57,7 @@ impl SizeScaling {
 
     /// Returns the factor by which the number of tokens grows.
     fn token_growth(self) -> f64 {
-        self.batch.as_f64() * self.sequence.as_f64()
+        self.batch.to_f64() * self.sequence.to_f64()
     }
 }
 
@@ -138,7 +138,7 @@ impl KernelScaler {
             widths: ModelWidths::default(),
             calls: BTreeMap::new(),
             gathered: BTreeMap::new(),
-            whole_gradients: whole_gradients(program),
+            whole_gradients: bytes_of_whole_gradients(program),
             shortest: 0.0,
             flops_rate: 0.0,
             bytes_rate: 0.0,
@@ -323,7 +323,7 @@ impl KernelScaler {
         };
         match power {
             0 => tokens,
-            power => Some(tokens.unwrap_or(1.0) * by.hidden.as_f64().powi(power)),
+            power => Some(tokens.unwrap_or(1.0) * by.hidden.to_f64().powi(power)),
         }
     }
 
@@ -375,7 +375,7 @@ impl KernelScaler {
         }
         if tokens_only {
             // Position indices and tables of rotary angles cover one sequence, so they do not grow with the batch.
-            return Some(by.sequence.as_f64());
+            return Some(by.sequence.to_f64());
         }
         let sequences = match self.tokens {
             Some(tokens) if shape.len() > 2 => {
@@ -384,7 +384,7 @@ impl KernelScaler {
             }
             _ => 1,
         };
-        Some(by.batch.as_f64() * by.sequence.as_f64().powi(sequences))
+        Some(by.batch.to_f64() * by.sequence.to_f64().powi(sequences))
     }
 
     /// Scales the nodes for which `which` returns true; the scaling starts from the values before all edits.
@@ -416,7 +416,7 @@ impl KernelScaler {
                         let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
-                    let hidden = if widens { by.hidden.as_f64() } else { 1.0 };
+                    let hidden = if widens { by.hidden.to_f64() } else { 1.0 };
                     let growth = by.token_growth() * hidden;
                     let node = program.items[item as usize].node;
                     let layer = facts.layer;
@@ -469,7 +469,7 @@ impl KernelScaler {
         let by_tokens = tensors()
             .filter_map(|(shape, is_parameter)| self.growth_by_tokens(shape, is_parameter, by));
         let by_tokens: Vec<f64> = by_tokens.collect();
-        let hidden = by.hidden.as_f64();
+        let hidden = by.hidden.to_f64();
         let products = old.flops > 0;
         let (mut flops, mut bytes) = (old.flops as f64, old.bytes as f64);
         if shapes.is_empty() {
@@ -488,7 +488,7 @@ impl KernelScaler {
                     || by_tokens.iter().any(|&g| {
                         g > by.token_growth() * 1.000_1 || g < by.token_growth() * 0.999_9
                     });
-                let sequence = by.sequence.as_f64();
+                let sequence = by.sequence.to_f64();
                 flops *= by.token_growth() * if squares { sequence } else { 1.0 };
                 let power = match attends {
                     true => 1,
@@ -674,7 +674,7 @@ impl KernelScaler {
                 let growth = match layers.is_empty() {
                     // A reduction of one number, such as a norm, does not grow.
                     _ if old <= 8 => 1.0,
-                    true if program.has_layers => by.hidden.as_f64(),
+                    true if program.has_layers => by.hidden.to_f64(),
                     true => self.widths.growth_of_all(by.hidden),
                     false => self
                         .widths
@@ -693,7 +693,7 @@ impl KernelScaler {
                     .sum();
                 let grown = inputs.iter().map(|shape| {
                     let power = self.widths.power_of_weight(shape);
-                    count_elements(shape) as f64 * by.hidden.as_f64().powi(power)
+                    count_elements(shape) as f64 * by.hidden.to_f64().powi(power)
                 });
                 let growth = match sizes > 0.0 {
                     true => grown.sum::<f64>() / sizes,

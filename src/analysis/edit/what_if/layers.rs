@@ -25,7 +25,7 @@ mod repetition;
 
 use buckets::GradientBuckets;
 pub(super) use buckets::{BUCKETS, BucketSizes};
-use copies::{LayerEditor, LayerRun, are_equal, label_of, whole_layers};
+use copies::{LayerEditor, LayerRun, are_equal, collect_whole_layers, label_of};
 use labels::LayerLabels;
 pub(super) use labels::shift_labels;
 use passes::{PassItems, StepPasses, find_runs, layers_of};
@@ -47,7 +47,7 @@ impl JobLayers {
         stages: u32,
         change: LayerChange,
     ) -> Result<(), TraceError> {
-        let reductions = GradientReductions::find_reductions(program, 0).of_buckets(program);
+        let reductions = GradientReductions::find_reductions(program, 0).keep_buckets(program);
         let passes = StepPasses::find_passes(program, 0, &reductions);
         let Some((layers, runs)) = forward_runs(&passes) else {
             return Ok(());
@@ -159,7 +159,7 @@ fn change_step(
             "generate the job with the number of layers that you want",
         ));
     }
-    let reductions = all.of_buckets(program);
+    let reductions = all.keep_buckets(program);
     let passes = StepPasses::find_passes(program, step, &reductions);
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
@@ -259,7 +259,7 @@ fn change_step(
     }
     for block in &blocks {
         let parts: Vec<&[u32]> = block.iter().map(Vec::as_slice).collect();
-        let layers = whole_layers(program, &parts);
+        let layers = collect_whole_layers(program, &parts);
         let middle = (old + by.min(0)) as usize / 2;
         runs.push(LayerRun {
             backward: true,
@@ -315,7 +315,7 @@ fn run_of(
     let parts: Vec<&[u32]> = (0..found.times)
         .map(|index| pass.items_of_part(found, index))
         .collect();
-    let layers = whole_layers(program, &parts);
+    let layers = collect_whole_layers(program, &parts);
     let times = layers.len();
     let is_alike = |at: usize| are_equal(program, &layers[at], &layers[at - 1]);
     let left = (times as i64 + by.min(0)).max(1) as usize;

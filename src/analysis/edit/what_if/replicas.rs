@@ -66,7 +66,7 @@ pub(super) fn scale_replicas(
     let along = parsed.and_then(|grid| ScaledDimension::new(grid, "dp", replicas));
     let along = along
         .map_err(|why| super::refuse_edit(format!("data={replicas}: {why}"), "another number"))?;
-    let new_ranks = along.new_ranks();
+    let new_ranks = along.rank_count_after();
     if new_ranks == ranks {
         counts.matched += u64::from(ranks);
         return Ok((traces, groups));

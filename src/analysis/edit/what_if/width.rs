@@ -297,7 +297,7 @@ impl ModelWidths {
         let known = bytes.filter(|_| self.element > 0);
         let elements = known.map_or(all, |bytes| bytes as f64 / (self.element as f64 * wider));
         let rest = (elements - all).max(0.0);
-        let r = by.as_f64();
+        let r = by.to_f64();
         match all + rest > 0.0 {
             true => ((weights[0] as f64 + rest) * r + weights[1] as f64 * r * r) / (all + rest),
             false => r,

@@ -161,7 +161,7 @@ proptest! {
             prop_assert!(piece.wait + piece.work <= node);
             prop_assert!(piece.delay == Span::ZERO || piece.delay == Span::from_ns(times[0]));
         }
-        let ends = tracks.iter().map(|track| track.last_end().unwrap());
+        let ends = tracks.iter().map(|track| track.end_of_last_node().unwrap());
         prop_assert_eq!(Some(at), ends.max());
         let changes = path.pieces.windows(2).filter(|pair| pair[0].track != pair[1].track);
         prop_assert_eq!(changes.count(), path.changes as usize);

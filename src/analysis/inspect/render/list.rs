@@ -27,7 +27,9 @@ impl NodeList {
     /// Returns the beginning of the list.
     pub fn render_head(self) -> String {
         match self {
-            Self::Text { width } => create_text_table(width).first_line(TextStyle::default()),
+            Self::Text { width } => {
+                create_text_table(width).render_heading_line(TextStyle::default())
+            }
             Self::Json => {
                 let head = serde_json::to_string(&build_view_document("nodes", EmptyListBody {}));
                 let head = head.expect("names are texts");

@@ -89,7 +89,7 @@ fn write_node(
             &style.clip_to_width(value, VALUE),
         ]);
     }
-    out.push_str(&table.into_text(style));
+    out.push_str(&table.to_text(style));
     write_side(out, "DEPENDENCIES", &near.before, hints, style)?;
     for id in &near.nowhere {
         writeln!(out, "  ! node {id}, which does not exist")?;

@@ -39,7 +39,7 @@ pub fn find_paths(
     tracks: &[PathInput],
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
 ) -> Vec<TrackPath<'_>> {
-    let parts: Vec<&[PathInput]> = if one_clock(tracks) {
+    let parts: Vec<&[PathInput]> = if share_one_clock(tracks) {
         // A path may cross ranks only if the ranks' times are comparable.
         vec![tracks]
     } else {
@@ -59,7 +59,7 @@ pub fn find_paths(
 }
 
 /// Returns whether the times of all ranks share one origin.
-fn one_clock(tracks: &[PathInput]) -> bool {
+fn share_one_clock(tracks: &[PathInput]) -> bool {
     let kept = |track: &PathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
 }
@@ -102,7 +102,7 @@ impl PathReport<'_> {
             );
             write_paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
-        if !one_clock(self.tracks) {
+        if !share_one_clock(self.tracks) {
             let text = "the files do not state a common clock of the ranks: one path for each rank";
             write_paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
@@ -139,7 +139,7 @@ impl PathReport<'_> {
         paths: &'p [TrackPath<'_>],
     ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
         let body = PathsDocument {
-            shared_clock: one_clock(self.tracks),
+            shared_clock: share_one_clock(self.tracks),
             paths: paths
                 .iter()
                 .map(|path| path.build_path_document(self.list))
@@ -236,7 +236,7 @@ impl TrackPath<'_> {
             "\n{h}CRITICAL PATH of {of}{h:#}  {whole}, {pieces}{changes}"
         )?;
         if let [only] = self.tracks {
-            let end = only.last_end().unwrap_or(Time::ZERO);
+            let end = only.end_of_last_node().unwrap_or(Time::ZERO);
             let text =
                 describe_time_basis(only.basis, only.whole_micros, Span(end.0), only.captured);
             write_paragraph(out, &text, "  times ", 8, anstyle::Style::new())?;
@@ -317,7 +317,7 @@ impl TrackPath<'_> {
             ];
             table.add_row(&cells);
         }
-        write!(out, "\n{}", table.into_text(style))?;
+        write!(out, "\n{}", table.to_text(style))?;
         match rows.len().checked_sub(ROWS) {
             None | Some(0) => Ok(()),
             Some(more) => writeln!(

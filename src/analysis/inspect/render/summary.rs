@@ -259,7 +259,7 @@ impl SummaryWriter<'_> {
         self.write_more(lines.len(), FAULT_ROWS, self.hints.all)
     }
 
-    fn more_rows(&mut self, rows: usize, shown: usize, table: InspectTable) -> Result {
+    fn write_omitted_rows(&mut self, rows: usize, shown: usize, table: InspectTable) -> Result {
         self.write_more(rows, shown, &(self.hints.table)(table))
     }
 
@@ -312,6 +312,6 @@ impl SummaryWriter<'_> {
             ];
             table.write_row(&mut self.out, &cells)?;
         }
-        self.more_rows(runs.len(), ROWS, InspectTable::Ranks)
+        self.write_omitted_rows(runs.len(), ROWS, InspectTable::Ranks)
     }
 }

@@ -85,7 +85,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
         };
         table.add_row(&[&row.row_name(), &cycles, &by, &percent, &row.quirk_text()]);
     }
-    table.into_text(plain_style())
+    table.to_text(plain_style())
 }
 
 /// Renders the table as CSV, with one row per replay. Values that a replay does not have are empty

@@ -33,7 +33,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Res
         write_placed(out, machine, lies, style)?;
     }
     write_stages(out, &dry.summary.stages, style)?;
-    too_large(out, &dry.room, style)?;
+    write_memory_excess(out, &dry.room, style)?;
     write_communication(out, &dry.summary.stages, style)
 }
 
@@ -226,7 +226,7 @@ fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> 
     )
 }
 
-fn too_large(out: &mut String, room: &StageMemory, style: TextStyle) -> Result {
+fn write_memory_excess(out: &mut String, room: &StageMemory, style: TextStyle) -> Result {
     if room.too_large.is_empty() {
         return Ok(());
     }

@@ -325,7 +325,7 @@ impl MappedNest<'_> {
             }
             moves = true;
             // From the second step on, only the new words of overlapping tiles are loaded.
-            let new = self.new_words(tensor, tile, (one.dimension, one.step));
+            let new = self.count_new_words(tensor, tile, (one.dimension, one.step));
             loads.own += (one.bound - 1) * new;
             let moved = Some((one.dimension, one.step));
             loads.distinct += (one.bound - 1) * distinct(moved, new);
@@ -335,7 +335,7 @@ impl MappedNest<'_> {
 
     /// Returns the direction in which inputs are new when `dimension` advances by `step` (0 along a row, 1 along a
     /// column), and their number.
-    fn new_inputs(
+    fn direction_of_new_inputs(
         &self,
         tile: &[u64; 7],
         (dimension, step): (LoopDimension, u64),
@@ -358,9 +358,14 @@ impl MappedNest<'_> {
     }
 
     /// Returns the number of words of a tile that are new when `moved` advances by a step.
-    fn new_words(&self, tensor: LayerTensor, tile: &[u64; 7], moved: (LoopDimension, u64)) -> u64 {
+    fn count_new_words(
+        &self,
+        tensor: LayerTensor,
+        tile: &[u64; 7],
+        moved: (LoopDimension, u64),
+    ) -> u64 {
         let all = self.layer.count_tensor_words(tensor, tile);
-        match self.new_inputs(tile, moved) {
+        match self.direction_of_new_inputs(tile, moved) {
             Some((along, new)) if tensor == LayerTensor::Inputs => {
                 all / self.input_extent(tile, along) * new
             }
@@ -382,7 +387,7 @@ impl MappedNest<'_> {
             let apart = spatial.iter().filter(|(d, _)| tensor.depends_on(*d));
             return own * apart.map(|(_, bound)| bound).product::<u64>();
         }
-        let new = moved.and_then(|moved| self.new_inputs(tile, moved));
+        let new = moved.and_then(|moved| self.direction_of_new_inputs(tile, moved));
         let lengths: [u64; 2] = std::array::from_fn(|along| match new {
             Some((of, length)) if of == along => length,
             _ => self.input_extent(tile, along),

@@ -77,7 +77,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
 }
 
 /// Returns the curve that applies to short runs of matrix products, without the slowdown under continuous load.
-pub(super) fn in_short_runs(
+pub(super) fn derive_short_run_curve(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
 ) -> Result<GemmCurve, ConfigError> {

@@ -132,7 +132,7 @@ pub(super) fn parse_network(
         // Two cases cannot store and forward. If a message takes several paths, a device where they meet would receive
         // its parts separately. If links are derived from shapes, their devices are not modelled.
         let switching = settings.switching;
-        let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
+        let stores = switching == SwitchingMode::StoreAndForward && graph.can_store_and_forward();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
             let found = "a network model or switching that does not support explicit links";
             let expected = "fair_sharing with cut_through, which [[link]], clos and graph need; or with \

@@ -35,7 +35,7 @@ pub(super) fn add_measured_gemms(
             let expected = "a format with a peak and a curve in the table `gemm`, which the measured shapes correct";
             return Err(format.invalid_value_error(quote_for_message(&dtype.to_string()), expected));
         };
-        let curve = curves::in_short_runs(class, curve)?;
+        let curve = curves::derive_short_run_curve(class, curve)?;
         let expected = "a list of [rows, columns, summed over, time]";
         let field = table.require_field("shapes", expected)?;
         let mut shapes = Vec::new();

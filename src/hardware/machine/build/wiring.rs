@@ -114,7 +114,7 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
         })?,
     };
     let size = table.require_field("size", "the number of NPUs along this dimension")?;
-    let most = own_links::parse_graph_of(table, size.read_count(MOST_NPUS)?)?.most_links();
+    let most = own_links::parse_graph_of(table, size.read_count(MOST_NPUS)?)?.max_links_per_chip();
     let rate = technology.rate_of_links(most).filter(|_| most > 0);
     rate.and_then(Bandwidth::new).ok_or_else(|| {
         field.invalid_value_error(

@@ -103,7 +103,7 @@ impl RouteCursor {
             // Compute coordinates on demand, so that a route needs no memory per hop.
             let y = topology.coordinate_of(self.to, d);
             if x != y {
-                let up = shape.has_ports() || shape.goes_up(size, x, y);
+                let up = shape.has_ports() || shape.is_upward(size, x, y);
                 let (side, next, links, last) = match (self.reach, shape) {
                     (ContentionScope::Ports, _) => {
                         let apart = if up { 0 } else { DOWNWARDS };

@@ -64,7 +64,7 @@ impl ChipGraph {
 
     /// Returns the two-dimensional torus of `chips` chips that has the fewest mean hops; if several have the fewest,
     /// the widest of them.
-    pub fn best_torus(chips: u32) -> Self {
+    pub fn find_best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
             Self::create_grid(

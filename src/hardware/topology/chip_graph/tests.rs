@@ -89,7 +89,7 @@ fn communication_follows_hops_and_rates() {
 /// Mean hops of the best two-dimensional torus, by number of chips. Prime numbers yield rings, which are outliers.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
-    let hops = |chips: u32| ChipGraph::best_torus(chips).summarize().mean_hops;
+    let hops = |chips: u32| ChipGraph::find_best_torus(chips).summarize().mean_hops;
     for (chips, expected) in [
         (4, 1.333),
         (6, 1.4),

@@ -244,7 +244,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
         (graph.dimension_label(0), graph.dimension_label(1)),
         (None, Some("clos 2x2"))
     );
-    assert!(!graph.may_store());
+    assert!(!graph.can_store_and_forward());
 }
 
 /// Four nodes of four NPUs share one fabric of sixteen NICs, four below each switch. Messages to another node use only
@@ -408,7 +408,7 @@ fn graphs_lie_inside_and_outside_of_switches() {
         pairs.route_between(Npu(1), Npu(4)).latency,
         Span::from_ns(4000)
     );
-    assert!(!pairs.may_store());
+    assert!(!pairs.can_store_and_forward());
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub fn render_html(report: &LlmReport) -> String {
     body += &render_section("Answer", "answer", &render_answer(report));
     body += &render_section("Times of requests", "times", &render_times(report));
     body += &render_section("Requests", "requests", &render_lives(report));
-    body += &render_section("Over time", "over-time", &over_time(report));
+    body += &render_section("Over time", "over-time", &render_counts_over_time(report));
     body += &render_section("Steps", "steps", &render_steps(report));
     body += &render_section("Engines", "engines", &render_engines(report));
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
@@ -265,7 +265,7 @@ fn level_series(label: &str, of: &LevelSummary) -> LineSeries {
     }
 }
 
-fn over_time(report: &LlmReport) -> String {
+fn render_counts_over_time(report: &LlmReport) -> String {
     let end = report.window.0;
     let time = |ps: f64| Span(ps as u64).to_string();
     let thousandths = |value: f64| format!("{}", value / 1000.0);

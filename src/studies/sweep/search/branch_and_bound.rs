@@ -71,7 +71,7 @@ impl BestFirstSearch<'_> {
                     let answer = knowledge.answer.as_ref();
                     let score = answer
                         .and_then(|answer| score_of_answer(self.study, &queued.point, answer));
-                    self.best = super::least_score([self.best, score]);
+                    self.best = super::least_known_score([self.best, score]);
                     self.taken.push(index);
                 }
             }

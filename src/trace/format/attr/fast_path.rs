@@ -50,7 +50,7 @@ impl<'a> AttrView<'a> {
             0 if NUMBERS >> number & 1 == 1 => {
                 // The varint is read as one eight-byte word, which may include bytes after the value.
                 let from = rest.get(message.len() - value.len()..)?;
-                WireValue::Varint(whole_varint(value, from)?)
+                WireValue::Varint(decode_whole_varint(value, from)?)
             }
             2 if LENGTHS >> number & 1 == 1 => match value {
                 [length @ 0..0x80, bytes @ ..] if usize::from(*length) == bytes.len() => {
@@ -73,7 +73,7 @@ impl<'a> AttrView<'a> {
 /// Decodes `bytes`, which must be exactly one varint. `data` starts with `bytes` and supplies the rest of an eight-byte
 /// word. `None` if `bytes` are not a single varint, have more than eight bytes or are near the end of the data.
 #[inline(always)]
-fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
+fn decode_whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {
         return Some(u64::from(*only));
     }
@@ -108,12 +108,12 @@ mod tests {
             prost::encoding::encode_varint(value, &mut bytes);
             let count = bytes.len();
             bytes.extend([0xff; 8]);
-            assert_eq!(whole_varint(&bytes[..count], &bytes), Some(value));
+            assert_eq!(decode_whole_varint(&bytes[..count], &bytes), Some(value));
             // With one byte more, `bytes` is more than a varint. With one byte less, the varint is incomplete.
-            assert_eq!(whole_varint(&bytes[..count + 1], &bytes), None);
-            assert_eq!(whole_varint(&bytes[..count - 1], &bytes), None);
+            assert_eq!(decode_whole_varint(&bytes[..count + 1], &bytes), None);
+            assert_eq!(decode_whole_varint(&bytes[..count - 1], &bytes), None);
         }
-        assert_eq!(whole_varint(&[0x80, 1], &[0x80, 1]), None);
+        assert_eq!(decode_whole_varint(&[0x80, 1], &[0x80, 1]), None);
     }
 
     #[test]

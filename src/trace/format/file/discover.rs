@@ -2,7 +2,7 @@
 
 use super::listing::{FolderListing, refuse_capture, several_jobs_error};
 use super::names::{ANYTHING, ENDINGS, split_file_name};
-use super::{RankFile, not_found};
+use super::{RankFile, no_traces_error};
 use crate::format::TraceError;
 use crate::format::job::{self, JobFile};
 use chakram_base::setting::SettingKey;
@@ -122,7 +122,7 @@ impl TraceFinder {
     pub fn add_path(&mut self, path: &Path) -> Result<(), TraceError> {
         if let Some(stream) = strip_stream_suffix(path) {
             if self.found.stream.is_some() {
-                return Err(not_found(
+                return Err(no_traces_error(
                     path,
                     "this is a second stream, but every stream is the trace of rank 0",
                 ));
@@ -137,7 +137,7 @@ impl TraceFinder {
                 Some(prefix) if !prefix.is_empty() => {
                     let job = self
                         .read_job_file(path)?
-                        .ok_or_else(|| not_found(path, "the job's file was removed"))?;
+                        .ok_or_else(|| no_traces_error(path, "the job's file was removed"))?;
                     self.add_job_ranks(path, &job)
                 }
                 _ => self.add_file(path),
@@ -182,7 +182,7 @@ impl TraceFinder {
     /// Adds all ranks of a job.
     fn add_job_ranks(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
         if job.ranks.is_empty() {
-            return Err(not_found(path, "the job's file names no rank"));
+            return Err(no_traces_error(path, "the job's file names no rank"));
         }
         let lengths = job.ranks.iter().map(|row| row.seal.bytes);
         // The lengths are untrusted input, so their sum may overflow.
@@ -213,7 +213,7 @@ impl TraceFinder {
             .and_then(|name| name.to_str())
             .unwrap_or_default();
         let Some((prefix, rank, ending)) = split_file_name(name) else {
-            return Err(not_found(
+            return Err(no_traces_error(
                 path,
                 "the name does not have the form `PREFIX.RANK.et`",
             ));
@@ -311,6 +311,6 @@ fn missing_path_error(path: &Path, folder: &Path, name: &str) -> TraceError {
             };
             TraceError::invalid_file(path, "no such file, folder or prefix of a job", found)
         }
-        None => not_found(path, "no file is named `PREFIX.RANK.et`"),
+        None => no_traces_error(path, "no file is named `PREFIX.RANK.et`"),
     }
 }

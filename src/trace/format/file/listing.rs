@@ -1,7 +1,7 @@
 //! Trace files and job files of a folder.
 
 use super::names::{ANYTHING, ENDINGS, split_file_name};
-use super::{DecompressedStream, RankFile, not_found};
+use super::{DecompressedStream, RankFile, no_traces_error};
 use crate::format::text::{self, SniffedText};
 use crate::format::{TraceError, job};
 use std::collections::BTreeSet;
@@ -73,13 +73,13 @@ impl FolderListing {
     pub fn list_only_job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
         let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
         match prefixes.len() {
-            0 => return Err(not_found(path, "no file is named `PREFIX.RANK.et`")),
+            0 => return Err(no_traces_error(path, "no file is named `PREFIX.RANK.et`")),
             1 => {}
             _ => return Err(several_jobs_error(folder, &prefixes)),
         }
         let files: Vec<RankFile> = self.traces.into_iter().map(|(_, file)| file).collect();
         if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
-            return Err(not_found(
+            return Err(no_traces_error(
                 path,
                 &format!(
                     "rank {} has two files, {} and {}",
@@ -127,5 +127,5 @@ pub(super) fn several_jobs_error(folder: &Path, prefixes: &BTreeSet<&str>) -> Tr
     };
     let named = named.join(", ");
     let found = format!("the folder contains several jobs; name one: {named}{more}");
-    not_found(folder, &found)
+    no_traces_error(folder, &found)
 }

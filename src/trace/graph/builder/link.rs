@@ -3,7 +3,7 @@
 use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
 use crate::format::{TraceError, escape_name};
 use crate::graph::Csr;
-use crate::graph::cycle::short_cycle;
+use crate::graph::cycle::find_short_cycle;
 use chakram_base::ids::NodeIndex;
 use chakram_base::setting::SettingKey;
 
@@ -156,7 +156,7 @@ impl GraphBuilder {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;
         let stuck = rows.find_unordered(&rows.topological_order());
-        let nodes = short_cycle(rows, |node| stuck[node as usize]);
+        let nodes = find_short_cycle(rows, |node| stuck[node as usize]);
         let (ids, names) = (&self.graph.ids, &self.graph.name_of);
         let mut text = String::from("a cycle of dependencies: ");
         for &node in nodes.iter().take(SHOWN) {

@@ -300,7 +300,7 @@ impl RankPlacement {
     }
 
     /// The lowest stage with the same weights as `stage`.
-    fn first_side(&self, stage: u32) -> u32 {
+    fn first_stage_with_weights(&self, stage: u32) -> u32 {
         self.sides_of(stage).next().unwrap_or(stage)
     }
 
@@ -381,7 +381,7 @@ impl RankPlacement {
         match family {
             ParallelGroupKind::Tensor => place.stage * data + place.data,
             ParallelGroupKind::Data => {
-                self.members_until(self.first_side(place.stage)) + place.tensor
+                self.members_until(self.first_stage_with_weights(place.stage)) + place.tensor
             }
             ParallelGroupKind::Embedding => {
                 place.data * self.tensor_of(self.ends[0]) + place.tensor
@@ -395,7 +395,7 @@ impl RankPlacement {
             ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertData => {
                 let [shard, expert, _] = self.expert_place(place);
-                let before = self.expert_shards_until(self.first_side(place.stage));
+                let before = self.expert_shards_until(self.first_stage_with_weights(place.stage));
                 (before + shard) * self.expert + expert
             }
             ParallelGroupKind::Operator(number) => {
@@ -408,7 +408,7 @@ impl RankPlacement {
 
     /// Returns the number of the first group of `family`. Numbers start at 1, because number 0 is
     /// the group of all ranks.
-    fn first_group(&self, family: ParallelGroupKind) -> u32 {
+    fn number_of_first_group(&self, family: ParallelGroupKind) -> u32 {
         let before = self.iter_group_kinds().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_declared(*other));
         1 + used.map(|other| self.group_count(other)).sum::<u32>()
@@ -441,7 +441,9 @@ impl RankPlacement {
         place: RankCoordinates,
     ) -> GroupName<'static> {
         if self.is_declared(family) && self.has_group_at(family, place) {
-            GroupName::from_number((self.first_group(family) + self.index(family, place)).into())
+            GroupName::from_number(
+                (self.number_of_first_group(family) + self.index(family, place)).into(),
+            )
         } else {
             GroupName::World
         }
@@ -522,7 +524,7 @@ impl RankPlacement {
     pub fn declared_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for family in self.iter_group_kinds().filter(|one| self.is_declared(*one)) {
-            let first = self.first_group(family);
+            let first = self.number_of_first_group(family);
             for rank in 0..self.rank_count() {
                 let place = self.coordinates_of_rank(rank);
                 let in_embedding = self.ends.contains(&place.stage);

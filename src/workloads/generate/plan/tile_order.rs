@@ -23,18 +23,18 @@ pub struct CoreGrid {
 
 impl CoreGrid {
     /// Coordinates of all working cores, in `order`.
-    pub fn in_order(&self, order: TileOrder) -> Vec<[u32; 2]> {
+    pub fn list_cores_in_order(&self, order: TileOrder) -> Vec<[u32; 2]> {
         let [width, height] = [0, 1].map(|d| self.dies[d] * self.cores[d]);
         let whole = ([0, 0], [width, height]);
         let all: Vec<[u32; 2]> = match order {
             TileOrder::Line => walk_rows(whole, false).collect(),
             TileOrder::Serpentine => {
                 let dies = walk_rows(([0, 0], self.dies), true);
-                dies.flat_map(|die| self.of_die(die)).collect()
+                dies.flat_map(|die| self.cores_of_die(die)).collect()
             }
             TileOrder::Spiral => {
                 let dies = walk_spiral(self.dies).into_iter();
-                dies.flat_map(|die| self.of_die(die)).collect()
+                dies.flat_map(|die| self.cores_of_die(die)).collect()
             }
         };
         let runs = |core: &[u32; 2]| !self.faulty.contains(core);
@@ -42,7 +42,7 @@ impl CoreGrid {
     }
 
     /// Returns a die's cores in serpentine order.
-    fn of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
+    fn cores_of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
         let corner = [0, 1].map(|d| die[d] * self.cores[d]);
         walk_rows((corner, self.cores), true)
     }
@@ -104,7 +104,7 @@ impl ParallelismPlan {
         };
         match (order, &self.tiles) {
             (Some(order), _) => {
-                let cores = grid.in_order(order);
+                let cores = grid.list_cores_in_order(order);
                 if ranks > cores.len() as u128 {
                     let expected = format!(
                         "at most the {} cores of the machine that are not faulty, which has {}",

@@ -64,7 +64,7 @@ pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Ve
     let distance = if upper { stages - 1 - stage } else { stage };
     // Beyond the middle of the pipeline, the directions are swapped.
     let chunk = |way: u32| way ^ u32::from(upper);
-    eight_steps(distance, half, each, |kind, way, count| PipelinePass {
+    build_eight_phases(distance, half, each, |kind, way, count| PipelinePass {
         kind,
         micro_batch: chunk(way) * each + count,
         chunk: chunk(way),
@@ -73,7 +73,7 @@ pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Ve
 
 /// Returns the steps of DualPipeV.
 pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
-    eight_steps(stage, stages, micro_batches, |kind, way, count| {
+    build_eight_phases(stage, stages, micro_batches, |kind, way, count| {
         PipelinePass {
             kind,
             micro_batch: count,
@@ -85,7 +85,7 @@ pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> 
 /// Returns the steps of a stage at `distance` from its end. `half` is the number of stages up to
 /// the middle, and `each` the number of micro-batches per direction. `pass` maps a kind, a
 /// direction and a count to a pass.
-fn eight_steps(
+fn build_eight_phases(
     distance: u32,
     half: u32,
     each: u32,

@@ -110,7 +110,7 @@ impl PassOrders {
         // Trailing empty lines are ignored.
         let blank = |line: &&&str| line.trim().is_empty();
         let count = lines.len() - lines.iter().rev().take_while(blank).count();
-        Self::of_lines(&lines[..count])
+        Self::parse_lines(&lines[..count])
     }
 
     /// Parses one line per stage.
@@ -118,7 +118,7 @@ impl PassOrders {
     /// # Errors
     ///
     /// Fails as [`PassOrders::parse`] does.
-    pub fn of_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
+    pub fn parse_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
         let whole = |found: String, expected: String| PassOrderError {
             line: lines.len(),
             cell: None,

@@ -84,7 +84,7 @@ impl AdapterGroups {
 /// Returns the index of the all-reduce over the tensor group that computes the result of `program`.
 /// Returns `None` if another collective or a matrix product, except for weight gradients, follows
 /// this all-reduce.
-fn last_sum(program: &LayerProgram) -> Option<usize> {
+fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramTask| {
         matches!(
             task,
@@ -142,6 +142,6 @@ impl TrainingGenerator {
         if is_edge || sums == AdapterSums::Source {
             return None;
         }
-        last_sum(self.lowered_layer(layer).program_of(kind, 0)).map(|sum| (layer, sum))
+        find_final_all_reduce(self.lowered_layer(layer).program_of(kind, 0)).map(|sum| (layer, sum))
     }
 }

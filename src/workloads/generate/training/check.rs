@@ -26,7 +26,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     plan.check_values()?;
     check_degrees(plan)?;
     plan.check_tiles()?;
-    all_layers(model, plan)?;
+    check_total_layers(model, plan)?;
     let micro_batches = check_batch(plan)?;
     plan.schedule.check_size(plan.pipeline, micro_batches)?;
     plan.check_together()?;
@@ -371,7 +371,7 @@ fn describe_layers(model: &Model) -> String {
 
 /// Rejects stages whose total number of layers differs from the model's, for example because the
 /// user counted only blocks. This check must run before all other checks that depend on the model.
-fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
     });
@@ -383,7 +383,7 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
 }
 
 /// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages.
-/// [`all_layers`] has checked that stages cover all layers, so consecutive ranges end with the last
+/// [`check_total_layers`] has checked that stages cover all layers, so consecutive ranges end with the last
 /// layer.
 fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();

@@ -24,7 +24,7 @@ struct LoweredExample<'m> {
 
 /// Rejects a sharded input of layer `i` if `unlike` is true, which means that the previous layer's
 /// stage has another tensor degree: shards fit only groups of the same size.
-fn whole_between(
+fn check_whole_input(
     i: usize,
     held: &Option<ShardedActivation>,
     unlike: bool,
@@ -69,7 +69,7 @@ impl DistinctLayers {
         for (i, layer) in model.layers.iter().enumerate() {
             if plan.is_uneven() {
                 let own = plan.tensor_of(part_of(i) as u32 % plan.pipeline);
-                whole_between(i, &held, own != members)?;
+                check_whole_input(i, &held, own != members)?;
                 members = own;
                 (follow.members, lowering.context.tensor) = (own, own.into());
             }

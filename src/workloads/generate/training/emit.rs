@@ -240,7 +240,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Returns the stage of `other`, or `None` if it is this stage, because a pass on the same
     /// stage needs no message.
-    fn other_stage(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
+    fn stage_if_other(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
@@ -257,7 +257,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let mut gathers = ParameterGathers::new(gathered, self.layers_of(pass));
         self.gather_parameters(&mut gathers, 0, pass)?;
         let before = (plan.plan.schedule).predecessor_of(pass, own, plan.plan.pipeline);
-        if let Some(sender) = self.other_stage(before) {
+        if let Some(sender) = self.stage_if_other(before) {
             self.receive_input(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
         }
         Ok(gathers)
@@ -267,7 +267,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor_of(pass, own, plan.plan.pipeline);
-        if let Some(receiver) = self.other_stage(behind) {
+        if let Some(receiver) = self.stage_if_other(behind) {
             let sent = self.send_output(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
             // Without overlap, the chain waits for the send, so that the stage does not compute
             // during the send.

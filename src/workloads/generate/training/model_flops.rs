@@ -43,7 +43,7 @@ impl TrainingGenerator {
     /// Multiplications that the forward kernels of `operator` execute per sample.
     fn carried_out(&self, operator: &LayerOperator) -> u64 {
         let skipped = match self.sizes.fused {
-            true => operator.work.skippable_multiplications(),
+            true => operator.work.causally_skipped_multiplications(),
             false => 0,
         };
         operator.work.multiplication_count() - skipped
@@ -77,7 +77,7 @@ impl TrainingGenerator {
             .peekable();
         attention.peek()?;
         let fused = self.plan.attention == AttentionKernel::Flash;
-        let skips = attention.any(|one| one.work.skippable_multiplications() > 0);
+        let skips = attention.any(|one| one.work.causally_skipped_multiplications() > 0);
         Some(match fused && skips {
             true => CountedAttention::Causal,
             false => CountedAttention::Full,

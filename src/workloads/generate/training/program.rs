@@ -105,7 +105,7 @@ impl LayerProgram {
     /// one with only these nodes. A node of the first program that depends on a node of the second
     /// depends on that node's dependencies instead. In the second program, each kernel waits for
     /// the previous one.
-    pub fn in_two(&self) -> [Self; 2] {
+    pub fn split_weight_gradients(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
         // For each node: its index in its new program, and the nodes on which nodes of the first
         // program depend in its place.

@@ -205,7 +205,7 @@ impl TraceGenerator for TrainingGenerator {
         })
     }
 
-    fn least_nodes(&self, rank: u32) -> u64 {
+    fn min_node_count(&self, rank: u32) -> u64 {
         let like = self.representative_of(self.placement.coordinates_of_rank(rank));
         *self.counts[self.kind_of(like)].least.get_or_init(|| {
             let passes = self

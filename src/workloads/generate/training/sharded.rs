@@ -354,7 +354,7 @@ impl ShardedLowering {
             )?;
             forward.push(programs.0);
             if self.context.splits {
-                for (pass, program) in apart.iter_mut().zip(programs.1.in_two()) {
+                for (pass, program) in apart.iter_mut().zip(programs.1.split_weight_gradients()) {
                     pass.push(program);
                 }
             }

@@ -2,7 +2,7 @@
 //! from the operators before it.
 
 use super::operator::{self, ActivationShape, LayerCursor};
-use super::{MOST, MOST_LAYERS, no_sequence, parse_size};
+use super::{MOST, MOST_LAYERS, parse_size, reject_sequence_change};
 use crate::model::{LayerRole, ModelLayer};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
@@ -137,7 +137,7 @@ fn parse_input(
         let rows = tokens.unwrap_or(sequence);
         return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
     }
-    no_sequence(root, tokens)?;
+    reject_sequence_change(root, tokens)?;
     let shape = if image {
         ActivationShape::Image {
             channels: parse_size(&table, "channels")?,

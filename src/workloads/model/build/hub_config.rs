@@ -160,7 +160,7 @@ impl HubConfig<'_> {
     }
 
     /// Returns the size at the first of `keys` that is in the file.
-    fn first_size(&self, keys: &[&str]) -> ConfigRead<Option<u64>> {
+    fn read_first_size(&self, keys: &[&str]) -> ConfigRead<Option<u64>> {
         let found: ConfigRead<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
     }
@@ -386,8 +386,9 @@ fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
 }
 
 fn read_experts(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRouting>> {
-    let experts = config.first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
-    let chosen = config.first_size(&["num_experts_per_tok", "experts_per_token"])?;
+    let experts =
+        config.read_first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
+    let chosen = config.read_first_size(&["num_experts_per_tok", "experts_per_token"])?;
     match (experts, chosen) {
         (None, _) => Ok(None),
         (Some(experts), Some(chosen)) if chosen <= experts => {
@@ -444,7 +445,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
         "moe_layer_freq",
         "decoder_sparse_step",
     ];
-    let every = config.first_size(&keys)?.unwrap_or(1);
+    let every = config.read_first_size(&keys)?.unwrap_or(1);
     for key in ["mlp_only_layers", "moe_layers"] {
         let Some(value) = config.value_of(key) else {
             continue;

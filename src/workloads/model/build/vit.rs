@@ -1,6 +1,8 @@
 //! Parses `kind = "vit"`: a transformer over an image's patches.
 
-use super::{block_count, flag_or, no_sequence, parse_area, parse_size, size_or, transformer};
+use super::{
+    block_count, flag_or, parse_area, parse_size, reject_sequence_change, size_or, transformer,
+};
 use crate::model::{ModelLayer, ModelSizes, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -13,7 +15,7 @@ pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    no_sequence(root, sizes.tokens)?;
+    reject_sequence_change(root, sizes.tokens)?;
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let image = parse_area(&root.require_field("image", "pixels of a side, or [height, width]")?)?;

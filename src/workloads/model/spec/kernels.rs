@@ -158,7 +158,7 @@ impl KernelSpec {
         }
     }
 
-    const fn or_moving(
+    const fn or_memory_bound(
         self,
         forward: &'static [MemoryBoundSpec],
         backward: &'static [MemoryBoundSpec],
@@ -190,7 +190,7 @@ impl KernelSpec {
     /// RMSNorm in single precision between two casts, as PyTorch composes it. Casts, and products
     /// with one number per row or column, reach the same memory bandwidth as copies. Sums of rows
     /// reach the same memory bandwidth as a softmax.
-    pub(super) const RMS_NORM: Self = Self::NORM.or_moving(
+    pub(super) const RMS_NORM: Self = Self::NORM.or_memory_bound(
         &[
             elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
             elementwise_kernel(".square", ElementWise, fixed_bytes(4), fixed_bytes(4)),
@@ -240,7 +240,7 @@ impl KernelSpec {
             per_number(2),
         )],
     )
-    .or_moving(
+    .or_memory_bound(
         &[
             elementwise_kernel(".function", ElementWise, per_number(1), per_number(1)),
             elementwise_kernel(".gate", ElementWise, per_number(2), per_number(1)),
@@ -327,7 +327,7 @@ impl KernelSpec {
             per_number(1),
         )],
     )
-    .or_moving(
+    .or_memory_bound(
         &[elementwise_kernel(
             "",
             CrossEntropy,

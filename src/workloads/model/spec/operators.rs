@@ -85,7 +85,7 @@ fn divisible_axis(letter: char, extent: u64, axis: OperatorAxis, what: &'static 
     }
 }
 
-fn whole_axis(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> AxisSpec {
+fn create_whole_axis(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> AxisSpec {
     let cut = AxisCut::Whole(axis, why);
     AxisSpec {
         letter,
@@ -153,7 +153,7 @@ impl OperatorKind {
                 qk_norm,
             } => {
                 let axes = vec![
-                    whole_axis(
+                    create_whole_axis(
                         'm',
                         queries,
                         M,
@@ -164,7 +164,7 @@ impl OperatorKind {
                     // not copied.
                     divisible_axis('n', heads, N, "heads"),
                     divisible_axis('g', kv_heads, N, "heads of keys and values"),
-                    whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
+                    create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
                     fixed_axis('d', masked_pairs(tokens, queries)),
                 ];
                 let inputs = ["mnw", "mgw", "mgw"];
@@ -224,7 +224,7 @@ impl OperatorKind {
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
-                    whole_axis(
+                    create_whole_axis(
                         'm',
                         queries,
                         M,
@@ -233,7 +233,7 @@ impl OperatorKind {
                     fixed_axis('t', tokens),
                     divisible_axis('n', heads, N, "heads"),
                     divisible_axis('g', kv_heads, N, "heads of keys and values"),
-                    whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
+                    create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
                     fixed_axis('u', value_width),
                     fixed_axis('r', turned),
                     fixed_axis('l', latent),
@@ -283,8 +283,8 @@ impl OperatorKind {
                 let axes = vec![
                     divisible_axis('m', rows, M, "rows"),
                     divisible_axis('n', heads, N, "heads"),
-                    whole_axis('k', query_rank, K, why),
-                    whole_axis('c', kv_rank, K, why),
+                    create_whole_axis('k', query_rank, K, why),
+                    create_whole_axis('c', kv_rank, K, why),
                     fixed_axis('i', query_width),
                     fixed_axis('j', kv_width),
                 ];
@@ -306,7 +306,7 @@ impl OperatorKind {
                 let axes = vec![
                     divisible_axis('m', tokens, M, "tokens"),
                     divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
-                    whole_axis('n', width, N, "a token's scores need all its columns"),
+                    create_whole_axis('n', width, N, "a token's scores need all its columns"),
                     fixed_axis('e', experts),
                     // In the letters of weights, a leading `e` marks the weights of experts.
                     fixed_axis('z', 1),
@@ -367,7 +367,7 @@ impl OperatorKind {
             Self::Norm { rows, width, bias } => {
                 let axes = vec![
                     divisible_axis('m', rows, M, "rows"),
-                    whole_axis(
+                    create_whole_axis(
                         'n',
                         width,
                         N,
@@ -440,7 +440,7 @@ impl OperatorKind {
             Self::Loss { rows, classes } => {
                 let axes = vec![
                     divisible_axis('m', rows, M, "rows"),
-                    whole_axis(
+                    create_whole_axis(
                         'n',
                         classes,
                         N,
@@ -472,8 +472,8 @@ impl OperatorKind {
                 } else {
                     (
                         [
-                            whole_axis('n', outputs, N, group),
-                            whole_axis('k', inputs, K, group),
+                            create_whole_axis('n', outputs, N, group),
+                            create_whole_axis('k', inputs, K, group),
                         ],
                         ["ncrs", "crs"],
                     )
@@ -530,7 +530,7 @@ impl OperatorKind {
             }
             Self::Interaction { vectors, width } => {
                 let axes = vec![
-                    whole_axis(
+                    create_whole_axis(
                         'v',
                         vectors,
                         N,

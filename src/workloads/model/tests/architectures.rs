@@ -142,7 +142,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .sum();
         let blocks = model.layers.len() as u64 - 2;
         let pairs = s * (s + 1) / 2;
-        let found = model.multiplication_count() - model.skippable_multiplications();
+        let found = model.multiplication_count() - model.causally_skipped_multiplications();
         assert_eq!(found, s * weights + blocks * pairs * heads * both, "{name}");
     }
 }
@@ -194,7 +194,7 @@ fn windows_and_pieces_leave_pairs_out() {
         let attention = all.filter(|one| one.work.to_spec().is_attention());
         let counts = attention.map(|one| {
             let work = &one.work;
-            work.multiplication_count() - work.skippable_multiplications()
+            work.multiplication_count() - work.causally_skipped_multiplications()
         });
         counts.sum::<u64>()
     };

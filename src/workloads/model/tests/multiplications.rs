@@ -123,9 +123,9 @@ fn megatron_s_flops_follow() {
         equation
     );
     // Kernels for causal attention skip s (s - 1) / 2 of s^2 pairs.
-    let skipped = preset("megatron-18.4b").skippable_multiplications();
+    let skipped = preset("megatron-18.4b").causally_skipped_multiplications();
     assert_eq!(skipped, l * 2 * h * (s * (s - 1) / 2));
-    assert_eq!(preset("bert-large").skippable_multiplications(), 0);
+    assert_eq!(preset("bert-large").causally_skipped_multiplications(), 0);
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl CreditAlgorithm {
             }
             AlgorithmStyle::HalvingDoubling => {
                 let halving = HalvingWalk::new(kind, n)?;
-                this.size = halving.first_size(size);
+                this.size = halving.first_message_size(size);
                 this.sends_left = halving.message_count(rounds);
                 this.reducible = halving.step_count() - 1;
                 this.dst = halving.current_partner(&this.peers);

@@ -30,7 +30,7 @@ impl HalvingWalk {
         })
     }
 
-    pub fn first_size(&self, size: u64) -> u64 {
+    pub fn first_message_size(&self, size: u64) -> u64 {
         if self.outwards { size / 2 } else { size }
     }
 

@@ -86,7 +86,7 @@ impl TreeAlgorithm {
         }
     }
 
-    fn over_bus(&self, reduce: bool, to_memory: bool, send_back: bool) -> AlgorithmAction {
+    fn move_over_bus(&self, reduce: bool, to_memory: bool, send_back: bool) -> AlgorithmAction {
         AlgorithmAction::Move(MemoryMove {
             bytes: self.bytes,
             reduce,
@@ -122,7 +122,7 @@ impl TreeAlgorithm {
         match self.state {
             TreeState::Start => {
                 self.state = TreeState::Up;
-                vec![self.over_bus(false, true, false)]
+                vec![self.move_over_bus(false, true, false)]
             }
             TreeState::Up => {
                 self.state = TreeState::Parent;
@@ -130,7 +130,7 @@ impl TreeAlgorithm {
             }
             TreeState::Parent => {
                 self.state = TreeState::Over;
-                vec![self.over_bus(false, false, false)]
+                vec![self.move_over_bus(false, false, false)]
             }
             _ => vec![AlgorithmAction::Over],
         }
@@ -149,7 +149,7 @@ impl TreeAlgorithm {
                 } else {
                     TreeState::Children(left - 1)
                 };
-                vec![self.over_bus(true, false, last)]
+                vec![self.move_over_bus(true, false, last)]
             }
             (_, AlgorithmInput::Ready) if self.reduced < 1 => {
                 self.reduced += 1;
@@ -161,7 +161,7 @@ impl TreeAlgorithm {
             }
             (TreeState::Parent, AlgorithmInput::Received) => {
                 self.state = TreeState::Down;
-                vec![self.over_bus(true, false, true)]
+                vec![self.move_over_bus(true, false, true)]
             }
             (TreeState::Down, _) => self.send_to_children(),
             _ => Vec::new(),
@@ -176,7 +176,7 @@ impl TreeAlgorithm {
             }
             TreeState::Children(_) => {
                 self.state = TreeState::Down;
-                vec![self.over_bus(true, false, true)]
+                vec![self.move_over_bus(true, false, true)]
             }
             _ => self.send_to_children(),
         }

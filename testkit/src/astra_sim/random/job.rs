@@ -60,7 +60,7 @@ pub fn add_random_job(config: &mut SimulationConfig, dice: &mut RandomGenerator)
         }
     }
     for npu in 0..npus {
-        if job.config.ranks[npu].is_empty() || dice.one_in(4) {
+        if job.config.ranks[npu].is_empty() || dice.draw_one_in(4) {
             job.add_kernel(npu, dice);
         }
     }
@@ -80,10 +80,10 @@ impl RandomWorkload<'_> {
             id,
             deps,
             cpu: match work {
-                NodeWork::Compute { .. } => dice.one_in(8),
+                NodeWork::Compute { .. } => dice.draw_one_in(8),
                 NodeWork::Memory { .. } | NodeWork::Nothing => false,
                 // ASTRA-sim supports communication on the host only if it replays recorded durations.
-                _ => self.config.system.replay_only && dice.one_in(8),
+                _ => self.config.system.replay_only && dice.draw_one_in(8),
             },
             micros: dice.draw_between(0, 60),
             work,
@@ -101,11 +101,11 @@ impl RandomWorkload<'_> {
     /// Adds kernels on some NPUs, before or during their next communication.
     fn add_kernels(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
-            if dice.one_in(2) {
+            if dice.draw_one_in(2) {
                 continue;
             }
             let id = self.add_kernel(npu, dice);
-            if !dice.one_in(3) {
+            if !dice.draw_one_in(3) {
                 self.last[npu] = vec![id];
             }
         }
@@ -146,12 +146,12 @@ impl RandomWorkload<'_> {
         // At least one dimension with an algorithm must take part, otherwise the collective never ends.
         let count = list.len() as u64;
         let mut dims = None;
-        if count > 1 && !one && dice.one_in(3) {
+        if count > 1 && !one && dice.draw_one_in(3) {
             let mask = dice.draw_between(1, (1 << count) - 1);
             let rest = self.config.dims.len() as u64;
             let takes_part = |d| match d < count {
                 true => mask >> d & 1 == 1,
-                false => dice.one_in(2),
+                false => dice.draw_one_in(2),
             };
             dims = Some((0..rest).map(takes_part).collect());
         }
@@ -217,7 +217,7 @@ impl RandomWorkload<'_> {
     ) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
-            Some((&group, _)) if !dice.one_in(3) => group,
+            Some((&group, _)) if !dice.draw_one_in(3) => group,
             _ => {
                 let group =
                     self.config.groups.keys().max().copied().unwrap_or(0) + dice.draw_between(1, 3);
@@ -230,13 +230,13 @@ impl RandomWorkload<'_> {
     /// Adds a collective of a group of all NPUs in random order.
     fn add_full_group_collective(&mut self, dice: &mut RandomGenerator) {
         let mut members: Vec<usize> = (0..self.last.len()).collect();
-        if dice.one_in(2) {
+        if dice.draw_one_in(2) {
             members.sort_by_cached_key(|_| dice.draw_bits());
         }
         let group = self.find_or_add_group(&members, dice);
         let kind = Self::draw_kind(dice);
         let bytes = self.draw_bytes(kind, dice);
-        let dims = dice.one_in(4).then(|| vec![false, true, false, true]);
+        let dims = dice.draw_one_in(4).then(|| vec![false, true, false, true]);
         let one = self.config.system.algorithms[&kind].iter().any(|a| a.one);
         let work = NodeWork::Collective {
             kind,
@@ -260,7 +260,7 @@ impl RandomWorkload<'_> {
             let mut ends = Vec::new();
             for _ in 0..count {
                 let mut deps = before.clone();
-                if dice.one_in(2) {
+                if dice.draw_one_in(2) {
                     deps.push(self.add_kernel(npu, dice));
                 }
                 let work = NodeWork::Collective {
@@ -366,7 +366,7 @@ impl RandomWorkload<'_> {
 
     /// Returns the size and tag of a message. The size is large enough to take time; tags may repeat.
     fn draw_message(&mut self, dice: &mut RandomGenerator) -> (u64, u64) {
-        if dice.one_in(2) {
+        if dice.draw_one_in(2) {
             self.tag += 1;
         }
         (dice.draw_size(1000, 1 << 21), self.tag)
@@ -379,7 +379,7 @@ impl RandomWorkload<'_> {
         }
         for npu in 0..self.last.len() {
             for _ in 0..dice.draw_between(0, 2) {
-                let store = dice.one_in(2);
+                let store = dice.draw_one_in(2);
                 let bytes = dice.draw_size(1000, 1 << 24);
                 self.next(npu, NodeWork::Memory { store, bytes }, dice);
             }

@@ -18,10 +18,10 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
         NetworkModel::Unaware,
         NetworkModel::Unaware,
     ]);
-    let most = if dice.one_in(8) { MANY } else { MOST };
+    let most = if dice.draw_one_in(8) { MANY } else { MOST };
     let dims = draw_dimensions(network, most, dice);
     let npus: usize = dims.iter().map(|d| d.n).product();
-    let local_bw_aware = dice.one_in(2);
+    let local_bw_aware = dice.draw_one_in(2);
     let rules = SupportedAlgorithms {
         tree: !(local_bw_aware && dims.len() > 1),
         npus,
@@ -43,7 +43,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
                 PriorityPolicy::Explicit,
             ]),
             local_bw_aware,
-            endpoint_delay: (!dice.one_in(10)).then(|| dice.draw_between(1, 200)),
+            endpoint_delay: (!dice.draw_one_in(10)).then(|| dice.draw_between(1, 200)),
             active_chunks: dice.draw_between(1, 8),
             // Jobs on many NPUs have few chunks, so that runs are short.
             splits: dice.draw_between(1, if npus > MOST { 4 } else { 16 }),
@@ -52,9 +52,9 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
             custom_nodes: BTreeMap::new(),
             local_mem_bw: dice.draw_between(10, 3000) as f64,
             peak_perf: dice.draw_between(10, 1000) as f64,
-            roofline: dice.one_in(2),
-            replay_only: dice.one_in(25),
-            bus: dice.one_in(12).then(|| BusParameters {
+            roofline: dice.draw_one_in(2),
+            replay_only: dice.draw_one_in(25),
+            bus: dice.draw_one_in(12).then(|| BusParameters {
                 l: dice.draw_between(0, 20),
                 o: dice.draw_between(1, 10),
                 g: dice.draw_between(0, 10),
@@ -73,7 +73,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
             bw: dice.draw_between(10, 200),
         },
         groups: BTreeMap::new(),
-        rendezvous: dice.one_in(6),
+        rendezvous: dice.draw_one_in(6),
         injection_scale: dice.pick_from(&[1.0, 1.0, 1.0, 2.0, 1.5]),
         queues_per_dim: dice.pick_from(&[1, 1, 2, 3, 4]),
         ranks: Vec::new(),
@@ -99,7 +99,11 @@ fn draw_dimensions(
             1 => dice.draw_between(2, most as u64) as usize,
             _ => dice.draw_between(2, (room as u64).min(8)) as usize,
         };
-        let n = if dice.one_in(2) { 1 << n.ilog2() } else { n };
+        let n = if dice.draw_one_in(2) {
+            1 << n.ilog2()
+        } else {
+            n
+        };
         let mut shape = dice.pick_from(&[
             NetworkShape::Ring,
             NetworkShape::FullyConnected,
@@ -129,7 +133,7 @@ impl SupportedAlgorithms {
         dims: &[NetworkDimension],
         dice: &mut RandomGenerator,
     ) -> Vec<NativeAlgorithm> {
-        if dice.one_in(8) {
+        if dice.draw_one_in(8) {
             let style = self.draw_style(kind, self.npus, false, dice);
             return vec![NativeAlgorithm { one: true, style }];
         }
@@ -142,7 +146,7 @@ impl SupportedAlgorithms {
         let trees = list
             .iter()
             .any(|a| a.style == AlgorithmStyle::DoubleBinaryTree);
-        if list.len() > 1 && !trees && dice.one_in(12) {
+        if list.len() > 1 && !trees && dice.draw_one_in(12) {
             list.pop();
         }
         list

@@ -115,7 +115,7 @@ impl RandomWorkload<'_> {
         ];
         let (first, second) = dice.pick_from(&pairs);
         // Usually give both collectives the same algorithm.
-        if !dice.one_in(4) {
+        if !dice.draw_one_in(4) {
             let list = self.config.system.algorithms[&CollectiveOperation::AllToAll].clone();
             self.config.system.algorithms.insert(first, list.clone());
             self.config.system.algorithms.insert(second, list);
@@ -125,7 +125,7 @@ impl RandomWorkload<'_> {
             let mut ends = Vec::new();
             for kind in [first, second] {
                 let mut deps = before.clone();
-                if dice.one_in(2) {
+                if dice.draw_one_in(2) {
                     deps.push(self.add_kernel(npu, dice));
                 }
                 let bytes = match kind {
@@ -152,12 +152,12 @@ impl RandomWorkload<'_> {
         let bytes = self.draw_bytes(kind, dice).min(1 << 20);
         let one = self.config.system.algorithms[&kind][0].one;
         let mut mask = vec![true];
-        mask.extend((1..4).map(|_| dice.one_in(2)));
+        mask.extend((1..4).map(|_| dice.draw_one_in(2)));
         let work = NodeWork::Collective {
             kind,
             bytes,
             group: 0,
-            dims: (one && dice.one_in(2)).then_some(mask),
+            dims: (one && dice.draw_one_in(2)).then_some(mask),
             priority: 0,
         };
         for npu in 0..self.last.len() {

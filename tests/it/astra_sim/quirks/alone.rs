@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::astra_sim::product;
-use crate::corpus::one_of_each;
+use crate::corpus::sample_one_of_each;
 use std::sync::Mutex;
 use testkit::astra_sim::{self as oracle, config::SimulationConfig};
 
@@ -137,7 +137,7 @@ fn each_switch_changes_its_own() {
 fn closed_forms_hold_whatever_is_corrected() {
     let faults = Mutex::new(Vec::new());
     let closed = Mutex::new(0);
-    let seeds = one_of_each(4, 0..100);
+    let seeds = sample_one_of_each(4, 0..100);
     let few = seeds.len() as u64 / 20;
     product::each(seeds.into_iter(), |seed| {
         let config = create_random_config(seed);

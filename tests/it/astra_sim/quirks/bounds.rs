@@ -55,7 +55,7 @@ fn several(seed: u64) -> (SimulationConfig, f64) {
     let bytes = dice.draw_size(1, 1 << 22);
     let network = dice.pick_from(&[Aware, Unaware]);
     let mut config = without_reductions(one(network, &dims, kind, &names, bytes));
-    config.system.local_bw_aware = dice.one_in(2);
+    config.system.local_bw_aware = dice.draw_one_in(2);
     config.system.active_chunks = dice.draw_between(1, 8);
     config.system.splits = dice.draw_between(1, 8);
     let count = dice.draw_between(1, 3);

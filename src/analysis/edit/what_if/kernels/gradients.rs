@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Returns the bytes of each kernel of a backward pass that allocates whole gradients. A reduction frees the total
 /// bytes that kernels allocated since the previous reduction.
-pub(super) fn whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
+pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();
     for node in program.raw.node_indices() {

@@ -130,7 +130,7 @@ impl GradientBuckets {
         program: &RankProgram<'_>,
         step: u32,
     ) -> Option<(f64, Option<u32>)> {
-        let now = GradientReductions::find_reductions(program, step).of_buckets(program);
+        let now = GradientReductions::find_reductions(program, step).keep_buckets(program);
         let hook = now.hooks.last().map(|hook| hook.0);
         let elements = now.count_elements();
         match self {
@@ -397,7 +397,7 @@ impl LayerBuckets {
         if self.at_end {
             gradients::reduce_at_end(program);
         }
-        let now = GradientReductions::find_reductions(program, step).of_buckets(program);
+        let now = GradientReductions::find_reductions(program, step).keep_buckets(program);
         let complete = now
             .collectives
             .last()

@@ -110,7 +110,7 @@ impl LayerEditor {
 
     /// Returns the new position of the layer at the old position `old`, or `None` if the edit removes the
     /// layer.
-    fn new_position(&self, run: usize, old: i64) -> Option<i64> {
+    fn position_after_edit(&self, run: usize, old: i64) -> Option<i64> {
         let template = self.template_layer(run);
         if old <= template {
             Some(old)
@@ -169,7 +169,7 @@ impl LayerEditor {
                     false => layer,
                 }
             } else {
-                self.new_position(of.run, of.position)
+                self.position_after_edit(of.run, of.position)
                     .unwrap_or_else(|| self.template_layer(of.run))
             }
         };
@@ -216,7 +216,7 @@ impl LayerEditor {
             }
             for position in 0..self.layer_count(run) {
                 let items = &self.runs[run].layers[position as usize];
-                match self.new_position(run, position) {
+                match self.position_after_edit(run, position) {
                     Some(new) => {
                         let old = position;
                         let moves = items
@@ -327,7 +327,7 @@ impl LayerEditor {
 
     fn link_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for (&item, place) in &self.places {
-            let Some(new) = self.new_position(place.run, place.position) else {
+            let Some(new) = self.position_after_edit(place.run, place.position) else {
                 continue;
             };
             let mut deps = std::mem::take(&mut program.items[item as usize].deps);
@@ -445,7 +445,7 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
 
 /// Returns the nodes of each layer in program order. A layer has the nodes of its entry in `parts`, the transfers that
 /// these nodes launch, and the transfers without a launching host node that run between these nodes.
-pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
+pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
         layer_of.extend(part.iter().map(|&item| (item, layer)));

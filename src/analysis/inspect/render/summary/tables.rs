@@ -49,7 +49,7 @@ impl SummaryWriter<'_> {
     }
 
     fn write_table(&mut self, table: &TextTable<'_>) -> Result {
-        write!(self.out, "\n{}", table.into_text(self.style))
+        write!(self.out, "\n{}", table.to_text(self.style))
     }
 
     fn time_heading(&self) -> &'static str {
@@ -131,7 +131,7 @@ impl SummaryWriter<'_> {
             table.add_row(&cells);
         }
         self.write_table(&table)?;
-        self.more_rows(count, ROWS, InspectTable::Lanes)
+        self.write_omitted_rows(count, ROWS, InspectTable::Lanes)
     }
 
     pub(super) fn write_collectives(&mut self) -> Result {
@@ -161,7 +161,7 @@ impl SummaryWriter<'_> {
             table.add_row(&cells);
         }
         self.write_table(&table)?;
-        self.more_rows(rows.len(), ROWS, InspectTable::Collectives)?;
+        self.write_omitted_rows(rows.len(), ROWS, InspectTable::Collectives)?;
         let of = if self.ranks < 2 {
             ""
         } else {
@@ -202,7 +202,7 @@ impl SummaryWriter<'_> {
             ];
             table.write_row(&mut self.out, &cells)?;
         }
-        self.more_rows(rows.len(), ROWS, InspectTable::Messages)
+        self.write_omitted_rows(rows.len(), ROWS, InspectTable::Messages)
     }
 
     pub(super) fn write_operators(&mut self) -> Result {
@@ -249,7 +249,7 @@ impl SummaryWriter<'_> {
             table.add_row(&cells);
         }
         self.write_table(&table)?;
-        self.more_rows(rows.len(), OPERATOR_ROWS, InspectTable::Operators)
+        self.write_omitted_rows(rows.len(), OPERATOR_ROWS, InspectTable::Operators)
     }
 
     pub(super) fn write_attributes(&mut self) -> Result {
@@ -276,7 +276,7 @@ impl SummaryWriter<'_> {
             };
         }
         write_paragraph(&mut self.out, &line, "  ", 2, anstyle::Style::new())?;
-        self.more_rows(by_name.len(), 4 * ROWS, InspectTable::Attributes)
+        self.write_omitted_rows(by_name.len(), 4 * ROWS, InspectTable::Attributes)
     }
 }
 

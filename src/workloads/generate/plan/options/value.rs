@@ -295,7 +295,7 @@ impl OptionValue for PassOrders {
         let items = field.read_items(expected)?;
         let lines = items.iter().map(|item| item.read_text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
-        Self::of_lines(&lines).map_err(|error| {
+        Self::parse_lines(&lines).map_err(|error| {
             // The error of the whole list is reported at its last line, or at the field if the list is empty.
             let place = error
                 .line
@@ -311,7 +311,7 @@ impl OptionValue for PassOrders {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        Self::of_lines(words).map_err(|error| error.to_string())
+        Self::parse_lines(words).map_err(|error| error.to_string())
     }
 }
 

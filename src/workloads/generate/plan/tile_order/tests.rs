@@ -19,7 +19,7 @@ fn orders_take_every_core_once() {
     for dies in [[1, 1], [5, 4], [3, 3], [1, 4], [4, 1], [2, 5]] {
         let grid = grid(dies, [4, 2]);
         for (order, _) in TileOrder::ALL {
-            let all = grid.in_order(*order);
+            let all = grid.list_cores_in_order(*order);
             let distinct: BTreeSet<_> = all.iter().collect();
             let count = dies[0] * dies[1] * 8;
             assert_eq!(
@@ -36,10 +36,10 @@ fn orders_take_every_core_once() {
 fn orders_are_those_of_their_names() {
     let grid = grid([2, 2], [2, 2]);
     assert_eq!(
-        grid.in_order(TileOrder::Line)[..5],
+        grid.list_cores_in_order(TileOrder::Line)[..5],
         [[0, 0], [1, 0], [2, 0], [3, 0], [0, 1]]
     );
-    let s = grid.in_order(TileOrder::Serpentine);
+    let s = grid.list_cores_in_order(TileOrder::Serpentine);
     assert_eq!(s[..5], [[0, 0], [1, 0], [1, 1], [0, 1], [2, 0]]);
     // The second row of dies starts at the right end.
     assert_eq!(s[8..10], [[2, 2], [3, 2]]);
@@ -62,7 +62,7 @@ fn orders_are_those_of_their_names() {
 /// In serpentine order on 4 x 4 cores, each half (eight consecutive cores) is a ring of neighbours.
 #[test]
 fn a_tensor_group_of_half_a_die_is_a_ring() {
-    let all = grid([5, 4], [4, 4]).in_order(TileOrder::Serpentine);
+    let all = grid([5, 4], [4, 4]).list_cores_in_order(TileOrder::Serpentine);
     for group in all.chunks(8) {
         assert!(
             (0..8).all(|i| apart(group[i], group[(i + 1) % 8]) == 1),
@@ -75,7 +75,10 @@ fn a_tensor_group_of_half_a_die_is_a_ring() {
 fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
     let mut grid = grid([1, 1], [2, 2]);
     grid.faulty.insert([1, 0]);
-    assert_eq!(grid.in_order(TileOrder::Line), [[0, 0], [0, 1], [1, 1]]);
+    assert_eq!(
+        grid.list_cores_in_order(TileOrder::Line),
+        [[0, 0], [0, 1], [1, 1]]
+    );
     let mut plan = ParallelismPlan {
         data: 4,
         tiles: CorePlacement::Order(TileOrder::Line),

@@ -76,7 +76,7 @@ pub struct ShardMessage {
 /// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
 pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
-    if !change.in_blocks() {
+    if !change.is_block_aligned() {
         return change.nearest_messages();
     }
     if change.senders_per_block() == 1 {
@@ -112,7 +112,7 @@ pub fn reduce_scatter_groups(
 ) -> Option<MemberPartition> {
     let change = LayoutChange::new(from, to, members);
     let among = MemberPartition::over_axes(over, members);
-    let slices = change.in_blocks() && change.senders_per_block() == 1;
+    let slices = change.is_block_aligned() && change.senders_per_block() == 1;
     if !slices
         || among.group_size() == 1
         || change.receivers_per_block() != u64::from(among.group_size())
@@ -219,7 +219,7 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Returns true if all axes are nested and every member needs only elements of its own block.
-    fn in_blocks(&self) -> bool {
+    fn is_block_aligned(&self) -> bool {
         let nested = |cuts: &AxisSplits| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))

@@ -113,7 +113,7 @@ impl CostParameters {
             true => u128::from(spec.extent_of_axis('r')) * (a + if latent { 1 } else { v }),
             false => (a + v) * w,
         };
-        self.before_attention(&mut kernels, rotary, [n, turned], v < a)?;
+        self.add_kernels_before_attention(&mut kernels, rotary, [n, turned], v < a)?;
         if qk_norm {
             self.head_norms(&mut kernels, [n, (a + v) * w])?;
         }
@@ -164,7 +164,7 @@ impl CostParameters {
 
     /// Adds element-wise kernels before attention, on queries and keys (`x` are the sizes of their
     /// tensor), and on heads of keys and values. Kernels of the backward pass are added too.
-    fn before_attention(
+    fn add_kernels_before_attention(
         &self,
         kernels: &mut OperatorKernels,
         rotary: bool,

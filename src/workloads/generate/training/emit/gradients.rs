@@ -160,7 +160,7 @@ impl RankEmitter<'_, '_> {
             self.chain_tail.append(producers);
         }
         self.chain_tail.append(&mut self.reduced);
-        for (what, bytes, family) in plan.last_sums(self.place.stage) {
+        for (what, bytes, family) in plan.list_final_reductions(self.place.stage) {
             let op = self.collective_op(CollectiveKind::AllReduce, bytes, family);
             let lane = match family {
                 ParallelGroupKind::Tensor => TENSOR_LANE,

@@ -92,7 +92,7 @@ pub(super) fn consumers_of<'o>(
 }
 
 /// Returns the operators that end the forward program, because no operator uses their results.
-pub(super) fn last_operators<'o>(
+pub(super) fn list_last_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| consumers_of(own, i).next().is_none())
@@ -100,7 +100,7 @@ pub(super) fn last_operators<'o>(
 
 /// Returns the operators that end the backward program, because no operator of the layer produces
 /// their inputs.
-pub(super) fn first_operators<'o>(
+pub(super) fn list_first_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| own[i].step.sources.iter().all(Option::is_none))

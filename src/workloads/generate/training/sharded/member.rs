@@ -59,7 +59,7 @@ impl MemberProgramWriter<'_> {
                 self.build_backward(own, end, i, &mut backward);
                 fronts.end_operator(i, &mut backward);
             }
-            fronts.continue_chain(branches::first_operators(own), &mut backward);
+            fronts.continue_chain(branches::list_first_operators(own), &mut backward);
             backward.free_bytes(TensorClass::Activations, full.unwrap_or(0));
         }
         (forward.finish_program(), backward.finish_program())
@@ -97,7 +97,7 @@ impl MemberProgramWriter<'_> {
             }
             fronts.end_operator(i, to);
         }
-        fronts.continue_chain(branches::last_operators(own), to);
+        fronts.continue_chain(branches::list_last_operators(own), to);
         // The output of a layer never has a pending sum.
         if let Some(one) = output_operator(own)
             && let Some(over) = one.step.cutting.partial_axis()

@@ -153,7 +153,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
         .sum();
     let model = model();
     let attention = 2 * 4 * 4 * T * (T + 1) / 2;
-    let products = 2 * model.multiplication_count() - 2 * model.skippable_multiplications();
+    let products = 2 * model.multiplication_count() - 2 * model.causally_skipped_multiplications();
     assert_eq!(flops, 3 * products + 2 * 2 * attention / 2);
 }
 
