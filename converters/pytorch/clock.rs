@@ -52,7 +52,7 @@ pub struct ClockOffset {
 
 impl ClockOffset {
     /// Converts a time of the rank's clock to the reference clock, ns.
-    pub fn to_reference(&self, time: i64) -> i64 {
+    pub fn to_reference(self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
     }
