@@ -213,8 +213,9 @@ pub mod generate {
     //! ```
 
     pub use chakram_workloads::generate::plan::{
-        AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
-        OperatorDegrees, Optimizer, RecomputePolicy, ZeroStage,
+        AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
+        ContextExchange, ExpertExchangeForm, ExpertProducts, OperatorDegrees, OperatorPattern,
+        Optimizer, RecomputePolicy, RoutingBalance, ZeroStage,
     };
     pub use chakram_workloads::generate::schedule::{PassOrders, PipelineSchedule};
     pub use chakram_workloads::generate::sharding::ShardingDegrees;
@@ -377,7 +378,7 @@ pub mod model {
         ModelDefinition, ModelError, ModelLayer, ModelPreset, ModelSource, OperatorAxis,
         OperatorKind, OperatorSpec, OutputHead, PRESETS, PositionEncoding, ProductSpec, RouterForm,
         TensorSplit, TransformerArchitecture, TransformerBlock, TransformerModel,
-        VisionTransformer, WeightSpec, WindowSpec,
+        VisionTransformer, WeightSpec, WeightTraining, WindowSpec,
     };
 }
 

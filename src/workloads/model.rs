@@ -102,6 +102,24 @@ pub struct LayerOperator {
     /// True for an operator on the skip path, which joins the branch again at an
     /// [`OperatorKind::Residual`].
     pub around: bool,
+    /// Weights that training changes.
+    pub training: WeightTraining,
+}
+
+/// Weights of an operator that training changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WeightTraining {
+    /// All weights.
+    #[default]
+    All,
+    /// No weights: they have neither gradients nor state of an optimizer.
+    Frozen,
+    /// A low-rank adapter of frozen weights: the product of a matrix with `rank` columns and a matrix with `rank` rows
+    /// (Hu et al., "LoRA", 2021).
+    Adapter {
+        /// Number of columns of the first matrix.
+        rank: u32,
+    },
 }
 
 /// Axis along which tensor parallelism splits an operator (Shoeybi et al., "Megatron-LM", 2019,
@@ -452,6 +470,7 @@ impl LayerOperator {
             work,
             cut,
             around: false,
+            training: WeightTraining::All,
         }
     }
 

@@ -8,6 +8,7 @@
 //! - [`switch_pool`]: loads through two levels of switches, computed by bisection
 //! - [`serving`]: requests on processors, one task or one request at a time
 //! - [`llm_serving`]: a serving engine of language models, step by step
+//! - [`expert_routing`]: copies of tokens for experts on other ranks, token by token
 //! - [`port_chunks`]: chunks of loads and messages that alternate at ports
 //! - [`corpus`]: traces and captures of other tools, and a list of tests that are skipped without them
 //! - [`seeds`]: fuzz targets, run on their seeds
@@ -16,6 +17,7 @@
 pub mod astra_sim;
 pub mod capture;
 pub mod corpus;
+pub mod expert_routing;
 pub mod llm_serving;
 pub mod port_chunks;
 pub mod seeds;

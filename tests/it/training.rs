@@ -7,8 +7,8 @@ use chakram::engine::{
 use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
 use chakram::machine::Machine;
 use chakram::model::{
-    ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OutputHead,
-    PositionEncoding, TransformerBlock, TransformerModel,
+    ActivationFunction, ExpertRouting, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind,
+    OutputHead, PositionEncoding, TransformerBlock, TransformerModel,
 };
 use chakram::report::Observer;
 use chakram::trace::{NodeView, Op, Sink, TensorClass, TraceError};
@@ -22,6 +22,7 @@ mod grid;
 mod memory;
 mod placement;
 mod program;
+mod routed;
 mod schedules;
 mod shared;
 mod stages;
@@ -93,6 +94,26 @@ fn llama() -> Model {
         ..GPT
     };
     transformer("llama", block, PositionEncoding::Rotary, false)
+}
+
+/// Returns a model with four blocks of experts; sequences have `tokens` tokens, of which each chooses
+/// `chosen` of `experts` experts.
+fn experts(tokens: u64, experts: u64, chosen: u64) -> Model {
+    let block = TransformerBlock {
+        tokens,
+        hidden: 128,
+        head_width: 32,
+        ffn: 16,
+        function: ActivationFunction::Silu,
+        gated: true,
+        norm_bias: false,
+        biases: false,
+        dropout: false,
+        rotary: true,
+        experts: Some(ExpertRouting { experts, chosen }),
+        ..GPT
+    };
+    transformer("experts", block, PositionEncoding::Rotary, false)
 }
 
 /// Returns a model with norms after the residual sums, and attention in both directions.

@@ -26,12 +26,12 @@ const SCHEMA: &str = "chakram-sweep-journal-1";
 /// An answer or a bound of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalEntry {
-    /// Settings of the point, as text.
-    pub point: String,
     /// Bound of the point, if this entry contains one.
+    pub point: String,
+    /// Answer of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<PointBound>,
-    /// Answer of the point, if this entry contains one.
+    /// Answer of the point, if the entry has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PointAnswer>,
 }

@@ -24,7 +24,7 @@ mod tile_order;
 pub use axis_mapping::{AxisMapping, DimensionRef};
 pub use binding::MachineFacts;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
-pub use operators::OperatorDegrees;
+pub use operators::{OperatorDegrees, OperatorPattern};
 pub use options::format_degrees;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
@@ -119,6 +119,20 @@ impl ParallelismPlan {
     fn numbers_ranks(&self) -> bool {
         let usual = Self::new();
         self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
+    }
+
+    /// Returns true if some weights are not trained.
+    pub fn freezes(&self) -> bool {
+        self.lora.is_some() || !self.frozen.is_empty()
+    }
+
+    /// Returns the value of the option that freezes weights, for messages.
+    fn frozen_setting(&self) -> String {
+        match (self.lora, self.frozen.first()) {
+            (Some(rank), _) => rank.to_string(),
+            (None, Some(first)) => format!("none, and frozen is {first}"),
+            (None, None) => "none".to_owned(),
+        }
     }
 
     /// Returns true if there is a backward pass.
@@ -312,6 +326,8 @@ words! {
         AllGather = "all-gather",
         /// Each rank receives all tokens for a subset of the heads (DeepSpeed Ulysses).
         AllToAll = "all-to-all",
+        /// Keys and values pass around a ring of ranks, beside blocks of attention (Ring Attention).
+        Ring = "ring",
     }
 }
 

@@ -10,7 +10,7 @@ use super::plan::{
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{GenerateError, MOST_WORK, option_refused};
-use crate::model::Model;
+use crate::model::{Model, WeightTraining};
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,6 +23,7 @@ mod cost;
 mod dataflow;
 mod distinct_layers;
 mod emit;
+mod frozen_weights;
 mod layer;
 mod local_experts;
 mod model_chunks;
@@ -151,6 +152,8 @@ pub(super) struct TrainingGenerator {
     /// Maximum number of messages that one layer sends in a pass between the same two members; 0 if a tensor
     /// group's members are identical.
     slots: u32,
+    /// Maximum number of messages for a layer in a pass to the next rank of a context group.
+    ring_slots: u32,
     /// Groups whose adapters exchange activations with other stages; `None` if each member
     /// exchanges its own activations.
     adapters: Option<AdapterGroups>,
@@ -172,6 +175,7 @@ fn bytes_of(dtype: Dtype) -> u64 {
 impl TrainingGenerator {
     fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, GenerateError> {
         let TrainingPattern { model, plan } = training;
+        let model = frozen_weights::freeze_weights(&model, &plan)?.into_owned();
         let mut recompute = plan.recompute;
         if plan.without.has_effect(AblationEffect::Recompute) {
             recompute = RecomputePolicy::None;
@@ -190,6 +194,7 @@ impl TrainingGenerator {
             elementwise: plan.elementwise,
             one_by_one: plan.expert_products == ExpertProducts::OneByOne,
             sent: plan.expert_exchange_dtype,
+            training: WeightTraining::All,
         };
         let [expert_load, sent_copies] = local_experts::exchange_loads(&model, &plan);
         let context = LoweringContext {
@@ -204,6 +209,7 @@ impl TrainingGenerator {
             sent_copies,
             experts_apart: plan.expert > 1 || plan.shares_out_experts(),
             context: (plan.context > 1).then_some(plan.context_exchange),
+            context_ranks: plan.context,
             recompute,
             without: plan.without,
             overlap: plan.tensor_overlap,
@@ -218,8 +224,9 @@ impl TrainingGenerator {
             lowered_of,
             mut partitions,
             slots,
+            ring_slots,
         } = DistinctLayers::new(&shard, &plan, &context)?;
-        check::check_messages(&model, &plan, slots, micro_batches)?;
+        check::check_messages(&model, &plan, slots.max(ring_slots), micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
@@ -246,6 +253,7 @@ impl TrainingGenerator {
             lowered_of,
             parts,
             slots,
+            ring_slots,
             adapters,
             counts,
         })
@@ -357,7 +365,7 @@ impl TrainingGenerator {
 
     /// Bytes of a layer's parameters after a gather.
     fn gathered_bytes(&self, layer: usize) -> u64 {
-        self.parts.weights_of_layer(layer) * self.sizes.number
+        self.parts.weights_of_layer(layer).all * self.sizes.number
     }
 
     /// Returns a kernel that moves `bytes`.

@@ -108,7 +108,7 @@ impl OperatorKind {
         saturate_to_u64(spec.sum_volumes(&spec.outputs))
     }
 
-    /// Number of rows of the output image; 0 for operators without windows.
+    /// 0 for operators without windows. 0 for other operators.
     pub fn window_rows(&self) -> u64 {
         self.to_spec().extent_of_axis('h')
     }

@@ -20,10 +20,10 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset of `all` whose family, generation and size all occur in `name`. If several
-/// presets match, returns the one whose name has the most parts. If none matches, returns the first
-/// preset whose name begins with the parts of `name`, or else the preset with the most similar
-/// spelling.
+/// If several presets match, returns the one whose name has the most parts. If none matches,
+/// returns the first preset whose name begins with the parts of `name`, or else the preset with the
+/// most similar spelling. If none matches, returns the first preset that begins with the parts of
+/// `name`, or else the preset with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,

@@ -14,6 +14,7 @@ use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 
 mod degrees;
+mod experts;
 
 const SCHEDULES: [PipelineSchedule; 5] = [
     PipelineSchedule::GPipe,
@@ -237,7 +238,7 @@ fn sequences_that_ranks_share_are_conserved() {
             );
             assert!(done > 10, "{done}");
             match context_exchange {
-                ContextExchange::AllGather => assert_eq!(of_context, 0),
+                ContextExchange::AllGather | ContextExchange::Ring => assert_eq!(of_context, 0),
                 ContextExchange::AllToAll => assert!((1..=undivided).contains(&of_context)),
             }
             let mut reasons = refused.keys();

@@ -20,6 +20,7 @@ struct PlanDocument<'a> {
     name: &'a str,
     ranks: u32,
     parameters: u64,
+    trained_parameters: u64,
     micro_batches: u32,
     flops: f64,
     model_flops: f64,
@@ -80,6 +81,7 @@ struct GroupDimensionDocument<'a> {
 struct StageDocument<'a> {
     layers: &'a [[String; 2]],
     parameters: u64,
+    trained_parameters: u64,
     nodes: u64,
     flops: f64,
     peak_bytes: u64,
@@ -118,6 +120,7 @@ impl<'a> PlanDocument<'a> {
             name: dry.name,
             ranks: summary.ranks,
             parameters: summary.parameters,
+            trained_parameters: summary.trained_parameters,
             micro_batches: summary.micro_batches,
             flops: summary.flops as f64,
             model_flops: summary.model_flops as f64,
@@ -176,6 +179,7 @@ impl<'a> StageDocument<'a> {
         Self {
             layers: &stage.layers,
             parameters: stage.parameters,
+            trained_parameters: stage.trained_parameters,
             nodes: stage.nodes,
             flops: stage.flops as f64,
             peak_bytes: stage.peak,

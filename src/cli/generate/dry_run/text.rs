@@ -37,6 +37,15 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Res
     write_communication(out, &dry.summary.stages, style)
 }
 
+/// Returns the number of parameters, or the numbers of all and of trained parameters.
+fn count_parameters(summary: &PlanSummary) -> String {
+    let [all, trained] = [summary.parameters, summary.trained_parameters].map(format_thousands);
+    match summary.trained_parameters == summary.parameters {
+        true => format!("{all} parameters"),
+        false => format!("{all} parameters, {trained} trained"),
+    }
+}
+
 fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     let DryRunReport {
         name,
@@ -47,9 +56,9 @@ fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     let stages = &summary.stages;
     writeln!(
         out,
-        "{name}: {}, {} parameters",
+        "{name}: {}, {}",
         format_count(summary.ranks.into(), "rank"),
-        format_thousands(summary.parameters)
+        count_parameters(summary)
     )?;
     writeln!(
         out,

@@ -1,6 +1,8 @@
 //! Operators that a tensor group shards with degrees of their own (`[[operator]]` in a plan file).
 
 use crate::generate::sharding::ShardingDegrees;
+use std::fmt;
+use std::str::FromStr;
 
 /// A name pattern that selects operators, and the number of parts into which a tensor group divides
 /// each axis of these operators.
@@ -14,13 +16,48 @@ pub struct OperatorDegrees {
 }
 
 impl OperatorDegrees {
-    /// Returns true if the name pattern matches `operator` of `layer`.
+    /// Returns true if the pattern matches `operator` of `layer`.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
-        if self.name.contains('/') {
-            matches_pattern(&self.name, &format!("{layer}/{operator}"))
-        } else {
-            matches_pattern(&self.name, operator)
-        }
+        names_operator(&self.name, layer, operator)
+    }
+}
+
+fn names_operator(pattern: &str, layer: &str, operator: &str) -> bool {
+    if pattern.contains('/') {
+        matches_pattern(pattern, &format!("{layer}/{operator}"))
+    } else {
+        matches_pattern(pattern, operator)
+    }
+}
+
+/// Operators, selected by a name pattern as in [`OperatorDegrees::name`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperatorPattern(String);
+
+impl OperatorPattern {
+    /// Syntax of a pattern, for messages.
+    pub(super) const FORM: &'static str =
+        "an operator such as mlp.up or layer0/mlp.up, where * matches any characters";
+
+    /// Returns true if the pattern matches `operator` of `layer`.
+    pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
+        names_operator(&self.0, layer, operator)
+    }
+}
+
+impl fmt::Display for OperatorPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for OperatorPattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_name = !text.is_empty() && !text.contains(char::is_whitespace);
+        let pattern = is_name.then(|| Self(text.to_owned()));
+        pattern.ok_or_else(|| format!("expected {}", Self::FORM))
     }
 }
 

@@ -4,9 +4,9 @@
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
     BucketPolicy, CapacityFactor, ContextExchange, CorePlacement, ElementwiseKernels,
-    ExpertExchangeForm, ExpertProducts, LossKernel, OperatorDegrees, Optimizer, ParallelAxis,
-    RecomputePolicy, ResidencyRule, RoutingBalance, ScalingRecipe, ScheduleName, SoftmaxKernel,
-    SplitUnit, TensorNeighbours, ZeroStage,
+    ExpertExchangeForm, ExpertProducts, LossKernel, OperatorDegrees, OperatorPattern, Optimizer,
+    ParallelAxis, RecomputePolicy, ResidencyRule, RoutingBalance, ScalingRecipe, ScheduleName,
+    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PassOrders, PipelineSchedule};
 use crate::generate::{GenerateError, option_refused};
@@ -376,10 +376,12 @@ plan_options! {
         ]
     };
     context_exchange: ContextExchange = ContextExchange::AllGather,
-    "Context parallelism: gather keys and values, or exchange heads" {
+    "Context parallelism: gather keys and values, exchange heads, or pass keys and values around a ring" {
         value: "KIND", default: "all-gather", is_rare: true, refusals: &[
             (|p| p.context_exchange != ContextExchange::AllGather && p.context == 1, |p| p.context_exchange.to_string(),
                 "all-gather with context = 1, which exchanges nothing"),
+            (|p| p.context_exchange == ContextExchange::Ring && p.attention != AttentionKernel::Flash,
+                |p| p.context_exchange.to_string(), "attention = flash beside it, whose results of blocks can be merged"),
         ]
     };
     sequence_parallel: bool = false, "Sequence parallelism: shard tokens over the tensor group" {
@@ -517,6 +519,32 @@ plan_options! {
                 "at least the SRAM of a core, which a load fills"),
         ]
     } as Bytes => |draft, bytes| draft.plan.largest_access = Some(bytes.0);
+    /// If absent, no operator has an adapter.
+    lora: Option<u32> = None, "Rank of low-rank adapters (LoRA), with all other weights frozen" {
+        value: "RANK", heading: MEMORY, is_rare: true, refusals: &[
+            (|p| p.lora == Some(0), |_| "0".to_owned(), "1 or more"),
+            (|p| p.freezes() && !p.has_training(), |p| p.frozen_setting(),
+                "no adapters and no frozen weights with schedule = inference, which changes no weights"),
+            (|p| p.freezes() && p.recompute == RecomputePolicy::Operators, |p| p.frozen_setting(),
+                "recompute = none, selective or full beside it"),
+            (|p| p.freezes() && p.residency != ResidencyRule::None, |p| p.frozen_setting(),
+                "residency = none beside it: rules of residency keep gradients of all weights"),
+        ]
+    } as u32 => |draft, rank| draft.plan.lora = Some(rank);
+    /// If empty, all products of blocks have adapters, except those of routers.
+    lora_targets: Vec<OperatorPattern> = Vec::new(),
+    "Products with adapters, with {lora}; by default all of blocks: attention.qkv,mlp.*" {
+        value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
+            (|p| !p.lora_targets.is_empty() && p.lora.is_none(), |p| p.lora_targets[0].to_string(),
+                "nothing without lora, the rank of adapters"),
+        ]
+    };
+    frozen: Vec<OperatorPattern> = Vec::new(), "Operators whose weights are not trained: tokens,layer0/*" {
+        value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[
+            (|p| !p.frozen.is_empty() && p.lora.is_some(), |p| p.frozen[0].to_string(),
+                "nothing beside lora, which freezes all weights except those of adapters"),
+        ]
+    };
     prefetch: u32 = 1, "Number of layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };

@@ -26,9 +26,8 @@ impl PipelineSchedule {
     /// slower or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. 1F1B
     /// takes at least v m (F + B) of every stage, and at least the sum.
     ///
-    /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
-    /// first micro-batch before each of the v - 1 next layers. Each of these waits adds
-    /// sum(F + B) - m max(F + B), forward and backward together.
+    /// Each of these waits adds sum(F + B) - m max(F + B), forward and backward together. Each wait
+    /// adds sum(F + B) - m max(F + B), forward and backward together.
     pub fn ideal_step_time(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();

@@ -4,13 +4,14 @@ use super::bytes_of;
 use super::context_shards;
 use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
+use super::frozen_weights;
 use super::local_experts;
 use super::padded_heads::pad_heads;
 use super::stage_cuts::chunk_starts;
 use super::tensor_cut;
 use crate::generate::plan::{
-    AdapterSums, AttentionKernel, ExpertProducts, ParallelAxis, ParallelismPlan, ResidencyRule,
-    SplitUnit,
+    AdapterSums, AttentionKernel, ContextExchange, ExpertProducts, ParallelAxis, ParallelismPlan,
+    ResidencyRule, SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_refused};
@@ -33,6 +34,7 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     check_layers(model, plan)?;
     local_experts::check_expert_degrees(model, plan)?;
     context_shards::check_context_degree(model, plan)?;
+    frozen_weights::freeze_weights(model, plan)?;
     let model = &*pad_heads(model, plan)?;
     let derived = is_derived(model, plan);
     if plan.operators.is_empty() {
@@ -154,7 +156,14 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         }
         ExpertProducts::Grouped | ExpertProducts::Fused => 0,
     };
-    let each = 20 + 9 * experts + 4 * (2 * accesses + waits) + 2 * accesses;
+    // Adapters have three products, as many gradients, and sums.
+    let products = if plan.lora.is_some() { 3 } else { 1 };
+    // Steps of a ring have a kernel, a merge and up to four messages in each direction.
+    let steps = match plan.context_exchange {
+        ContextExchange::Ring => 24 * u128::from(plan.context),
+        ContextExchange::AllGather | ContextExchange::AllToAll => 0,
+    };
+    let each = steps + products * (20 + 9 * experts) + 4 * (2 * accesses + waits) + 2 * accesses;
     let operators = model.layers.iter();
     let operators = operators.map(|layer| layer.operators.len() as u128);
     let of_pass = (operators.sum::<u128>() + parts) * each;

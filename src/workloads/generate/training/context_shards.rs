@@ -1,13 +1,22 @@
 //! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of a sequence.
 //!
 //! Operators process each token independently, except attention, where a query needs the keys and
-//! values of every token. Ranks can exchange keys and values in two ways. With `B` samples, `d`
+//! values of every token. Ranks can exchange keys and values in three ways. With `B` samples, `d`
 //! bytes per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
 //! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes per rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
+//!
+//! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
+//!
+//! In a ring, the first step has the rank's own keys, and a transfer runs beside the kernel of the step before it. With
+//! a causal mask, a rank's queries attend to half of another rank's keys: all `s / c` queries to the first piece of a
+//! rank before it, and half of the queries to both pieces of a rank after it. Both are `(s / c)^2 / 2` pairs, and the
+//! plan gives every rank the former, which the last rank has in all steps. Kernels `merge` add each result to those of
+//! earlier steps. The backward pass begins with the keys that arrived last, so that sums of gradients of keys and
+//! values end at their own rank.
 //!
 //! Gathered keys and values are freed after the attention kernels. A sequence is divided into `2 c`
 //! pieces. Rank `i` has the `i`-th piece from the start and the `i`-th from the end, so that all
@@ -17,7 +26,7 @@
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};
-use crate::model::{LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
+use crate::model::{AttentionSpan, LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
 use std::borrow::Cow;
 
 /// Returns `model` reduced to the tokens that one rank has.
@@ -36,6 +45,18 @@ pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
                 ContextExchange::AllGather,
             ) => {
                 *queries /= shards;
+            }
+            (
+                OperatorKind::Attention {
+                    tokens, queries, ..
+                }
+                | OperatorKind::ShapedAttention {
+                    tokens, queries, ..
+                },
+                ContextExchange::Ring,
+            ) => {
+                *queries /= shards;
+                *tokens /= shards;
             }
             (
                 work @ (OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. }),
@@ -129,7 +150,12 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
                 )
             })
         }
-        ContextExchange::AllGather => {
+        ContextExchange::Ring if is_windowed(&operator.work) => Some(
+            "1 with context_exchange = ring: tokens attend to windows, so ranks have unequal work in a step; or \
+             context_exchange = all-gather"
+                .to_owned(),
+        ),
+        ContextExchange::AllGather | ContextExchange::Ring => {
             let tokens = spec.extent_of_axis('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
             // With a causal mask, each rank needs two pieces; otherwise ranks would have unequal
@@ -143,4 +169,39 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
             })
         }
     }
+}
+
+fn is_windowed(work: &OperatorKind) -> bool {
+    matches!(work, OperatorKind::ShapedAttention { span, .. } if *span != AttentionSpan::All)
+}
+
+/// Returns attention of a rank's queries to the keys of another rank in a ring; `work` is attention to the rank's own
+/// keys.
+pub(super) fn ring_block(work: &OperatorKind) -> OperatorKind {
+    let mut block = work.clone();
+    match &mut block {
+        OperatorKind::Attention {
+            tokens,
+            causal,
+            rotary,
+            qk_norm,
+            ..
+        } => {
+            *tokens /= if *causal { 2 } else { 1 };
+            (*causal, *rotary, *qk_norm) = (false, false, false);
+        }
+        OperatorKind::ShapedAttention {
+            tokens,
+            causal,
+            turned,
+            sinks,
+            qk_norm,
+            ..
+        } => {
+            *tokens /= if *causal { 2 } else { 1 };
+            (*causal, *turned, *sinks, *qk_norm) = (false, 0, false, false);
+        }
+        _ => {}
+    }
+    block
 }

@@ -21,9 +21,10 @@
 use super::super::GenerateError;
 use super::program::OperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
-use crate::model::{KernelSpec, OperatorKind, OperatorSpec};
+use crate::model::{KernelSpec, OperatorKind, OperatorSpec, WeightTraining};
 use chakram_trace::format::Dtype;
 
+mod adapter;
 mod attention;
 mod kernel;
 mod linear;
@@ -66,6 +67,8 @@ pub(super) struct CostParameters {
     /// Number format to which tokens are cast before they are sent to experts; `None` if they are
     /// not cast.
     pub sent: Option<Dtype>,
+    /// Weights of the operator that training changes.
+    pub training: WeightTraining,
 }
 
 impl CostParameters {
@@ -90,6 +93,13 @@ impl CostParameters {
             // The backward pass uses the cast tensor, so the cast tensor is saved instead of the
             // original.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
+        }
+        if self.training != WeightTraining::All && kernels.weights.take().is_some() {
+            kernels.after_weights.clear();
+            // Gradients of the inputs of products need only the weights. A router also keeps its scores.
+            if !matches!(spec.kernels, KernelSpec::Router { .. }) {
+                kernels.keeps = 0;
+            }
         }
         self.set_operands(&work, spec.looks_up(), &mut kernels);
         Ok(kernels)

@@ -43,6 +43,7 @@ pub(super) struct DistinctLayers {
     pub lowered_of: Vec<u32>,
     pub partitions: Vec<MemberPartition>,
     pub slots: u32,
+    pub ring_slots: u32,
 }
 
 impl DistinctLayers {
@@ -147,6 +148,7 @@ impl DistinctLayers {
             lowered_of,
             partitions: lowering.partitions,
             slots: lowering.slots,
+            ring_slots: lowering.ring_slots,
         })
     }
 }

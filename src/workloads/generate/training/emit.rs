@@ -504,23 +504,28 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 bytes,
                 slot,
             } => {
-                // Tags are unique per step, layer, slot and micro-batch; `check::check_messages` keeps them
-                // within i32.
-                let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
-                let number = number * u64::from(plan.slots) + u64::from(slot);
-                let op = Op::Message {
-                    receive,
-                    peer: plan.placement.rank_at(RankCoordinates {
-                        tensor: peer,
-                        ..self.place
-                    }),
-                    tag: (number * u64::from(plan.micro_batches) + u64::from(pass.micro_batch))
-                        as i32,
-                    bytes,
-                    own: Some(self.rank),
-                    host: false,
+                // Tags are unique per step, layer, slot and micro-batch; `check::messages` keeps them within i32.
+                let peer = RankCoordinates {
+                    tensor: peer,
+                    ..self.place
                 };
-                (op, None)
+                let tag = self.message_tag(layer, [plan.slots, slot], pass);
+                (self.peer_message(receive, peer, tag, bytes), None)
+            }
+            ProgramTask::RingMessage {
+                receive,
+                bytes,
+                slot,
+            } => {
+                let members = plan.plan.context;
+                let own = self.place.data % members;
+                let step = if receive { members - 1 } else { 1 };
+                let peer = RankCoordinates {
+                    data: self.place.data - own + (own + step) % members,
+                    ..self.place
+                };
+                let tag = self.message_tag(layer, [plan.ring_slots, slot], pass);
+                (self.peer_message(receive, peer, tag, bytes), None)
             }
         };
         let labels = NodeLabels {
@@ -549,6 +554,32 @@ impl<'w, 's> RankEmitter<'w, 's> {
             return Ok(own);
         }
         self.stream_node(own, moved, labels)
+    }
+
+    /// Returns a tag that no other message between the same ranks has; `slots` are the number of a layer's slots, and
+    /// the message's slot.
+    fn message_tag(&self, layer: usize, [slots, slot]: [u32; 2], pass: PipelinePass) -> i32 {
+        let plan = self.plan;
+        let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
+        let number = number * u64::from(slots) + u64::from(slot);
+        (number * u64::from(plan.micro_batches) + u64::from(pass.micro_batch)) as i32
+    }
+
+    fn peer_message(
+        &self,
+        receive: bool,
+        peer: RankCoordinates,
+        tag: i32,
+        bytes: u64,
+    ) -> Op<'static> {
+        Op::Message {
+            receive,
+            peer: self.plan.placement.rank_at(peer),
+            tag,
+            bytes,
+            own: Some(self.rank),
+            host: false,
+        }
     }
 
     /// Sorts `self.data` and removes duplicates.

@@ -35,6 +35,8 @@ pub(super) struct LoweringContext {
     /// Exchange between ranks that share a sequence's tokens, or `None` without context
     /// parallelism.
     pub context: Option<ContextExchange>,
+    /// Number of ranks that share the tokens of a sequence.
+    pub context_ranks: u32,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
     /// True if sums over the tensor group overlap products that do not depend on them.
@@ -43,6 +45,24 @@ pub(super) struct LoweringContext {
     pub trains: bool,
     /// True if separate passes compute weight gradients.
     pub splits: bool,
+}
+
+/// Numbers of weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WeightCounts {
+    pub all: u64,
+    /// Number of weights with gradients and state of the optimizer.
+    pub trained: u64,
+}
+
+/// A matrix tied to the embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TiedMatrix {
+    /// Number of operators after the matrix's operator in its layer.
+    pub behind: usize,
+    /// Weights of one member.
+    pub weights: u64,
+    pub is_trained: bool,
 }
 
 /// The programs and weights of a lowered layer.
@@ -57,16 +77,15 @@ pub(super) struct LoweredLayer {
     /// the two lists has the same length as the list of forward programs. Empty if backward passes
     /// are not split.
     pub apart: [Vec<LayerProgram>; 2],
-    /// Number of weights that one member stores.
-    pub parameters: u64,
-    /// Number of these weights that belong to experts, if ranks have different experts.
-    pub expert_parameters: u64,
+    /// Weights of one member, including adapters.
+    pub parameters: WeightCounts,
+    /// One member's weights that belong to experts, if ranks have different experts.
+    pub expert_parameters: WeightCounts,
     /// Weights whose gradients each member computes from its own samples or tokens only: the group
     /// that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
-    /// The operator whose matrix is tied to the embedding, as two numbers: the operators that
-    /// follow it in the layer, and the matrix's weights on one member.
-    pub tied: Option<(usize, u64)>,
+    /// The matrix tied to the embedding.
+    pub tied: Option<TiedMatrix>,
     /// Bytes that are saved from the forward pass for the backward pass.
     pub keeps: u64,
     /// Number of shards into which members divide the layer's output.

@@ -2,7 +2,7 @@
 
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::CostParameters;
-use super::layer::LoweredLayer;
+use super::layer::{LoweredLayer, WeightCounts};
 use super::stage_cuts::chunk_starts;
 use crate::generate::plan::{ParallelGroupKind, ParallelismPlan};
 use crate::generate::schedule::PassKind;
@@ -15,14 +15,14 @@ use std::ops::Range;
 pub(super) struct ModelChunks {
     /// First layer of each part; the last entry is the number of layers.
     starts: Vec<usize>,
-    /// Number of weights of each layer on one rank, including copies of tied weights.
-    weights: Vec<u64>,
+    /// Weights of each layer on one rank, including copies of tied weights.
+    weights: Vec<WeightCounts>,
     /// Gradient buckets of all layers, in the order in which they become complete.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
     /// For each part, the bytes that it sends to the next part.
     boundaries: Vec<u64>,
-    /// Number of tied weights of which the first and the last stage each have a copy; `None`
+    /// Number of trained tied weights of which the first and the last stage each have a copy; `None`
     /// without such weights.
     tied: Option<u64>,
 }
@@ -36,11 +36,14 @@ impl ModelChunks {
         sizes: CostParameters,
     ) -> Self {
         let starts = chunk_starts(model, plan);
-        let mut weights: Vec<u64> = lowered.iter().map(|layer| layer.parameters).collect();
+        let mut weights: Vec<WeightCounts> = lowered.iter().map(|layer| layer.parameters).collect();
         let tied = find_tied_copy(plan, &starts, lowered);
         if let Some(tied) = tied {
-            weights[tied.layer] += tied.weights;
+            let own = &mut weights[tied.layer];
+            own.all += tied.weights;
+            own.trained += if tied.is_trained { tied.weights } else { 0 };
         }
+        let tied = tied.filter(|tied| tied.is_trained);
         let (mut buckets, mut ends) = (Vec::new(), vec![0..0; weights.len()]);
         let filling = BucketAssigner::new(plan, sizes.gradient);
         for part in starts.windows(2) {
@@ -56,11 +59,14 @@ impl ModelChunks {
                         }
                         _ => found.weights,
                     });
-                    (layer, lowered[layer].expert_parameters, found)
+                    (layer, lowered[layer].expert_parameters.trained, found)
                 })
             };
             let common = of_experts(false);
-            let common = common.map(|(layer, own, found)| (layer, weights[layer] - own, found));
+            let common =
+                common.map(|(layer, own, found)| (layer, weights[layer].trained - own, found));
+            // A layer whose weights are frozen must not delay the last bucket.
+            let common = common.filter(|(_, weights, _)| *weights > 0 || !plan.freezes());
             let mut filled = Vec::new();
             if plan.copy_count() > 1 {
                 filled = filling.assign_buckets(ParallelGroupKind::Data, common);
@@ -105,8 +111,8 @@ impl ModelChunks {
         self.starts[part as usize]..self.starts[part as usize + 1]
     }
 
-    /// Number of weights of `layer` on one rank.
-    pub fn weights_of_layer(&self, layer: usize) -> u64 {
+    /// Weights of `layer` on one rank.
+    pub fn weights_of_layer(&self, layer: usize) -> WeightCounts {
         self.weights[layer]
     }
 
@@ -120,7 +126,7 @@ impl ModelChunks {
         self.boundaries[below as usize]
     }
 
-    /// Number of tied weights of which the first and the last stage each have a copy; `None`
+    /// Number of trained tied weights of which the first and the last stage each have a copy; `None`
     /// without such weights.
     pub fn tied_weights(&self) -> Option<u64> {
         self.tied
@@ -135,6 +141,7 @@ struct TiedCopy {
     behind: usize,
     /// Number of weights on one rank.
     weights: u64,
+    is_trained: bool,
 }
 
 /// Returns the last part's copy of tied weights; `None` if there is none, or if the first part is
@@ -150,11 +157,12 @@ fn find_tied_copy(
     }
     let (last, end) = (*starts.get(starts.len().checked_sub(2)?)?, *starts.last()?);
     (last..end).find_map(|layer| {
-        let (behind, weights) = lowered[layer].tied?;
+        let tied = lowered[layer].tied?;
         Some(TiedCopy {
             layer,
-            behind,
-            weights,
+            behind: tied.behind,
+            weights: tied.weights,
+            is_trained: tied.is_trained,
         })
     })
 }

@@ -9,6 +9,7 @@
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
 //! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless it is the job's data |
+//! | product with frozen weights | `2m` | `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
 //! For attention, `m` is the number of multiplications that its kernels execute. With a causal
@@ -21,8 +22,9 @@
 //! heads, operators that a tensor group replicates, and recomputation.
 
 use super::TrainingGenerator;
+use super::frozen_weights::adapter_products;
 use crate::generate::plan::AttentionKernel;
-use crate::model::LayerOperator;
+use crate::model::{LayerOperator, WeightTraining};
 use chakram_trace::format::work_amounts::CountedAttention;
 
 impl TrainingGenerator {
@@ -35,7 +37,11 @@ impl TrainingGenerator {
         });
         let each = operators.filter_map(|(operator, gradient)| {
             let products = 1 + self.backward_products(operator, (*gradient)?);
-            Some(2 * products * u128::from(self.carried_out(operator)))
+            let own = 2 * products * u128::from(self.carried_out(operator));
+            let adapter = adapter_products(operator.training, &operator.work);
+            let of_adapter = adapter.iter().flatten();
+            let of_adapter = of_adapter.map(|work| 6 * u128::from(work.multiplication_count()));
+            Some(of_adapter.fold(own, u128::saturating_add))
         });
         each.fold(0, u128::saturating_add)
     }
@@ -58,7 +64,10 @@ impl TrainingGenerator {
             has_weights && !spec.is_attention(),
         ) {
             (false, _) => 0,
-            (true, true) => 1 + u128::from(input_gradient),
+            (true, true) => {
+                let of_weights = operator.training == WeightTraining::All;
+                u128::from(of_weights) + u128::from(input_gradient)
+            }
             // In a product of two results, either both factors need gradients or neither does. The
             // gains of attention's norms have gradients, so both factors' gradients are needed.
             (true, false) => 2 * u128::from(input_gradient || has_weights),

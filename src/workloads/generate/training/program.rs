@@ -42,6 +42,13 @@ pub(super) enum ProgramTask {
         bytes: u64,
         slot: u32,
     },
+    /// A message to the next rank of a context group, or from the previous rank; `slot` distinguishes the message from
+    /// others for the same layer.
+    RingMessage {
+        receive: bool,
+        bytes: u64,
+        slot: u32,
+    },
 }
 
 /// A dependency of a program's node.

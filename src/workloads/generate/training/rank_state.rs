@@ -4,6 +4,7 @@
 //! ZeRO shards the state of common weights among all replicas, and the state of experts among the replicas
 //! that have the same experts.
 
+use super::layer::WeightCounts;
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
 use crate::generate::plan::{ElementwiseKernels, Optimizer, ZeroStage};
@@ -11,32 +12,46 @@ use crate::generate::training::{ParameterState, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
-    /// Returns the number of weights of a rank on `stage`, including copies of tied weights.
-    pub(super) fn stage_parameters(&self, stage: u32) -> u64 {
-        let layers = self.stage_layers(stage);
-        layers.fold(0, |sum, layer| {
-            sum.saturating_add(self.parts.weights_of_layer(layer))
-        })
+    /// Returns the weights of a rank on `stage`, including a copy of tied weights and adapters.
+    pub(super) fn stage_parameters(&self, stage: u32) -> WeightCounts {
+        sum_counts(
+            self.stage_layers(stage)
+                .map(|layer| self.parts.weights_of_layer(layer)),
+        )
     }
 
-    /// Returns the number of a rank's weights that belong to experts and that only some replicas
-    /// have.
-    fn stage_experts(&self, stage: u32) -> u64 {
+    /// Returns a rank's weights that belong to experts, which fewer replicas have.
+    fn stage_experts(&self, stage: u32) -> WeightCounts {
         let layers = self.stage_layers(stage);
-        layers.fold(0, |sum: u64, layer| {
-            sum.saturating_add(self.lowered_layer(layer).expert_parameters)
-        })
+        sum_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
     }
 
-    /// Returns two states, each with the number of its weights on a rank of `stage`: the state of
-    /// weights that all replicas have, and the state of experts' weights.
-    fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 2] {
+    /// Returns the state of trained and frozen weights that all replicas have, and of trained and frozen weights of
+    /// experts, each with its number of weights on `stage`.
+    fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 4] {
         let experts = self.stage_experts(stage);
-        let common = self.stage_parameters(stage) - experts;
-        let replicas = self.plan.expert_copies();
+        let all = self.stage_parameters(stage);
+        let common = WeightCounts {
+            all: all.all - experts.all,
+            trained: all.trained - experts.trained,
+        };
         let state = self.parameter_state();
-        let of_experts = ParameterState { replicas, ..state };
-        [(state, common), (of_experts, experts)]
+        let of_experts = ParameterState {
+            replicas: self.plan.expert_copies(),
+            ..state
+        };
+        // Frozen weights are only kept.
+        let frozen = |state| ParameterState {
+            optimizer: Optimizer::None,
+            passes: 0,
+            ..state
+        };
+        [
+            (state, common.trained),
+            (frozen(state), common.all - common.trained),
+            (of_experts, experts.trained),
+            (frozen(of_experts), experts.all - experts.trained),
+        ]
     }
 
     fn parameter_state(&self) -> ParameterState {
@@ -93,17 +108,18 @@ impl TrainingGenerator {
     }
 
     pub(super) fn resident_bytes(&self, stage: u32) -> ResidentBytes {
-        let parameters = self.stage_parameters(stage);
-        let [common, experts] = self
-            .parameter_states(stage)
-            .map(|(state, parameters)| state.resident_bytes(parameters));
-        let mut resident = ResidentBytes {
-            weights: common.weights.saturating_add(experts.weights),
-            gradients: common.gradients.saturating_add(experts.gradients),
-            optimizer: common.optimizer.saturating_add(experts.optimizer),
-        };
+        let trained = self.stage_parameters(stage).trained;
+        let mut resident = ResidentBytes::default();
+        for (state, parameters) in self.parameter_states(stage) {
+            let more = state.resident_bytes(parameters);
+            resident = ResidentBytes {
+                weights: resident.weights.saturating_add(more.weights),
+                gradients: resident.gradients.saturating_add(more.gradients),
+                optimizer: resident.optimizer.saturating_add(more.optimizer),
+            };
+        }
         if self.plan.has_training() && self.plan.accumulate && self.micro_batches > 1 {
-            resident.gradients = parameters.saturating_mul(self.sizes.gradient);
+            resident.gradients = trained.saturating_mul(self.sizes.gradient);
         }
         resident
     }
@@ -117,8 +133,8 @@ impl TrainingGenerator {
 
     /// Returns the bytes of a layer's gradients on a rank before replicas sum them.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
-        let experts = self.lowered_layer(layer).expert_parameters;
-        let common = self.parts.weights_of_layer(layer) - experts;
+        let experts = self.lowered_layer(layer).expert_parameters.trained;
+        let common = self.parts.weights_of_layer(layer).trained - experts;
         let parts = [
             (common, self.plan.copy_count()),
             (experts, self.plan.expert_copies()),
@@ -133,7 +149,14 @@ impl TrainingGenerator {
             let stepped = state.updated_parameters(parameters);
             stepped.saturating_mul(state.bytes_moved_per_step())
         };
-        let [common, experts] = self.parameter_states(stage).map(of);
-        common.saturating_add(experts).min(MOST_WORK)
+        let all = self.parameter_states(stage).into_iter().map(of);
+        all.fold(0, u64::saturating_add).min(MOST_WORK)
     }
+}
+
+fn sum_counts(counts: impl Iterator<Item = WeightCounts>) -> WeightCounts {
+    counts.fold(WeightCounts::default(), |sum, one| WeightCounts {
+        all: sum.all.saturating_add(one.all),
+        trained: sum.trained.saturating_add(one.trained),
+    })
 }

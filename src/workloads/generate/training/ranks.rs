@@ -142,8 +142,13 @@ impl TraceGenerator for TrainingGenerator {
             };
             return replicas.map(replica).collect();
         }
-        // If a tensor group's members exchange messages, the smallest independent set is a replica.
-        let members = if self.slots > 0 { self.plan.tensor } else { 1 };
+        // If members of a tensor group exchange messages, a copy is a replica; if ranks of a context group do, a copy
+        // is all replicas of the group.
+        let members = match (self.slots > 0, self.ring_slots > 0) {
+            (_, true) => self.plan.tensor * self.plan.context,
+            (true, false) => self.plan.tensor,
+            (false, false) => 1,
+        };
         let mut pipelines = self.pipeline_ranks();
         pipelines.sort_by_key(|ranks| {
             let place = self.placement.coordinates_of_rank(ranks[0]);
@@ -166,10 +171,14 @@ impl TraceGenerator for TrainingGenerator {
                 own.tensor / self.adapter_share(own.stage) * self.adapter_share(peer.stage)
             };
             let stage = peer.stage;
+            // In a ring, the peer is as far away as it is from the representative, which is the first of its ring.
+            let members = self.plan.context;
+            let index = (own.data % members + peer.data) % members;
+            let data = own.data - own.data % members + index;
             self.placement.rank_at(RankCoordinates {
                 tensor,
+                data,
                 stage,
-                ..own
             })
         };
         let group = |name: &Option<String>| {

@@ -57,14 +57,17 @@ use super::buckets;
 use super::context_shards;
 use super::cost::{CostParameters, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
-use super::layer::{LoweredLayer, LoweringContext};
+use super::frozen_weights::adapter_products;
+use super::layer::{LoweredLayer, LoweringContext, TiedMatrix, WeightCounts};
 use super::operator_recompute::{RecomputedPart, recomputed_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
 };
 use crate::generate::sharding::{MemberPartition, MeshAxis};
-use crate::model::{ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorSpec};
+use crate::model::{
+    ExpertExchange, LayerRole, ModelLayer, OperatorAxis, OperatorKind, OperatorSpec, WeightTraining,
+};
 use std::collections::BTreeMap;
 
 mod branches;
@@ -72,10 +75,12 @@ mod context_exchange;
 mod member;
 mod redistribution;
 mod redistribution_cache;
+mod ring;
 #[cfg(test)]
 mod tests;
 
 use redistribution_cache::RedistributionCache;
+use ring::RingAttention;
 
 /// Maximum number of nodes in the programs of all distinct members and layers; the limit applies if
 /// members exchange messages. A node takes about 200 bytes, so the programs take at most about 1.7
@@ -88,6 +93,8 @@ struct MemberProgramWriter<'w> {
     member: u32,
     /// Number of messages written so far.
     slot: u32,
+    /// Messages to the next rank of a context group written so far.
+    ring_slot: u32,
 }
 
 impl MemberProgramWriter<'_> {
@@ -106,6 +113,8 @@ pub(super) struct ShardedLowering {
     pub partitions: Vec<MemberPartition>,
     /// Maximum number of messages that a layer sends between the same two members.
     pub slots: u32,
+    /// Maximum number of messages of a layer to the next rank of a context group.
+    pub ring_slots: u32,
     known: RedistributionCache,
     /// Number of nodes written so far.
     items: u64,
@@ -122,9 +131,12 @@ struct MemberOperator<'s> {
     /// True if the member keeps only its own shard of the gathered input, and gathers the input again in the
     /// backward pass.
     regathers: bool,
-    parameters: u64,
-    /// Numbers of the operator's weights, in the order in which their gradients are computed.
+    /// Number of trained weights.
+    trained: u64,
+    /// Elements of trained weights, in the order in which their gradients are computed.
     found: [u64; 2],
+    /// True if the weights are frozen and have an adapter.
+    has_adapter: bool,
     /// True if the weights belong to experts that other ranks do not have.
     of_experts: bool,
     /// Bytes of the operator's output.
@@ -133,6 +145,8 @@ struct MemberOperator<'s> {
     exchanged: u64,
     /// Bytes that are exchanged with ranks that have other tokens: queries, and keys with values.
     context_bytes: [u64; 2],
+    /// Attention to the keys of other ranks in a ring, or `None`.
+    ring: Option<RingAttention>,
     /// True if the input's gradient is needed.
     wanted: bool,
     /// True if the plan leaves the operator out entirely, including its communication.
@@ -147,6 +161,7 @@ impl ShardedLowering {
             copies,
             partitions: Vec::new(),
             slots: 0,
+            ring_slots: 0,
             known: RedistributionCache::default(),
             items: 0,
         }
@@ -246,7 +261,9 @@ impl ShardedLowering {
         flow: &LayerDataflow<'_>,
     ) -> Result<LoweredLayer, GenerateError> {
         let mut own = Vec::with_capacity(flow.steps.len());
-        let (mut parameters, mut expert_parameters, mut tied) = (0_u64, 0_u64, None);
+        let mut parameters = WeightCounts::default();
+        let mut expert_parameters = WeightCounts::default();
+        let mut tied = None;
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for (i, step) in flow.steps.iter().enumerate() {
             let cutting = &step.cutting;
@@ -254,24 +271,46 @@ impl ShardedLowering {
             let work = cutting.local_shard(&step.operator.work);
             let mut sizes = self.context.sizes_of(layer);
             sizes.samples = sizes.samples.div_ceil(cutting.samples.parts.into());
+            let training = step.operator.training;
+            sizes.training = training;
             let mut kernels = sizes.kernels_of_operator(work.clone())?;
-            let weights = work.parameter_count();
-            parameters = parameters.saturating_add(weights);
+            let adapter = adapter_products(training, &work);
+            let adapter_weights = adapter.as_ref().map_or([0; 2], |products| {
+                products.each_ref().map(OperatorKind::parameter_count)
+            });
+            let [of_a, of_b] = adapter_weights;
+            let trained = match training {
+                WeightTraining::All => work.parameter_count(),
+                WeightTraining::Frozen => 0,
+                WeightTraining::Adapter { .. } => of_a.saturating_add(of_b),
+            };
+            let weights = [of_a, of_b]
+                .iter()
+                .fold(work.parameter_count(), |sum, more| {
+                    sum.saturating_add(*more)
+                });
+            parameters.all = parameters.all.saturating_add(weights);
+            parameters.trained = parameters.trained.saturating_add(trained);
             let of_experts = self.context.experts_apart && spec.expert_weights() > 0;
             if of_experts {
-                expert_parameters = expert_parameters.saturating_add(weights);
+                let own = &mut expert_parameters;
+                own.all = own.all.saturating_add(weights);
+                own.trained = own.trained.saturating_add(trained);
             }
             let exchanged = self.exchanged_elements(&work.to_spec(), &sizes);
             let context_bytes = self.context_bytes(&work.to_spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.to_spec().tied_weights();
-            tied = tied.or(tied_weights.map(|weights| (behind, weights)));
-            // On one stage, both operators share one gradient, and the sum of the table's operator
-            // includes it.
-            let copy = tied_weights.filter(|_| self.copies);
-            let gradient = weights.saturating_add(copy.unwrap_or(0));
-            // Heads that share a gain all add to its gradient, just as samples and rows add to the
-            // gradient of every weight.
+            tied = tied.or(tied_weights.map(|weights| TiedMatrix {
+                behind,
+                weights,
+                is_trained: training == WeightTraining::All,
+            }));
+            // On one stage both operators share one gradient, which is summed with the table.
+            let copy = tied_weights.filter(|_| self.copies && training == WeightTraining::All);
+            let gradient = trained.saturating_add(copy.unwrap_or(0));
+            // Heads that share a gain add to the gain's gradient, just as samples and rows add to
+            // every weight's gradient.
             let shared = spec
                 .weights
                 .iter()
@@ -280,17 +319,40 @@ impl ShardedLowering {
                 true => cutting.outputs,
                 false => MeshAxis::WHOLE,
             };
-            let digits = [cutting.samples, cutting.rows, outputs];
-            let apart = MemberPartition::over_axes(&digits, self.member_count());
-            // Gradients of experts are summed later, over the replicas of the expert.
-            if gradient > 0 && apart.group_size() > 1 && !of_experts {
-                let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
-                *sum = sum.saturating_add(gradient);
+            // The first matrix of an adapter sees all columns of the input that the member has, and a part of the
+            // outputs; the second matrix sees the opposite.
+            let gradients = match training {
+                WeightTraining::Adapter { .. } => {
+                    vec![(of_a, cutting.outputs), (of_b, cutting.inputs)]
+                }
+                _ => vec![(gradient, outputs)],
+            };
+            for (gradient, columns) in gradients {
+                // Gradients of experts are summed later, over the expert's replicas.
+                let digits = match of_experts {
+                    true => vec![columns],
+                    false => vec![cutting.samples, cutting.rows, columns],
+                };
+                let apart = MemberPartition::over_axes(&digits, self.member_count());
+                let is_whole = of_experts && training == WeightTraining::All;
+                if gradient > 0 && apart.group_size() > 1 && !is_whole {
+                    let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
+                    *sum = sum.saturating_add(gradient);
+                }
             }
-            let regathers = self.regathered_elements(step, &spec);
+            let regathers = self
+                .regathered_elements(step, &spec)
+                .filter(|_| training != WeightTraining::Frozen);
+            let mut kept_of_adapter = [0; 2];
+            if let Some(products) = &adapter {
+                sizes.add_adapter(products, &mut kernels)?;
+                kept_of_adapter = sizes.kept_of_adapter(products)?;
+            }
+            kernels.keeps = kernels.keeps.saturating_add(kept_of_adapter[0]);
             if let Some(shards) = regathers {
                 kernels.keeps /= shards;
             }
+            kernels.keeps = kernels.keeps.saturating_add(kept_of_adapter[1]);
             let among_experts = layer.stands_among_experts(i);
             self.context
                 .leave_out(layer, &spec, among_experts, &mut kernels);
@@ -305,14 +367,20 @@ impl ShardedLowering {
                 kernels,
                 again,
                 regathers: regathers.is_some(),
-                parameters: weights,
-                found: buckets::weights_by_gradient(&work),
+                trained,
+                found: match training {
+                    WeightTraining::All => buckets::weights_by_gradient(&work),
+                    WeightTraining::Frozen => [0; 2],
+                    WeightTraining::Adapter { .. } => [of_b, of_a],
+                },
+                has_adapter: adapter.is_some(),
                 of_experts,
                 output_bytes: work
                     .output_elements()
                     .saturating_mul(sizes.samples.saturating_mul(sizes.number)),
                 exchanged,
                 context_bytes,
+                ring: self.ring_attention(layer, &spec, &work, &sizes)?,
                 wanted: !step.inputs.is_empty(),
                 idle: self.context.is_left_out(layer, &spec),
                 spec,
@@ -341,10 +409,13 @@ impl ShardedLowering {
                 lowering: self,
                 member,
                 slot: 0,
+                ring_slot: 0,
             };
             let programs = writer.build_programs(&own, &flow.end, full.then_some(kept_input));
             let slots = writer.slot;
+            let ring_slots = writer.ring_slot;
             self.slots = self.slots.max(slots);
+            self.ring_slots = self.ring_slots.max(ring_slots);
             self.items += (programs.0.items.len() + programs.1.items.len()) as u64;
             check_limit(
                 "nodes of a tensor group",

@@ -1,6 +1,6 @@
 //! Totals of a plan, computed without a replay.
 
-use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern};
+use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern, frozen_weights};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams_remote_memory};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
@@ -18,8 +18,10 @@ pub struct PlanSummary {
     pub ranks: u32,
     /// Number of micro-batches of a replica in a step.
     pub micro_batches: u32,
-    /// Number of parameters of the model, independent of the plan.
+    /// Number of parameters of the model without adapters, independent of the plan.
     pub parameters: u64,
+    /// Parameters with gradients: all parameters, or those that are not frozen, or those of adapters.
+    pub trained_parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
     /// Token pairs of attention that both FLOP counts include; `None` for a model without
@@ -55,8 +57,10 @@ pub struct ParallelGroups {
 pub struct StageSummary {
     /// Names of the first and the last layer of each chunk.
     pub layers: Vec<[String; 2]>,
-    /// Parameters of a rank, including copies of tied weights.
+    /// Parameters of a rank, including copies of tied weights and adapters.
     pub parameters: u64,
+    /// Parameters of a rank with gradients.
+    pub trained_parameters: u64,
     /// Number of nodes in a rank's trace.
     pub nodes: u64,
     /// FLOPs that a rank executes in all steps.
@@ -183,12 +187,13 @@ impl Sink for RankTally<'_> {
                 bytes,
                 ..
             } => {
-                let beside =
-                    self.plan.placement.coordinates_of_rank(peer).stage == self.place.stage;
-                let family = if beside {
-                    ParallelGroupKind::Tensor.kind_name()
-                } else {
+                let peer = self.plan.placement.coordinates_of_rank(peer);
+                let family = if peer.stage != self.place.stage {
                     "stages"
+                } else if peer.data != self.place.data {
+                    ParallelGroupKind::Context.kind_name()
+                } else {
+                    ParallelGroupKind::Tensor.kind_name()
                 };
                 ("send".to_owned(), family, bytes)
             }
@@ -248,6 +253,7 @@ impl TrainingGenerator {
             ranks: self.rank_count(),
             micro_batches: self.micro_batches,
             parameters: self.model.parameter_count(),
+            trained_parameters: frozen_weights::count_trained(&self.model),
             model_flops: self.work_amounts().model_flops,
             attention: self.counted_attention(),
             flops: (0..)
@@ -302,7 +308,8 @@ impl TrainingGenerator {
                 .filter(|layers| !layers.is_empty())
                 .map(|layers| [name(layers.start), name(layers.end - 1)])
                 .collect(),
-            parameters: self.stage_parameters(stage),
+            parameters: self.stage_parameters(stage).all,
+            trained_parameters: self.stage_parameters(stage).trained,
             nodes: tally.nodes,
             flops: tally.flops,
             peak: tally.peak,

@@ -7,6 +7,7 @@ use super::*;
 mod context;
 mod experts;
 mod formats;
+mod frozen;
 mod latent;
 mod model_flops;
 

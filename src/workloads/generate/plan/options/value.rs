@@ -6,8 +6,9 @@ use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, CapacityFactor,
     ContextExchange, CorePlacement, ElementwiseKernels, ExpertExchangeForm, ExpertProducts,
-    LossKernel, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, RoutingBalance,
-    ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
+    LossKernel, OperatorPattern, Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule,
+    RoutingBalance, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
+    ZeroStage,
 };
 use crate::generate::schedule::PassOrders;
 use crate::generate::{GenerateError, option_refused};
@@ -261,6 +262,21 @@ impl OptionValue for [ParallelAxis; 3] {
 
 impl OptionValue for RoutingBalance {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+
+    fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.read_text(Self::FORM)?;
+        text.parse()
+            .map_err(|_| field.invalid_value_error(quote_for_message(text), Self::FORM))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        parse_single_word(words)
+    }
+}
+
+impl OptionValue for OperatorPattern {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+    const LIST: &'static str = "a list such as [\"attention.qkv\", \"mlp.*\"]";
 
     fn parse_field(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
         let text = field.read_text(Self::FORM)?;

@@ -24,7 +24,7 @@
 use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
-use crate::model::OperatorSpec;
+use crate::model::{OperatorKind, OperatorSpec};
 use chakram_trace::format::{KernelShape, MemoryBoundKernel};
 
 impl CostParameters {
@@ -116,6 +116,41 @@ impl CostParameters {
         self.add_kernels_before_attention(&mut kernels, rotary, [n, turned], v < a)?;
         if qk_norm {
             self.head_norms(&mut kernels, [n, (a + v) * w])?;
+        }
+        Ok(kernels)
+    }
+
+    /// Returns the kernel that adds the results of attention to a part of the keys to those of other parts: the output and
+    /// the sums of exponentials, or in the backward pass gradients of queries, keys and values.
+    pub fn merge_kernels(
+        &self,
+        work: &OperatorKind,
+        backward: bool,
+    ) -> Result<OperatorKernels, GenerateError> {
+        let spec = work.to_spec();
+        let [b, d] = [self.samples, self.number].map(u128::from);
+        let [queries, keys] = ["mnw", "tgw"].map(|axes| spec.tensor_volume(axes));
+        let wide = spec.has_axis('u');
+        let [output, values] = match wide {
+            true => ["mnu", "tgu"].map(|axes| spec.tensor_volume(axes)),
+            false => [queries, keys],
+        };
+        // Both summands are read, and the sum is written.
+        let moved = match backward {
+            true => 3 * d * b * (queries + keys + values),
+            false => 3 * b * (d * output + 4 * spec.tensor_volume("nm")),
+        };
+        let x = [
+            b * spec.tensor_volume("m"),
+            spec.tensor_volume("n"),
+            spec.tensor_volume("w"),
+        ];
+        let kernel = build_kernel(".merge", 0, moved, &[&x, &x], &[&x])?;
+        let kernel = vec![kernel.moving_kernel(MemoryBoundKernel::ElementWise)];
+        let mut kernels = OperatorKernels::default();
+        match backward {
+            true => kernels.backward = kernel,
+            false => kernels.forward = kernel,
         }
         Ok(kernels)
     }

@@ -9,7 +9,7 @@
 //! | product | | `e (nk + km) + d nm` |
 //! | `dgrad` | | `e (nm + km) + d nk` |
 //! | `wgrad` | | `e (nk + nm)`, and `g km`, twice if micro-batches are summed |
-//! | `quantize` | 8-bit operands | `(d + 2e) nk`: read, and written in both original and transposed order |
+//! | `quantize` | 8-bit operands | `(d + 2e) nk`: read, and written in both original and transposed order; `(d + e) nk` with frozen weights |
 //! | `grad.quantize` | 8-bit operands | `(d + 2e) nm` |
 //! | `amax`, `grad.amax` | current scaling | `d nk`, `d nm`: the maximum is computed first |
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
@@ -24,7 +24,7 @@
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
-use crate::model::OperatorSpec;
+use crate::model::{OperatorSpec, WeightTraining};
 use chakram_trace::format::{Dtype, MemoryBoundKernel};
 
 /// Returns the bytes of two numbers, because a single number may have only 4 bits.
@@ -186,9 +186,14 @@ impl CostParameters {
         if self.scaling == ScalingRecipe::Current {
             kernels.push(build_kernel(amax, 0, d * elements, &[&x], &[&[1]])?);
         }
-        let mut moved = (d + u128::from(pair_bytes(dtype))) * elements;
+        // Only products for gradients of weights need the transposed copy.
+        let copies = match self.training {
+            WeightTraining::All => 2,
+            WeightTraining::Frozen | WeightTraining::Adapter { .. } => 1,
+        };
+        let mut moved = d * elements + u128::from(pair_bytes(dtype)) * elements * copies / 2;
         if self.scaling == ScalingRecipe::Block {
-            moved += 2 * elements.div_ceil(32);
+            moved += copies * elements.div_ceil(32);
         }
         kernels.push(build_kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
         let moving = |kernel: LoweredKernel| kernel.moving_kernel(MemoryBoundKernel::ElementWise);

@@ -19,7 +19,7 @@ impl MemberProgramWriter<'_> {
     ) {
         let [queries, keys] = one.context_bytes;
         match self.context_exchange(one) {
-            None => {}
+            None | Some(ContextExchange::Ring) => {}
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered_bytes(one);
                 if phase == TrainingPhase::Backward {
@@ -52,7 +52,7 @@ impl MemberProgramWriter<'_> {
         let [queries, keys] = one.context_bytes;
         let back = phase == TrainingPhase::Backward;
         match self.context_exchange(one) {
-            None => {}
+            None | Some(ContextExchange::Ring) => {}
             Some(ContextExchange::AllGather) => {
                 if back {
                     to.free_bytes(TensorClass::Temporary, gathered_bytes(one));
@@ -71,7 +71,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    fn context_exchange(&self, one: &MemberOperator<'_>) -> Option<ContextExchange> {
+    pub(super) fn context_exchange(&self, one: &MemberOperator<'_>) -> Option<ContextExchange> {
         let exchanges = one.context_bytes != [0; 2] && !one.idle;
         self.lowering_context().context.filter(|_| exchanges)
     }

@@ -88,7 +88,10 @@ impl MemberProgramWriter<'_> {
             }
             self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
             self.exchange_before_attention(one, phase, to);
-            push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to);
+            match &one.ring {
+                Some(ring) => self.pass_forward_around(one, ring, phase, to),
+                None => push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to),
+            }
             self.exchange_behind_attention(one, phase, to);
             self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
             self.sum_over_classes(one, phase, to);
@@ -314,8 +317,12 @@ impl MemberProgramWriter<'_> {
         // Gradients of the copies return from the experts to which the copies were sent.
         self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
-        for kernel in &one.kernels.backward {
-            let needed = one.wanted || weights.is_none() && one.parameters > 0;
+        let kernels = match &one.ring {
+            Some(ring) => self.pass_backward_around(one, ring, to),
+            None => &one.kernels.backward,
+        };
+        for kernel in kernels {
+            let needed = one.wanted || weights.is_none() && one.trained > 0;
             if !needed {
                 continue;
             }
@@ -326,7 +333,7 @@ impl MemberProgramWriter<'_> {
                 task,
                 shapes,
             );
-            if weights.is_none() && one.parameters > 0 {
+            if weights.is_none() && one.trained > 0 {
                 to.mark_weight_gradient(item);
             }
         }
@@ -360,7 +367,12 @@ impl MemberProgramWriter<'_> {
         }
         if overlaps {
             let beside = to.front != before;
-            let after = if beside { entry } else { before };
+            // Gradients of adapters need the gradient of the result of their first product.
+            let after = if beside && !one.has_adapter {
+                entry
+            } else {
+                before
+            };
             found(to, after, beside);
             to.free_bytes(TensorClass::Activations, kept);
         }
@@ -397,7 +409,7 @@ fn output_operator<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOp
 }
 
 /// Adds the `kernels` of `operator` to the chain, one after another.
-fn push_kernels(
+pub(super) fn push_kernels(
     kernels: &[LoweredKernel],
     phase: TrainingPhase,
     operator: &str,

@@ -113,6 +113,7 @@ fn kernels_have_the_tokens_of_a_rank() {
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
+            ContextExchange::Ring => unreachable!("it has several kernels"),
         };
         let moved = 2 * (2 * t * A * W + 2 * keys * W) + 4 * t * A;
         assert_eq!(of("fwd/attention.core"), [products, moved], "{exchange}");
@@ -142,6 +143,10 @@ fn flops_of_all_ranks_are_those_of_one() {
         let alone = all(1, ContextExchange::AllGather);
         for exchange in BOTH {
             assert_eq!(all(2, exchange), alone, "{exchange}, causal {causal}");
+        }
+        if !unfused {
+            assert_eq!(all(2, ContextExchange::Ring), alone, "causal {causal}");
+            assert_eq!(all(4, ContextExchange::Ring), alone, "causal {causal}");
         }
         assert_eq!(all(4, ContextExchange::AllGather), alone);
     }
@@ -314,8 +319,8 @@ fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
     let mut alone = shared(ContextExchange::AllGather);
     (alone.context, alone.data) = (1, 2);
-    for exchange in BOTH {
-        assert_eq!(2 * kept(&shared(exchange)), kept(&alone), "{exchange}");
+    for (exchange, _) in ContextExchange::ALL {
+        assert_eq!(2 * kept(&shared(*exchange)), kept(&alone), "{exchange}");
     }
     let nodes = &ranks(&shared(ContextExchange::AllGather))[0];
     let temporary = |name: &str| {
@@ -401,6 +406,14 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     );
     refused(
         own(),
+        |plan| {
+            plan.context_exchange = ContextExchange::Ring;
+            plan.attention = AttentionKernel::Unfused;
+        },
+        "`context_exchange` is ring; expected attention = flash",
+    );
+    refused(
+        own(),
         |plan| plan.recompute = RecomputePolicy::Operators,
         "where tokens of a sequence are shared out",
     );
@@ -414,4 +427,185 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
         |_| (),
         "`context` is 2",
     );
+}
+
+/// Returns the pairs of queries and keys in a step of a ring, by rank and step, by walking all pairs of tokens. Rank `i`
+/// has pieces `i` and `2 ranks - 1 - i` of a sequence, and in step `k` the keys of rank `i - k`.
+fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
+    let piece = tokens / (2 * ranks);
+    let owner = |token: u64| {
+        let piece = token / piece;
+        piece.min(2 * ranks - 1 - piece)
+    };
+    let mut pairs = vec![vec![0; ranks as usize]; ranks as usize];
+    for query in 0..tokens {
+        for key in 0..tokens {
+            if key <= query || !causal {
+                let step = (owner(query) + ranks - owner(key)) % ranks;
+                pairs[owner(query) as usize][step as usize] += 1;
+            }
+        }
+    }
+    pairs
+}
+
+/// Every rank has the same work in each step, and a step's kernel has the FLOPs of its pairs.
+#[test]
+fn steps_of_a_ring_have_equal_work() {
+    for ranks in [2_u32, 4] {
+        for causal in [true, false] {
+            let mut plan = ParallelismPlan::new();
+            (plan.context, plan.context_exchange) = (ranks, ContextExchange::Ring);
+            let model = model(causal, None);
+            let pattern = TrainingPattern { model, plan };
+            let all = every_rank(WorkloadPattern::Training(Box::new(pattern)));
+            let pairs = pairs_of_steps(T, ranks.into(), causal);
+            for (nodes, pairs) in all.iter().zip(&pairs) {
+                assert_eq!(pairs, &pairs_of_steps(T, ranks.into(), causal)[0]);
+                for (step, pairs) in pairs.iter().enumerate() {
+                    let suffix = if step == 0 {
+                        String::new()
+                    } else {
+                        format!(".step{step}")
+                    };
+                    let name = |pass| format!("mb0/layer1/{pass}/attention.core{suffix}");
+                    let forward = kernel(nodes, &name("fwd"))[0];
+                    assert_eq!(forward, 4 * pairs * A * W, "{ranks} ranks, step {step}");
+                    assert_eq!(kernel(nodes, &name("bwd"))[0], forward * 5 / 2);
+                }
+            }
+        }
+    }
+}
+
+/// A rank sends its keys and values, and those that arrive, to the next rank, beside the kernel of the step before.
+#[test]
+fn keys_and_values_pass_around_a_ring() {
+    let mut plan = ParallelismPlan::new();
+    (plan.context, plan.context_exchange) = (4, ContextExchange::Ring);
+    let nodes = &ranks(&plan)[1];
+    // Keys and values of four tokens.
+    let keys = 2 * 2 * (T / 4) * V * W;
+    let messages = |pass: &str| {
+        let prefix = format!("mb0/layer1/{pass}/attention.core.");
+        let own = nodes.iter().filter(|node| node.name.starts_with(&prefix));
+        let own = own.filter(|node| node.op.contains("Message"));
+        own.map(|node| {
+            let is_next = node.op.contains("peer: 2");
+            assert_eq!(node.name.ends_with(".send"), is_next, "{}", node.op);
+            assert!(is_next || node.op.contains("peer: 0"), "{}", node.op);
+            assert!(node.op.contains(&format!("bytes: {keys},")), "{}", node.op);
+            node.name[prefix.len()..].to_owned()
+        })
+        .collect::<Vec<_>>()
+    };
+    let each = |names: &[&str]| -> Vec<String> {
+        let both = |name: &&str| [format!("{name}.send"), format!("{name}.receive")];
+        names.iter().flat_map(both).collect()
+    };
+    // 2 (s / P) kv e (P - 1) bytes, and twice as many in the backward pass.
+    assert_eq!(messages("fwd"), each(&["step1", "step2", "step3"]));
+    assert_eq!(
+        messages("bwd"),
+        each(&[
+            "step1",
+            "step1.gradients",
+            "step2",
+            "step2.gradients",
+            "step3",
+            "step3.gradients"
+        ])
+    );
+    let at = |name: &str| {
+        let name = format!("mb0/layer1/{name}");
+        let all = data(nodes, &name);
+        all.iter()
+            .map(|one| one["mb0/layer1/".len()..].to_owned())
+            .collect::<Vec<_>>()
+    };
+    let core = |pass: &str, what: &str| format!("{pass}/attention.core{what}");
+    for (name, after) in [
+        (core("fwd", ".step1.send"), vec![core("fwd", ".rotary")]),
+        (core("fwd", ""), vec![core("fwd", ".rotary")]),
+        (
+            core("fwd", ".step1"),
+            vec![core("fwd", ".step1.receive"), core("fwd", "")],
+        ),
+        (core("fwd", ".merge.step1"), vec![core("fwd", ".step1")]),
+        // What arrived is sent on at once.
+        (
+            core("fwd", ".step2.send"),
+            vec![core("fwd", ".step1.receive")],
+        ),
+        (
+            core("fwd", ".step2"),
+            vec![core("fwd", ".step2.receive"), core("fwd", ".merge.step1")],
+        ),
+        (
+            "fwd/attention.out".to_owned(),
+            vec![core("fwd", ".merge.step3")],
+        ),
+        // Gradients that arrive are added after the next kernel.
+        (
+            core("bwd", ".step1.gradients.send"),
+            vec![core("bwd", ".step1")],
+        ),
+        (
+            core("bwd", ".step2"),
+            vec![core("bwd", ".step1"), core("bwd", ".step1.receive")],
+        ),
+        (
+            core("bwd", ".merge.step1"),
+            vec![
+                core("bwd", ".step1.gradients.receive"),
+                core("bwd", ".step2"),
+            ],
+        ),
+        (
+            core("bwd", ""),
+            vec![core("bwd", ".merge.step2"), core("bwd", ".step3.receive")],
+        ),
+        (core("bwd", ".rotary"), vec![core("bwd", ".merge.step3")]),
+    ] {
+        let mut found = at(&name);
+        found.sort();
+        let mut after = after;
+        after.sort();
+        assert_eq!(found, after, "{name}");
+    }
+    let summary = pattern(&plan).summarize_plan().unwrap();
+    let sent = summary.stages[0].communication.iter();
+    let sent: Vec<_> = sent
+        .filter(|one| one.family == "context")
+        .map(|one| (&one.kind[..], one.calls, one.bytes))
+        .collect();
+    // Two layers.
+    let keys = u128::from(keys);
+    assert_eq!(
+        sent,
+        [("send", 2 * 3, 6 * keys), ("send", 2 * 6, 12 * keys)]
+    );
+}
+
+/// Other heads, tied keys and masks go around a ring too, and windows are refused.
+#[test]
+fn rings_are_refused_for_windows() {
+    for (name, accepted) in [
+        ("llama3-8b", true),
+        ("qwen3-4b", true),
+        ("deepseek-v2-lite", true),
+        ("gpt-oss-20b", false),
+    ] {
+        let mut plan = ParallelismPlan::new();
+        (plan.context, plan.context_exchange) = (2, ContextExchange::Ring);
+        let model = Model::load_named(name).unwrap();
+        let found = TrainingPattern { model, plan }.summarize_plan();
+        assert_eq!(found.is_ok(), accepted, "{name}");
+        if let Err(error) = found {
+            assert!(
+                error.to_string().contains("tokens attend to windows"),
+                "{error}"
+            );
+        }
+    }
 }

@@ -1,0 +1,121 @@
+//! Kernels of a low-rank adapter, in addition to the kernels of its frozen product
+//! ([`frozen_weights`](crate::generate::training::frozen_weights)).
+
+use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, kernel_chain, to_bytes};
+use crate::generate::GenerateError;
+use crate::generate::plan::ElementwiseKernels;
+use crate::model::{OperatorKind, WeightTraining};
+use chakram_trace::format::MemoryBoundKernel;
+
+impl CostParameters {
+    /// Adds the kernels of an adapter with the two `products` to the kernels of a frozen product.
+    pub fn add_adapter(
+        &self,
+        products: &[OperatorKind; 2],
+        kernels: &mut OperatorKernels,
+    ) -> Result<(), GenerateError> {
+        let plain = Self {
+            linear: None,
+            training: WeightTraining::All,
+            ..*self
+        };
+        let [mut a, mut b] = [
+            plain.kernels_of_operator(products[0].clone())?,
+            plain.kernels_of_operator(products[1].clone())?,
+        ];
+        for (product, names) in [
+            (
+                &mut a,
+                [
+                    ".lora.a",
+                    ".lora.a.dgrad",
+                    ".lora.a.wgrad",
+                    ".lora.a.wgrad.sum",
+                ],
+            ),
+            (
+                &mut b,
+                [
+                    ".lora.b",
+                    ".lora.b.dgrad",
+                    ".lora.b.wgrad",
+                    ".lora.b.wgrad.sum",
+                ],
+            ),
+        ] {
+            let all = product.forward.iter_mut().chain(&mut product.backward);
+            let of_weights = product.weights.iter_mut().chain(&mut product.after_weights);
+            for kernel in all.chain(of_weights) {
+                kernel.suffix = match kernel.suffix {
+                    "" => names[0],
+                    ".dgrad" => names[1],
+                    ".wgrad" => names[2],
+                    ".wgrad.sum" => names[3],
+                    other => other,
+                };
+                kernel.operands = None;
+            }
+        }
+        let [rows, inputs, _] = self.matrix_sizes(&products[0]);
+        let [.., outputs] = self.matrix_sizes(&products[1]);
+        kernels.forward.extend(a.forward);
+        kernels.forward.extend(b.forward);
+        kernels
+            .forward
+            .extend(self.join_results([rows, outputs], true)?);
+        kernels
+            .backward
+            .extend(self.scale_results([rows, outputs])?);
+        kernels.backward.extend(b.backward);
+        kernels.backward.extend(a.backward);
+        kernels
+            .backward
+            .extend(self.join_results([rows, inputs], false)?);
+        kernels.weights = b.weights;
+        kernels.after_weights = b.after_weights;
+        kernels.after_weights.extend(a.weights);
+        kernels.after_weights.extend(a.after_weights);
+        Ok(())
+    }
+
+    /// Returns the bytes that an adapter keeps for the gradients of its matrices: of its input, and of the result of its
+    /// first product.
+    pub fn kept_of_adapter(&self, products: &[OperatorKind; 2]) -> Result<[u64; 2], GenerateError> {
+        let [rows, inputs, rank] = self.matrix_sizes(&products[0]);
+        let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
+        Ok([bytes(inputs)?, bytes(rank)?])
+    }
+
+    /// Rows, columns of the input and columns of the output of a product.
+    fn matrix_sizes(&self, work: &OperatorKind) -> [u128; 3] {
+        let spec = work.to_spec();
+        let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
+        [self.row_count(rows), inputs, outputs]
+    }
+
+    /// Returns the kernels that add the adapter's result to that of the frozen product, after a kernel that scales it.
+    fn join_results(
+        &self,
+        x: [u128; 2],
+        scales: bool,
+    ) -> Result<Vec<LoweredKernel>, GenerateError> {
+        let mut kernels = match scales {
+            true => self.scale_results(x)?,
+            false => Vec::new(),
+        };
+        let moved = 3 * u128::from(self.number) * x[0] * x[1];
+        let sum = build_kernel(".lora.sum", 0, moved, &[&x, &x], &[&x])?;
+        kernels.push(sum.moving_kernel(MemoryBoundKernel::ElementWise));
+        Ok(kernels)
+    }
+
+    fn scale_results(&self, x: [u128; 2]) -> Result<Vec<LoweredKernel>, GenerateError> {
+        let apart = matches!(
+            self.elementwise,
+            ElementwiseKernels::Megatron | ElementwiseKernels::Eager
+        );
+        let bytes = 2 * u128::from(self.number);
+        let scale = [(".lora.scale", MemoryBoundKernel::ElementWise, bytes)];
+        kernel_chain(x, if apart { &scale } else { &[] })
+    }
+}

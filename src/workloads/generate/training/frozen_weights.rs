@@ -1,0 +1,183 @@
+//! Weights that training does not change, and low-rank adapters of such weights (Hu et al., "LoRA: Low-Rank Adaptation
+//! of Large Language Models", 2021, section 4).
+//!
+//! Frozen weights have neither gradients nor state of an optimizer. Gradients of activations pass through them, down to
+//! the first block. A product of `n x k` by `k x m` with an adapter of rank `r` also computes `(x A) B`, with `A` of `k x
+//! r` and `B` of `r x m`, and adds the result:
+//!
+//! | | kernels | FLOPs | kept |
+//! |---|---|---|---|
+//! | forward | `lora.a`, `lora.b`, and `lora.sum` of both results | `2 n r (k + m)` | `x`, and `x A` of `n r` numbers |
+//! | backward | `lora.b.dgrad`, `lora.a.dgrad`, and `lora.sum` of both gradients of `x` | `2 n r (k + m)` | |
+//! | | `lora.b.wgrad`, `lora.a.wgrad` | `2 n r (k + m)` | |
+//!
+//! With `elementwise` megatron and eager, a separate kernel `lora.scale` scales the result, and its gradient, as in
+//! Megatron-Bridge and PEFT; otherwise the sum includes the scale. Products of adapters use the plan's number format,
+//! also if `linears` has another.
+//!
+//! If a tensor group shards the product by outputs, it shards `B`, and every member has `A`; if the group shards the
+//! product by inputs, it shards `A`, and every member has `B`. Since products are linear, sums over the group that the
+//! frozen product needs anyway include the adapter's share. The gradient of the matrix that every member has is a sum
+//! over the group, once per step.
+
+use crate::generate::plan::{OperatorPattern, ParallelismPlan};
+use crate::generate::{GenerateError, option_refused};
+use crate::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, WeightTraining};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// Returns `model` with the weights that `plan` trains.
+pub(super) fn freeze_weights<'m>(
+    model: &'m Model,
+    plan: &ParallelismPlan,
+) -> Result<Cow<'m, Model>, GenerateError> {
+    if !plan.freezes() {
+        return Ok(Cow::Borrowed(model));
+    }
+    let mut model = model.clone();
+    let mut unused: Vec<&OperatorPattern> = plan.lora_targets.iter().chain(&plan.frozen).collect();
+    for layer in &mut model.layers {
+        for operator in &mut layer.operators {
+            let can_match = match plan.lora {
+                Some(_) => has_adapter(&operator.work),
+                None => operator.parameter_count() > 0,
+            };
+            let mut is_named = |patterns: &[OperatorPattern]| {
+                let is_match = |one: &OperatorPattern| {
+                    can_match && one.matches_operator(&layer.name, &operator.name)
+                };
+                unused.retain(|one| !is_match(one));
+                patterns.iter().any(is_match)
+            };
+            let Some(rank) = plan.lora else {
+                if is_named(&plan.frozen) {
+                    operator.training = WeightTraining::Frozen;
+                }
+                continue;
+            };
+            let is_target = match plan.lora_targets.is_empty() {
+                true => layer.role == LayerRole::Block && has_adapter(&operator.work),
+                false => is_named(&plan.lora_targets),
+            };
+            operator.training = match is_target {
+                true => WeightTraining::Adapter { rank },
+                false => WeightTraining::Frozen,
+            };
+        }
+    }
+    let (key, has_lora) = match plan.lora {
+        Some(_) => ("lora_targets", true),
+        None => ("frozen", false),
+    };
+    if let Some(first) = unused.first() {
+        let all = model.layers.iter().flat_map(|layer| &layer.operators);
+        let named = all.filter(|one| match has_lora {
+            true => has_adapter(&one.work),
+            false => one.parameter_count() > 0,
+        });
+        let names: BTreeSet<&str> = named.map(|one| &one.name[..]).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let expected = format!("operators of {}: {}", model.name, names.join(", "));
+        return Err(option_refused(key, first, expected));
+    }
+    if count_trained(&model) == 0 {
+        let (key, found, expected) = match (plan.lora, plan.frozen.first()) {
+            (None, Some(first)) => ("frozen", first.to_string(), "some trained weights"),
+            (rank, _) => {
+                let rank = rank.unwrap_or(0).to_string();
+                (
+                    "lora",
+                    rank,
+                    "none for a model whose blocks have no products",
+                )
+            }
+        };
+        return Err(option_refused(key, found, expected));
+    }
+    check_tied(&model)?;
+    Ok(Cow::Owned(model))
+}
+
+/// Number of trained weights of `model`, including adapters.
+pub(super) fn count_trained(model: &Model) -> u64 {
+    let of_layer = |layer: &ModelLayer| {
+        let operators = layer.operators.iter();
+        operators.fold(0, |sum: u64, one| sum.saturating_add(trained_weights(one)))
+    };
+    let runs = model.equal_layer_runs();
+    runs.fold(0, |sum: u64, run| {
+        sum.saturating_add(of_layer(&run[0]).saturating_mul(run.len() as u64))
+    })
+}
+
+fn trained_weights(operator: &LayerOperator) -> u64 {
+    match adapter_products(operator.training, &operator.work) {
+        Some(products) => products.iter().fold(0, |sum, product| {
+            product.parameter_count().saturating_add(sum)
+        }),
+        None if operator.training == WeightTraining::All => operator.parameter_count(),
+        None => 0,
+    }
+}
+
+fn has_adapter(work: &OperatorKind) -> bool {
+    matches!(
+        work,
+        OperatorKind::Linear { tied: false, .. } | OperatorKind::ExpertLinear { .. }
+    )
+}
+
+/// Rejects a frozen table with a trained product that shares its weights, or the opposite.
+fn check_tied(model: &Model) -> Result<(), GenerateError> {
+    let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
+    let tied = operators
+        .clone()
+        .find(|one| one.work.to_spec().tied_weights().is_some());
+    let table = operators.find(|one| matches!(one.work, OperatorKind::Embedding { .. }));
+    match (tied, table) {
+        (Some(tied), Some(table)) if tied.training != table.training => {
+            let frozen = if tied.training == WeightTraining::Frozen {
+                tied
+            } else {
+                table
+            };
+            let expected = format!(
+                "both or none of {} and {}, which share one matrix",
+                table.name, tied.name
+            );
+            Err(option_refused("frozen", &frozen.name, expected))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the two products of an adapter of `work`, or `None` if the operator has no adapter.
+pub(super) fn adapter_products(
+    training: WeightTraining,
+    work: &OperatorKind,
+) -> Option<[OperatorKind; 2]> {
+    let WeightTraining::Adapter { rank } = training else {
+        return None;
+    };
+    let mut products = [work.clone(), work.clone()];
+    for (i, product) in products.iter_mut().enumerate() {
+        let (OperatorKind::Linear {
+            inputs,
+            outputs,
+            bias,
+            ..
+        }
+        | OperatorKind::ExpertLinear {
+            inputs,
+            outputs,
+            bias,
+            ..
+        }) = product
+        else {
+            return None;
+        };
+        *bias = false;
+        *(if i == 0 { outputs } else { inputs }) = rank.into();
+    }
+    Some(products)
+}

@@ -1,0 +1,205 @@
+//! Attention whose keys and values pass around a ring of ranks ([`context_shards`](super::super::context_shards)).
+
+use super::super::context_shards::ring_block;
+use super::super::cost::{CostParameters, LoweredKernel, OperatorKernels};
+use super::super::layer::{node_name, task_and_shapes};
+use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
+use super::member::push_kernels;
+use super::{MemberOperator, MemberProgramWriter, ShardedLowering};
+use crate::generate::GenerateError;
+use crate::generate::plan::ContextExchange;
+use crate::model::{ModelLayer, OperatorKind, OperatorSpec};
+use chakram_trace::format::{TensorClass, TrainingPhase};
+
+/// Kernels of one step of a ring with the keys and values of another rank.
+#[derive(Clone, Debug)]
+pub(super) struct RingAttention {
+    /// Number of steps, equal to the number of ranks.
+    steps: u32,
+    block: OperatorKernels,
+    /// Kernels that add the result of a step to those of earlier steps, forward and backward.
+    merges: [OperatorKernels; 2],
+}
+
+impl ShardedLowering {
+    /// Returns the kernels of attention to keys of other ranks, or `None` if no keys pass around a ring. `work` is
+    /// attention to the rank's own keys.
+    pub(super) fn ring_attention(
+        &self,
+        layer: &ModelLayer,
+        spec: &OperatorSpec,
+        work: &OperatorKind,
+        sizes: &CostParameters,
+    ) -> Result<Option<RingAttention>, GenerateError> {
+        if self.context.context != Some(ContextExchange::Ring) || !spec.is_attention() {
+            return Ok(None);
+        }
+        let block = ring_block(work);
+        let mut kernels = [
+            sizes.kernels_of_operator(block.clone())?,
+            sizes.merge_kernels(&block, false)?,
+        ];
+        let mut backward = sizes.merge_kernels(&block, true)?;
+        for kernels in kernels.iter_mut().chain([&mut backward]) {
+            self.context.leave_out(layer, spec, false, kernels);
+        }
+        let [block, forward] = kernels;
+        Ok(Some(RingAttention {
+            steps: self.context.context_ranks,
+            block,
+            merges: [forward, backward],
+        }))
+    }
+}
+
+impl MemberProgramWriter<'_> {
+    /// Attention to the rank's own keys, and to those of other ranks as they arrive.
+    pub(super) fn pass_forward_around(
+        &mut self,
+        one: &MemberOperator<'_>,
+        ring: &RingAttention,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let operator = &one.step.operator.name;
+        let keys = self.ring_bytes(one);
+        let (before, own) = split_kernels(&one.kernels.forward, false);
+        push_kernels(before, phase, operator, to);
+        // Keys of the present step, and keys that arrive for the next.
+        let held = keys.saturating_mul(2);
+        to.allocate_bytes(TensorClass::Temporary, held);
+        let mut next: Option<u32> = None;
+        for step in 0..ring.steps {
+            let arrived = next.take();
+            if step + 1 < ring.steps && keys > 0 {
+                let have = arrived.map_or_else(|| to.front.clone(), |one| vec![node(one)]);
+                let name = format!(".step{}", step + 1);
+                next = Some(self.pass_on(one, &name, keys, have, phase, to));
+            }
+            to.front.extend(arrived.map(node));
+            if step == 0 {
+                push_kernels(own, phase, operator, to);
+                continue;
+            }
+            push_step(&ring.block.forward, step, phase, operator, to);
+            push_step(&ring.merges[0].forward, step, phase, operator, to);
+        }
+        to.free_bytes(TensorClass::Temporary, held);
+    }
+
+    /// Gradients of attention to keys of other ranks as they arrive, then to the rank's own keys. Returns the kernels
+    /// that remain: gradients of the kernels before attention.
+    pub(super) fn pass_backward_around<'k>(
+        &mut self,
+        one: &'k MemberOperator<'_>,
+        ring: &RingAttention,
+        to: &mut ProgramBuilder,
+    ) -> &'k [LoweredKernel] {
+        let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);
+        let keys = self.ring_bytes(one);
+        let (after, own) = split_kernels(&one.kernels.backward, true);
+        // Keys and their gradients, of the present step and of the next.
+        let held = keys.saturating_mul(4);
+        to.allocate_bytes(TensorClass::Temporary, held);
+        let (mut next, mut sums): (Option<u32>, Option<u32>) = (None, None);
+        for step in 1..=ring.steps {
+            let arrived = next.take();
+            if step < ring.steps && keys > 0 {
+                let have = arrived.map_or_else(|| to.front.clone(), |one| vec![node(one)]);
+                let name = format!(".step{step}");
+                next = Some(self.pass_on(one, &name, keys, have, phase, to));
+            }
+            to.front.extend(arrived.map(node));
+            match step == ring.steps {
+                true => push_kernels(own, phase, operator, to),
+                false => push_step(&ring.block.backward, step, phase, operator, to),
+            }
+            if step > 1 {
+                to.front.extend(sums.take().map(node));
+                push_step(&ring.merges[1].backward, step - 1, phase, operator, to);
+            }
+            if step < ring.steps && keys > 0 {
+                let name = format!(".step{step}.gradients");
+                sums = Some(self.pass_on(one, &name, keys, to.front.clone(), phase, to));
+            }
+        }
+        to.free_bytes(TensorClass::Temporary, held);
+        after
+    }
+
+    /// Sends `bytes` to the next rank when `have` are done, and receives as many from the previous rank when the chain
+    /// has come here, because earlier steps used the memory. Returns the receiving node.
+    fn pass_on(
+        &mut self,
+        one: &MemberOperator<'_>,
+        name: &str,
+        bytes: u64,
+        have: Vec<ProgramDependency>,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) -> u32 {
+        let slot = self.ring_slot;
+        self.ring_slot += 1;
+        let operator = &one.step.operator.name;
+        let ready = to.front.clone();
+        let mut push = |receive, what: &str, after| {
+            let task = ProgramTask::RingMessage {
+                receive,
+                bytes,
+                slot,
+            };
+            let name = node_name(phase, operator, &format!("{name}.{what}"));
+            to.push_parallel(name, phase, task, after, ["", ""])
+        };
+        push(false, "send", have);
+        push(true, "receive", ready)
+    }
+
+    /// Bytes of a rank's keys and values, or 0 if they are not sent.
+    fn ring_bytes(&self, one: &MemberOperator<'_>) -> u64 {
+        match self.context_exchange(one) {
+            Some(ContextExchange::Ring) => one.context_bytes[1],
+            _ => 0,
+        }
+    }
+}
+
+fn node(index: u32) -> ProgramDependency {
+    ProgramDependency::Node(index)
+}
+
+/// Splits the kernels of attention into those of queries and keys alone, which a rank runs once, and those of attention
+/// itself. The former come first in the forward pass, and last in the backward pass.
+fn split_kernels(
+    kernels: &[LoweredKernel],
+    backward: bool,
+) -> (&[LoweredKernel], &[LoweredKernel]) {
+    let is_once = |kernel: &LoweredKernel| {
+        kernel.suffix.starts_with(".norm") || kernel.suffix.starts_with(".rotary")
+    };
+    match backward {
+        true => {
+            let at = kernels.iter().position(is_once).unwrap_or(kernels.len());
+            (&kernels[at..], &kernels[..at])
+        }
+        false => {
+            let at = kernels.iter().rposition(is_once).map_or(0, |last| last + 1);
+            kernels.split_at(at)
+        }
+    }
+}
+
+/// Adds kernels of a step to the chain.
+fn push_step(
+    kernels: &[LoweredKernel],
+    step: u32,
+    phase: TrainingPhase,
+    operator: &str,
+    to: &mut ProgramBuilder,
+) {
+    for kernel in kernels {
+        let (task, shapes) = task_and_shapes(kernel);
+        let suffix = format!("{}.step{step}", kernel.suffix);
+        to.push_chained(node_name(phase, operator, &suffix), phase, task, shapes);
+    }
+}

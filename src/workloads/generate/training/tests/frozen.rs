@@ -1,0 +1,406 @@
+//! Tests of frozen weights and adapters: kernels, gradients, state and memory.
+
+use super::super::super::WorkloadPattern;
+use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::*;
+use super::{data, refusal_of};
+use crate::generate::plan::{ElementwiseKernels, OperatorPattern};
+use crate::model::{
+    ActivationFunction, ExpertRouting, OutputHead, PositionEncoding, TransformerBlock,
+    TransformerModel,
+};
+use chakram_trace::format::TensorClass;
+
+/// Tokens, hidden size, columns of the perceptron, size of the vocabulary, and rank of adapters.
+const T: u64 = 8;
+const H: u64 = 16;
+const F: u64 = 24;
+const WORDS: u64 = 40;
+const R: u64 = 2;
+const LAYERS: u64 = 2;
+
+fn model(tied: bool, experts: Option<ExpertRouting>) -> Model {
+    let block = TransformerBlock {
+        tokens: T,
+        hidden: H,
+        heads: 4,
+        kv_heads: 4,
+        head_width: 4,
+        ffn: F,
+        function: ActivationFunction::Silu,
+        gated: true,
+        norm_bias: false,
+        norm_after: false,
+        biases: false,
+        causal: true,
+        dropout: false,
+        rotary: true,
+        qk_norm: false,
+        experts,
+    };
+    let transformer = TransformerModel {
+        layers: LAYERS,
+        block,
+        vocabulary: WORDS,
+        positions: PositionEncoding::Rotary,
+        segments: 0,
+        embedding_norm: false,
+        final_norm: true,
+        head: OutputHead::Logits { tied },
+    };
+    Model {
+        name: "frozen".to_owned(),
+        source: String::new(),
+        sequence: T,
+        layers: transformer.expand_layers(),
+    }
+}
+
+fn patterns(all: &[&str]) -> Vec<OperatorPattern> {
+    all.iter().map(|one| one.parse().unwrap()).collect()
+}
+
+fn lora(targets: &[&str]) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.lora, plan.lora_targets) = (Some(R as u32), patterns(targets));
+    plan
+}
+
+fn pattern(plan: &ParallelismPlan) -> TrainingPattern {
+    let (model, plan) = (model(false, None), plan.clone());
+    TrainingPattern { model, plan }
+}
+
+fn summary(plan: &ParallelismPlan) -> PlanSummary {
+    pattern(plan).summarize_plan().unwrap()
+}
+
+fn rank(plan: &ParallelismPlan) -> Vec<EmittedNode> {
+    every_rank(WorkloadPattern::Training(Box::new(pattern(plan)))).swap_remove(0)
+}
+
+/// Names, FLOPs and bytes of the kernels of layer 1 whose names contain `operator`.
+fn kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u64)> {
+    let prefix = "mb0/layer1/";
+    let own = nodes.iter().filter(|node| node.name.starts_with(prefix));
+    let own = own.filter(|node| node.name.contains(operator));
+    own.filter_map(|node| {
+        let (flops, bytes, _) = node.kernel?;
+        Some((&node.name[prefix.len()..], flops, bytes))
+    })
+    .collect()
+}
+
+/// Weights of adapters: the products of a block have 16 x 48, 16 x 16, 16 x 48 and 24 x 16 weights.
+const ADAPTERS: u64 = LAYERS * R * ((H + 3 * H) + (H + H) + (H + 2 * F) + (F + H));
+
+#[test]
+fn an_adapter_adds_two_products_and_their_gradients() {
+    let nodes = rank(&lora(&["attention.out"]));
+    // 8 rows of 16 columns, in numbers of 2 B.
+    let (x, small) = (T * H, T * R);
+    let (whole, thin) = (2 * T * H * H, 2 * T * H * R);
+    let product = |flops, numbers| (flops, 2 * numbers);
+    let expected = [
+        ("fwd/attention.out", product(whole, x + H * H + x)),
+        ("fwd/attention.out.lora.a", product(thin, x + H * R + small)),
+        ("fwd/attention.out.lora.b", product(thin, small + R * H + x)),
+        ("fwd/attention.out.lora.sum", (0, 2 * 3 * x)),
+        ("bwd/attention.out.dgrad", product(whole, x + H * H + x)),
+        (
+            "bwd/attention.out.lora.b.dgrad",
+            product(thin, x + R * H + small),
+        ),
+        (
+            "bwd/attention.out.lora.a.dgrad",
+            product(thin, small + H * R + x),
+        ),
+        ("bwd/attention.out.lora.sum", (0, 2 * 3 * x)),
+        (
+            "bwd/attention.out.lora.b.wgrad",
+            product(thin, small + x + R * H),
+        ),
+        (
+            "bwd/attention.out.lora.a.wgrad",
+            product(thin, x + small + H * R),
+        ),
+    ];
+    let found = kernels(&nodes, "attention.out");
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(|(name, (flops, bytes))| (name, flops, bytes))
+        .collect();
+    assert_eq!(found, expected);
+    // Other products have no gradients of weights, and the table has no gradient.
+    let others = nodes.iter().filter(|node| {
+        node.name.ends_with(".wgrad") && !node.name.contains(".lora.")
+            || node.name.contains("/bwd/tokens")
+    });
+    assert_eq!(others.count(), 0);
+    // Gradients reach the first block.
+    assert!(nodes.iter().any(|node| node.name == "mb0/layer0/bwd/norm1"));
+    // PEFT and Megatron-Bridge scale the result, and its gradient, in separate kernels.
+    let mut plan = lora(&["attention.out"]);
+    for (elementwise, scales) in [
+        (ElementwiseKernels::Fused, 0),
+        (ElementwiseKernels::Compiled, 0),
+        (ElementwiseKernels::Eager, 2),
+        (ElementwiseKernels::Megatron, 2),
+    ] {
+        plan.elementwise = elementwise;
+        let nodes = rank(&plan);
+        let all = kernels(&nodes, "attention.out.lora.scale");
+        assert_eq!(all.len(), scales, "{elementwise}");
+        assert!(
+            all.iter()
+                .all(|(_, flops, bytes)| (*flops, *bytes) == (0, 2 * 2 * x))
+        );
+    }
+}
+
+/// Frozen weights keep 2 B; adapters keep 16 B, as other weights do, and only gradients of adapters are reduced.
+#[test]
+fn frozen_weights_have_no_state() {
+    let base = model(false, None).parameter_count();
+    let mut plan = lora(&[]);
+    (plan.data, plan.batch) = (2, 2);
+    for (zero, [weights, gradients, state]) in [
+        (ZeroStage::None, [base + ADAPTERS, ADAPTERS, ADAPTERS]),
+        (
+            ZeroStage::Optimizer,
+            [base + ADAPTERS, ADAPTERS, ADAPTERS / 2],
+        ),
+        (
+            ZeroStage::Gradients,
+            [base + ADAPTERS, ADAPTERS / 2, ADAPTERS / 2],
+        ),
+        (
+            ZeroStage::Parameters,
+            [base / 2 + ADAPTERS / 2, ADAPTERS / 2, ADAPTERS / 2],
+        ),
+    ] {
+        plan.zero = zero;
+        let summary = summary(&plan);
+        assert_eq!(summary.parameters, base);
+        assert_eq!(summary.trained_parameters, ADAPTERS);
+        let stage = &summary.stages[0];
+        assert_eq!(
+            (stage.parameters, stage.trained_parameters),
+            (base + ADAPTERS, ADAPTERS)
+        );
+        let of = |class| stage.memory[class as usize];
+        assert_eq!(of(TensorClass::Weights), 2 * weights, "{zero}");
+        assert_eq!(of(TensorClass::Gradients), 2 * gradients, "{zero}");
+        assert_eq!(of(TensorClass::Optimizer), 12 * state, "{zero}");
+        let reduced = stage.communication.iter();
+        let reduced =
+            reduced.filter(|one| ["all-reduce", "reduce-scatter"].contains(&&one.kind[..]));
+        assert_eq!(
+            reduced.map(|one| one.bytes).sum::<u128>(),
+            u128::from(2 * ADAPTERS)
+        );
+        let nodes = rank(&plan);
+        let step = nodes.iter().find(|node| node.name == "optimizer").unwrap();
+        // Adam reads gradients and writes weights of 2 B, and reads and writes 12 B.
+        let stepped = if zero == ZeroStage::None {
+            ADAPTERS
+        } else {
+            ADAPTERS / 2
+        };
+        assert_eq!(step.kernel.unwrap().1, 28 * stepped, "{zero}");
+    }
+}
+
+/// A step multiplies with frozen weights twice per token, and with adapters three times.
+#[test]
+fn model_flops_count_no_gradients_of_frozen_weights() {
+    let all = summary(&ParallelismPlan::new());
+    let own = summary(&lora(&[]));
+    // Gradients of weights of all products of blocks, and of the logits.
+    let products = LAYERS * (H * 3 * H + H * H + 3 * H * F) + H * WORDS;
+    let expected = all.model_flops - u128::from(2 * T * products) + u128::from(6 * T * ADAPTERS);
+    assert_eq!(own.model_flops, expected);
+    // Flash attention executes more than is counted: it computes scores again.
+    assert_eq!(own.flops - own.model_flops, all.flops - all.model_flops);
+}
+
+/// A frozen product keeps nothing, and an adapter keeps its input and the result of its first product.
+#[test]
+fn activations_are_kept_for_adapters() {
+    let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
+    let all = kept(&ParallelismPlan::new());
+    // Inputs of the products, of the logits, and nothing else.
+    let inputs = 2 * T * (LAYERS * (H + H + H + F) + H);
+    let one = kept(&lora(&["mlp.down"]));
+    assert_eq!(one, all - inputs + 2 * T * LAYERS * (F + R));
+    let every = kept(&lora(&[]));
+    assert_eq!(every, all - 2 * T * H + 2 * T * LAYERS * 4 * R);
+    // A frozen embedding, head and norms keep as much as before, except the input of the logits.
+    let mut plan = ParallelismPlan::new();
+    plan.frozen = patterns(&["tokens", "logits", "norm*"]);
+    assert_eq!(kept(&plan), all - 2 * T * H);
+    // Memory is released.
+    let used: Vec<i128> = (3..TensorClass::COUNT)
+        .map(|class| {
+            let nodes = rank(&lora(&[]));
+            let changes = nodes.iter().map(|node| {
+                i128::from(node.memory.allocates[class]) - i128::from(node.memory.frees[class])
+            });
+            changes.sum()
+        })
+        .collect();
+    assert!(used.iter().all(|bytes| *bytes == 0), "{used:?}");
+}
+
+/// A product that is split by outputs has whole first matrices, and a product that is split by inputs has whole second
+/// matrices; the gradients of whole matrices are sums over the group.
+#[test]
+fn tensor_groups_share_adapters_like_their_products() {
+    for sequence_parallel in [false, true] {
+        let mut plan = lora(&["attention.*"]);
+        (plan.tensor, plan.sequence_parallel) = (2, sequence_parallel);
+        let summary = summary(&plan);
+        let whole = LAYERS * (H * R + R * H);
+        let shared = LAYERS * (R * 3 * H + H * R) / 2;
+        assert_eq!(summary.stages[0].trained_parameters, whole + shared);
+        let nodes = rank(&plan);
+        let sums: Vec<_> = nodes
+            .iter()
+            .filter(|node| node.name == "norms/all-reduce")
+            .collect();
+        assert_eq!(sums.len(), 1);
+        assert!(
+            sums[0].op.contains(&format!("bytes: {},", 2 * whole)),
+            "{}",
+            sums[0].op
+        );
+        // Only adapters need the gathered input again.
+        let again = nodes.iter().filter(|node| {
+            node.name.starts_with("mb0/layer1/bwd/") && node.name.ends_with("all-gather")
+        });
+        let again: Vec<&str> = again.map(|node| &node.name[..]).collect();
+        let expected: &[&str] = match sequence_parallel {
+            true => &[
+                "mb0/layer1/bwd/mlp.down.all-gather",
+                "mb0/layer1/bwd/attention.out.all-gather",
+                "mb0/layer1/bwd/attention.qkv.all-gather",
+            ],
+            false => &[],
+        };
+        assert_eq!(again, expected);
+        assert_eq!(
+            data(&nodes, "mb0/layer1/bwd/attention.qkv.lora.a.wgrad"),
+            ["mb0/layer1/bwd/attention.qkv.lora.b.wgrad"]
+        );
+    }
+}
+
+/// Each expert has its own adapter.
+#[test]
+fn experts_have_adapters() {
+    let routing = ExpertRouting {
+        experts: 4,
+        chosen: 2,
+    };
+    let mut plan = lora(&["experts.*"]);
+    (plan.data, plan.batch, plan.expert) = (2, 2, 2);
+    let model = model(false, Some(routing));
+    let pattern = TrainingPattern { model, plan };
+    let stage = pattern
+        .clone()
+        .summarize_plan()
+        .unwrap()
+        .stages
+        .swap_remove(0);
+    // Two of four experts on each rank, with 16 x 48 and 24 x 16 weights.
+    let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
+    assert_eq!(stage.trained_parameters, own);
+    let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
+    let first = kernels(&nodes, "fwd/experts.up.lora.a");
+    // 8 tokens of 2 copies, and two matrices.
+    assert_eq!(
+        first,
+        [(
+            "fwd/experts.up.lora.a",
+            2 * 2 * T * H * R,
+            2 * (2 * T * H + 2 * H * R + 2 * T * R)
+        )]
+    );
+    // No other rank has the same experts, and no other weights are trained.
+    assert!(nodes.iter().all(|node| !node.name.contains("/gradients/")));
+}
+
+#[test]
+fn a_step_of_adapters_is_pipelined_and_split() {
+    let mut plan = lora(&[]);
+    (plan.pipeline, plan.batch, plan.split_backward) = (2, 4, true);
+    let nodes = rank(&plan);
+    let late = nodes
+        .iter()
+        .filter(|node| node.name.ends_with("lora.a.wgrad"));
+    // One layer with four products, and four micro-batches.
+    assert_eq!(late.count(), 16);
+}
+
+#[test]
+fn settings_that_freeze_nothing_or_everything_are_refused() {
+    let refused = |tied: bool, change: fn(&mut ParallelismPlan), why: &str| {
+        let mut plan = ParallelismPlan::new();
+        change(&mut plan);
+        let model = model(tied, None);
+        let pattern = TrainingPattern { model, plan };
+        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
+        assert!(found.contains(why), "{found}");
+    };
+    refused(
+        false,
+        |plan| plan.lora = Some(0),
+        "`lora` is 0; expected 1 or more",
+    );
+    refused(
+        false,
+        |plan| *plan = lora(&["mlp.middle"]),
+        "`lora_targets` is mlp.middle; expected operators of frozen: attention.out, attention.qkv, logits, mlp.down, mlp.up",
+    );
+    refused(
+        false,
+        |plan| *plan = lora(&["norm1"]),
+        "`lora_targets` is norm1; expected operators of frozen: attention.out",
+    );
+    refused(
+        false,
+        |plan| plan.lora_targets = patterns(&["mlp.up"]),
+        "`lora_targets` is mlp.up; expected nothing without lora",
+    );
+    refused(
+        false,
+        |plan| (*plan, plan.frozen) = (lora(&[]), patterns(&["tokens"])),
+        "`frozen` is tokens; expected nothing beside lora",
+    );
+    refused(
+        false,
+        |plan| plan.frozen = patterns(&["*"]),
+        "expected some trained weights",
+    );
+    refused(
+        true,
+        |plan| plan.frozen = patterns(&["tokens"]),
+        "`frozen` is tokens; expected both or none of tokens and logits",
+    );
+    refused(
+        false,
+        |plan| {
+            *plan = lora(&[]);
+            plan.schedule = PipelineSchedule::Inference;
+        },
+        "expected no adapters and no frozen weights with schedule = inference",
+    );
+    refused(
+        false,
+        |plan| {
+            *plan = lora(&[]);
+            plan.recompute = RecomputePolicy::Operators;
+        },
+        "expected recompute = none, selective or full beside it",
+    );
+}

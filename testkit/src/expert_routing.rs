@@ -1,0 +1,245 @@
+//! Tokens that choose experts on other ranks, one by one: the copies that each rank sends to each rank.
+//!
+//! Experts are placed on ranks in order, the same number on each. Simplicity comes before speed: a routing is a list of
+//! the experts of every token, and every count is a walk over this list.
+
+/// Number of copies by source and destination rank.
+pub type Copies = Vec<Vec<u64>>;
+
+/// The chosen experts of every token on every rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routing {
+    pub ranks: usize,
+    pub experts: usize,
+    /// By rank and token: the experts of the token, each once.
+    pub tokens: Vec<Vec<Vec<usize>>>,
+}
+
+/// Result of slots with a limited number of tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitedCopies {
+    /// Slots by source and destination rank, used or free.
+    pub slots: Copies,
+    pub kept: u64,
+    pub dropped: u64,
+    pub free: u64,
+}
+
+/// Copies of an exchange in two levels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TwoLevelCopies {
+    /// Copies between ranks of the same index within their nodes.
+    pub across: Copies,
+    /// Copies within a node.
+    pub within: Copies,
+}
+
+impl Routing {
+    /// Each rank's tokens choose every set of `chosen` experts, `times` times.
+    pub fn of_every_choice(ranks: usize, experts: usize, chosen: usize, times: usize) -> Self {
+        let mut choices = Vec::new();
+        for set in 0..1_u64 << experts {
+            if set.count_ones() as usize == chosen {
+                let own: Vec<usize> = (0..experts).filter(|one| set >> one & 1 == 1).collect();
+                choices.extend(std::iter::repeat_n(own, times));
+            }
+        }
+        Self {
+            ranks,
+            experts,
+            tokens: vec![choices; ranks],
+        }
+    }
+
+    /// Each of `tokens` tokens per rank draws `chosen` different experts, in proportion to `weights`.
+    pub fn drawn(ranks: usize, tokens: usize, weights: &[u32], chosen: usize, seed: u64) -> Self {
+        let mut state = seed.wrapping_mul(2).wrapping_add(1);
+        let mut draw = |below: u64| {
+            // A linear congruential generator (Knuth's MMIX constants); its low bits are weak.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let mut token = || {
+            let mut own: Vec<usize> = Vec::new();
+            while own.len() < chosen {
+                let open = |one: &usize| !own.contains(one);
+                let all: u64 = (0..weights.len())
+                    .filter(open)
+                    .map(|one| u64::from(weights[one]))
+                    .sum();
+                let mut at = draw(all);
+                let mut candidates = (0..weights.len()).filter(open);
+                let drawn = candidates.find(|one| {
+                    let weight = u64::from(weights[*one]);
+                    let found = at < weight;
+                    at = at.saturating_sub(weight);
+                    found
+                });
+                own.extend(drawn);
+            }
+            own
+        };
+        let of_rank = |_| (0..tokens).map(|_| token()).collect();
+        Self {
+            ranks,
+            experts: weights.len(),
+            tokens: (0..ranks).map(of_rank).collect(),
+        }
+    }
+
+    fn rank_of(&self, expert: usize) -> usize {
+        expert / (self.experts / self.ranks)
+    }
+
+    fn count(&self, mut copy: impl FnMut(&mut Copies, usize, &[usize])) -> Copies {
+        let mut copies = vec![vec![0; self.ranks]; self.ranks];
+        for (rank, tokens) in self.tokens.iter().enumerate() {
+            for token in tokens {
+                copy(&mut copies, rank, token);
+            }
+        }
+        copies
+    }
+
+    /// Number of tokens of each expert.
+    pub fn tokens_of_experts(&self) -> Vec<u32> {
+        let mut counts = vec![0; self.experts];
+        for expert in self.tokens.iter().flatten().flatten() {
+            counts[*expert] += 1;
+        }
+        counts
+    }
+
+    /// One copy for each expert of a token.
+    pub fn copies_for_experts(&self) -> Copies {
+        self.count(|copies, from, token| {
+            for expert in token {
+                copies[from][self.rank_of(*expert)] += 1;
+            }
+        })
+    }
+
+    /// One copy for each rank that has an expert of a token.
+    pub fn copies_for_ranks(&self) -> Copies {
+        self.count(|copies, from, token| {
+            for (to, copies) in copies[from].iter_mut().enumerate() {
+                *copies += u64::from(token.iter().any(|expert| self.rank_of(*expert) == to));
+            }
+        })
+    }
+
+    /// Every token goes to every rank.
+    pub fn copies_for_all(&self) -> Copies {
+        self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
+    }
+
+    /// One copy for each node of `size` ranks that has an expert of a token, to the rank with the sender's index in that
+    /// node; from there one copy for each rank that has an expert of the token.
+    pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
+        let mut within = vec![vec![0; self.ranks]; self.ranks];
+        let across = self.count(|copies, from, token| {
+            for node in 0..self.ranks / size {
+                let gate = node * size + from % size;
+                let mut is_needed = false;
+                for (to, copies) in within[gate].iter_mut().enumerate() {
+                    let is_local = to / size == node;
+                    if is_local && token.iter().any(|expert| self.rank_of(*expert) == to) {
+                        is_needed = true;
+                        *copies += 1;
+                    }
+                }
+                copies[from][gate] += u64::from(is_needed);
+            }
+        });
+        TwoLevelCopies { across, within }
+    }
+
+    /// Each rank has `slots` slots for each expert. Slots take tokens in order; further tokens are dropped. All slots
+    /// are sent.
+    pub fn copies_in_slots(&self, slots: u64) -> LimitedCopies {
+        let [mut kept, mut dropped, mut free] = [0; 3];
+        let mut sent = vec![vec![0; self.ranks]; self.ranks];
+        for (from, tokens) in self.tokens.iter().enumerate() {
+            let mut used = vec![0; self.experts];
+            for expert in tokens.iter().flatten() {
+                match used[*expert] < slots {
+                    true => {
+                        used[*expert] += 1;
+                        kept += 1;
+                    }
+                    false => dropped += 1,
+                }
+            }
+            for (expert, used) in used.into_iter().enumerate() {
+                free += slots - used;
+                sent[from][self.rank_of(expert)] += slots;
+            }
+        }
+        LimitedCopies {
+            slots: sent,
+            kept,
+            dropped,
+            free,
+        }
+    }
+}
+
+/// Copies that the rank with the most copies receives.
+pub fn most_received(copies: &Copies) -> u64 {
+    let received = (0..copies.len()).map(|to| copies.iter().map(|from| from[to]).sum());
+    received.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two tokens on each of two ranks with two experts each: experts 0 and 3, and 2 and 3.
+    #[test]
+    fn copies_are_counted_by_hand() {
+        let own = vec![vec![0, 3], vec![2, 3]];
+        let routing = Routing {
+            ranks: 2,
+            experts: 4,
+            tokens: vec![own.clone(), own],
+        };
+        assert_eq!(routing.tokens_of_experts(), [2, 0, 2, 4]);
+        assert_eq!(routing.copies_for_experts(), [[1, 3], [1, 3]]);
+        assert_eq!(routing.copies_for_ranks(), [[1, 2], [1, 2]]);
+        assert_eq!(routing.copies_for_all(), [[2, 2], [2, 2]]);
+        assert_eq!(most_received(&routing.copies_for_experts()), 6);
+        // On nodes of one rank, the first level is an exchange between ranks, and the second stays on a rank.
+        let two = routing.copies_over_nodes(1);
+        assert_eq!(two.across, routing.copies_for_ranks());
+        assert_eq!(two.within, [[2, 0], [0, 4]]);
+        // On one node, a rank keeps its tokens at first, and sends them to the ranks of their experts.
+        let two = routing.copies_over_nodes(2);
+        assert_eq!(two.across, [[2, 0], [0, 2]]);
+        assert_eq!(two.within, routing.copies_for_ranks());
+        // With one slot per expert, each rank drops one of two tokens of expert 3, and the slot of expert 1 is free.
+        let limited = routing.copies_in_slots(1);
+        assert_eq!(limited.slots, [[2, 2], [2, 2]]);
+        assert_eq!((limited.kept, limited.dropped, limited.free), (6, 2, 2));
+    }
+
+    #[test]
+    fn tokens_have_different_experts() {
+        for routing in [
+            Routing::of_every_choice(2, 6, 3, 2),
+            Routing::drawn(2, 40, &[9, 1, 1, 4, 1, 2], 3, 5),
+        ] {
+            assert_eq!(routing.tokens[0].len(), 40);
+            for token in routing.tokens.iter().flatten() {
+                let mut own = token.clone();
+                own.sort_unstable();
+                own.dedup();
+                assert_eq!(own.len(), 3);
+                assert!(own.iter().all(|expert| *expert < 6));
+            }
+        }
+        let counts = Routing::drawn(1, 400, &[100, 1, 1, 1], 1, 1).tokens_of_experts();
+        assert!(counts[0] > 350, "{counts:?}");
+    }
+}

@@ -1,0 +1,227 @@
+//! Tests of conservation laws for models with experts under plans with every axis: tensor, expert, expert-tensor,
+//! context, pipeline and data, and sharded state.
+
+use super::super::{Sums, experts};
+use super::{flops_once, is_even, is_sound, job, list};
+use crate::corpus::{is_whole, one_of_each};
+use chakram::generate::{
+    ContextExchange, ParallelismPlan, PipelineSchedule, RecomputePolicy, ZeroStage,
+};
+use chakram::machine::Machine;
+use chakram::model::{LayerOperator, Model, OperatorKind, TensorSplit};
+use chakram::trace::TensorClass;
+use std::collections::BTreeMap;
+
+/// Tokens of a sequence, columns of a token, experts, and experts of a token.
+const T: u64 = 8;
+const H: u64 = 128;
+const E: u64 = 8;
+const K: u64 = 2;
+
+fn plans() -> Vec<ParallelismPlan> {
+    let mut plans = Vec::new();
+    let pipelines = [
+        (1, PipelineSchedule::OneForwardOneBackward),
+        (2, PipelineSchedule::OneForwardOneBackward),
+        (2, PipelineSchedule::DualPipe),
+    ];
+    for (tensor, expert_tensor) in [(1, 1), (2, 1), (2, 2), (4, 2)] {
+        for (context, exchange) in [
+            (1, ContextExchange::AllGather),
+            (2, ContextExchange::AllGather),
+            (2, ContextExchange::AllToAll),
+            (2, ContextExchange::Ring),
+        ] {
+            for (pipeline, schedule) in &pipelines {
+                for data in [1, 2] {
+                    for expert in [1, 2, 4] {
+                        for (zero, _) in ZeroStage::ALL {
+                            let mut plan = ParallelismPlan::new();
+                            (plan.tensor, plan.expert_tensor) = (tensor, Some(expert_tensor));
+                            plan.sequence_parallel = tensor > 1;
+                            (plan.context, plan.context_exchange) = (context, exchange);
+                            (plan.pipeline, plan.schedule) = (*pipeline, schedule.clone());
+                            (plan.data, plan.batch) = (data, 4 * u64::from(data));
+                            (plan.expert, plan.zero) = (expert, *zero);
+                            plan.bucket = 3000;
+                            if expert == 4 {
+                                plan.recompute = RecomputePolicy::Full;
+                            }
+                            plans.push(plan);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    plans
+}
+
+/// Returns the FLOPs of all ranks: with sequence parallelism, every operator is computed once.
+fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
+    let mut sum = 0;
+    for layer in &model.layers {
+        for operator in &layer.operators {
+            sum += flops_once(plan, layer.role, operator, false);
+        }
+    }
+    sum
+}
+
+fn is_of_experts(operator: &LayerOperator) -> bool {
+    matches!(operator.work, OperatorKind::ExpertLinear { .. })
+}
+
+/// Weights of an operator.
+#[derive(Clone, Copy)]
+struct Shares {
+    weights: u64,
+    /// Ranks with the same shard that sum its gradients, and share its state with ZeRO.
+    replicas: u64,
+    /// Members of a tensor group that each have the whole operator: norms and routers.
+    members: u64,
+}
+
+/// Returns the weights of all operators.
+fn weights(model: &Model, plan: &ParallelismPlan) -> Vec<Shares> {
+    let ends = match plan.schedule {
+        PipelineSchedule::DualPipe => 2,
+        _ => 1,
+    };
+    let [tensor, expert_tensor, expert] =
+        [plan.tensor, plan.expert_tensor.unwrap(), plan.expert].map(u64::from);
+    let replicas = u64::from(plan.data * plan.context) * ends;
+    let operators = model.layers.iter().flat_map(|layer| &layer.operators);
+    let of = |operator: &LayerOperator| {
+        let is_cut = matches!(
+            operator.cut,
+            TensorSplit::ColumnParallel | TensorSplit::RowParallel
+        );
+        let (replicas, members) = match (is_of_experts(operator), is_cut) {
+            (true, _) => (replicas * tensor / (expert * expert_tensor), 1),
+            (false, true) => (replicas, 1),
+            (false, false) => (replicas, tensor),
+        };
+        Shares {
+            weights: operator.work.parameter_count(),
+            replicas,
+            members,
+        }
+    };
+    operators.map(of).collect()
+}
+
+/// Returns the sums of all ranks after checks of FLOPs, exchanged bytes and state.
+fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String> {
+    let job = job(model, plan)?;
+    let about = format!("{plan:?}");
+    let ranks: Vec<Sums> = (0..job.rank_count())
+        .map(|rank| Sums::of(&job, rank))
+        .collect();
+    let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
+    assert_eq!(all, flops(model, plan), "{about}");
+
+    // Every token is sent to K experts and back, forward and backward, and twice forward with recomputation.
+    let of_experts = |sums: &Sums| -> u64 {
+        let exchanges = sums.collectives.iter();
+        let exchanges = exchanges.filter(|(name, ..)| {
+            name.contains("experts.dispatch.all") || name.contains("experts.combine.all")
+        });
+        exchanges.map(|(.., bytes)| bytes).sum()
+    };
+    let times = match (plan.expert, plan.recompute) {
+        (1, _) => 0,
+        (_, RecomputePolicy::Full) => 6,
+        _ => 4,
+    };
+    let blocks = 4;
+    assert_eq!(
+        ranks.iter().map(of_experts).sum::<u64>(),
+        plan.batch * T * K * H * 2 * blocks * times,
+        "{about}"
+    );
+
+    // Weights of 2 B, and Adam's 12 B, whole or in one part on each rank with the same weights. The smallest part
+    // of a rank's weights is rounded up.
+    let [parts, states]: [u64; 2] = [ZeroStage::Parameters, ZeroStage::Optimizer].map(|from| {
+        let each = weights(model, plan).into_iter();
+        let each = each.map(|of| {
+            let copies = if plan.zero >= from { 1 } else { of.replicas };
+            of.weights * of.members * copies
+        });
+        each.sum()
+    });
+    let rounding = 24 * u64::from(job.rank_count());
+    for (class, expected) in [
+        (TensorClass::Weights, 2 * parts),
+        (TensorClass::Optimizer, 12 * states),
+    ] {
+        let found: u64 = ranks.iter().map(|sums| sums.used[class as usize]).sum();
+        let more = found.checked_sub(expected);
+        assert!(
+            more.is_some_and(|more| more <= rounding),
+            "{about}: {found} B, expected {expected} B of {class:?}"
+        );
+    }
+
+    // Gradients of 2 B of every weight are summed once over the ranks that have the weight, or after each of four
+    // micro-batches.
+    let reduced = |sums: &Sums| -> u64 {
+        let own = sums.collectives.iter();
+        let own = own.filter(|(name, ..)| name.contains("/gradients/"));
+        own.map(|(.., bytes)| bytes).sum()
+    };
+    let passes = match plan.zero {
+        ZeroStage::Gradients | ZeroStage::Parameters => 4,
+        _ => 1,
+    };
+    let each = weights(model, plan).into_iter();
+    let each = each.filter(|of| of.replicas > 1);
+    let expected: u64 = each.map(|of| of.weights * of.members * of.replicas).sum();
+    // With DualPipe, each of two copies passes half of the micro-batches.
+    let passes = match plan.schedule {
+        PipelineSchedule::DualPipe => passes / 2 + passes % 2,
+        _ => passes,
+    };
+    assert_eq!(
+        ranks.iter().map(reduced).sum::<u64>(),
+        2 * expected * passes,
+        "{about}"
+    );
+    is_even(&ranks, &about);
+    Ok(ranks)
+}
+
+#[test]
+fn experts_are_conserved_under_plans_with_every_axis() {
+    let model = experts(T, E, K);
+    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let mut refused: BTreeMap<String, usize> = BTreeMap::new();
+    let mut done = 0;
+    // By default one in 19 plans, in which every axis takes each of its values, and of these one in ten is replayed.
+    for plan in one_of_each(19, plans()) {
+        match conserved(&model, &plan) {
+            Ok(_) => {
+                done += 1;
+                if done % 10 == 0 && plan.rank_count() <= 16 {
+                    is_sound(&job(&model, &plan).unwrap(), &machine, &format!("{plan:?}"));
+                }
+            }
+            Err(why) => *refused.entry(why).or_default() += 1,
+        }
+    }
+    let expected = if is_whole() { DONE } else { DONE / 22 };
+    assert!(done >= expected, "{done} done\n{}", list(&refused));
+    let known = [
+        "`context` is 2; expected a number that times tensor",
+        "`expert` is",
+        "`expert_tensor` is",
+        "`zero` is",
+    ];
+    for why in refused.keys() {
+        assert!(known.iter().any(|known| why.starts_with(known)), "{why}");
+    }
+}
+
+/// Number of accepted plans.
+const DONE: usize = 688;

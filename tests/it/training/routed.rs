@@ -1,0 +1,209 @@
+//! Compares the bytes of exchanges of tokens with a routing of single tokens.
+
+use super::{Sums, experts, job};
+use chakram::generate::{
+    CapacityFactor, ContextExchange, ExpertExchangeForm, ParallelismPlan, RoutingBalance,
+};
+use chakram::trace::{CollectiveKind, Dtype};
+use testkit::expert_routing::{Copies, Routing, most_received};
+
+/// Columns of a token. A number takes 2 B.
+const H: u64 = 128;
+/// Experts, and experts of a token: 28 choices.
+const E: usize = 8;
+const K: usize = 2;
+
+/// Degrees of a plan, and the resulting number of ranks that share the tokens of one sequence.
+#[derive(Clone, Copy, Debug)]
+struct Degrees {
+    data: u32,
+    tensor: u32,
+    context: u32,
+    expert: u32,
+    expert_tensor: u32,
+}
+
+const DEGREES: [Degrees; 6] = [
+    degrees(2, 1, 1, 2, 1),
+    degrees(4, 1, 1, 4, 1),
+    degrees(4, 1, 1, 2, 1),
+    degrees(2, 2, 1, 4, 1),
+    degrees(1, 2, 2, 2, 2),
+    degrees(2, 2, 2, 8, 1),
+];
+
+const fn degrees(data: u32, tensor: u32, context: u32, expert: u32, expert_tensor: u32) -> Degrees {
+    Degrees {
+        data,
+        tensor,
+        context,
+        expert,
+        expert_tensor,
+    }
+}
+
+/// Returns a plan whose ranks have `tokens` tokens each, and the exchanges of one layer on rank 0 as (name, kind,
+/// bytes).
+fn exchanges(
+    of: Degrees,
+    tokens: usize,
+    change: impl Fn(&mut ParallelismPlan),
+) -> Vec<(String, CollectiveKind, u64)> {
+    let shards = u64::from(of.tensor * of.context);
+    let model = experts(tokens as u64 * shards, E as u64, K as u64);
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.tensor, plan.context) = (of.data, of.tensor, of.context);
+    (plan.expert, plan.expert_tensor) = (of.expert, Some(of.expert_tensor));
+    plan.sequence_parallel = of.tensor > 1;
+    if of.context > 1 {
+        plan.context_exchange = ContextExchange::AllToAll;
+    }
+    plan.batch = of.data.into();
+    change(&mut plan);
+    let job = job(&model, &plan).unwrap();
+    let ranks = (0..job.rank_count()).map(|rank| {
+        let all = Sums::of(&job, rank).collectives.into_iter();
+        let own = all.filter(|(name, ..)| name.contains("/layer1/") && name.contains("experts."));
+        // Sums and gathers among the members of a tensor group belong to products.
+        own.filter(|(name, ..)| name.contains("dispatch.") || name.contains("combine."))
+            .collect()
+    });
+    let mut ranks: Vec<Vec<_>> = ranks.collect();
+    ranks.dedup();
+    assert_eq!(ranks.len(), 1, "all ranks exchange the same bytes");
+    ranks.remove(0)
+}
+
+/// Asserts that four all-to-alls send what `copies` say, with `sizes` bytes of a copy to and from the experts.
+fn assert_all_to_alls(
+    found: &[(String, CollectiveKind, u64)],
+    copies: &Copies,
+    sizes: [u64; 2],
+    about: &str,
+) {
+    let names: Vec<&str> = found.iter().map(|(name, ..)| &name[..]).collect();
+    assert_eq!(
+        names,
+        [
+            "mb0/layer1/fwd/experts.dispatch.all-to-all",
+            "mb0/layer1/fwd/experts.combine.all-to-all",
+            "mb0/layer1/bwd/experts.combine.all-to-all",
+            "mb0/layer1/bwd/experts.dispatch.all-to-all",
+        ],
+        "{about}"
+    );
+    let ranks = copies.len() as u64;
+    for ((_, kind, bytes), size) in found.iter().zip([sizes[0], sizes[1], sizes[0], sizes[1]]) {
+        assert_eq!(*kind, CollectiveKind::AllToAll);
+        // The buffer of an all-to-all has an equal part for each member.
+        for one in copies.iter().flatten() {
+            assert_eq!(*bytes, ranks * one * size, "{about}: {copies:?}");
+        }
+    }
+}
+
+/// If all choices of experts are equally frequent, every rank sends each rank the same number of copies.
+#[test]
+fn balanced_exchanges_have_the_bytes_of_single_tokens() {
+    for of in DEGREES {
+        let routing = Routing::of_every_choice(of.expert as usize, E, K, 1);
+        let tokens = routing.tokens[0].len();
+        let about = format!("{of:?}");
+        let found = exchanges(of, tokens, |_| ());
+        assert_all_to_alls(
+            &found,
+            &routing.copies_for_experts(),
+            [2 * H, 2 * H],
+            &about,
+        );
+        // Numbers of 1 B have a scale of 4 B for 128 numbers.
+        let found = exchanges(of, tokens, |plan| {
+            plan.expert_exchange_dtype = Some(Dtype::Fp8);
+        });
+        let to_experts = H + 4 * H / 128;
+        let sizes = [to_experts, 2 * H];
+        assert_all_to_alls(&found, &routing.copies_for_experts(), sizes, &about);
+        if of.expert_tensor < of.tensor {
+            continue;
+        }
+        let found = exchanges(of, tokens, |plan| {
+            plan.expert_exchange = ExpertExchangeForm::Ranks;
+        });
+        assert_all_to_alls(&found, &routing.copies_for_ranks(), [2 * H, 2 * H], &about);
+        let found = exchanges(of, tokens, |plan| {
+            plan.expert_exchange = ExpertExchangeForm::AllGather;
+        });
+        let copies = routing.copies_for_all();
+        let [gather, scatter] = [CollectiveKind::AllGather, CollectiveKind::ReduceScatter];
+        let sent: u64 = copies[0].iter().sum();
+        // The bytes of an all-gather are one member's part, the bytes of a reduce-scatter all parts.
+        let found: Vec<_> = found
+            .iter()
+            .map(|(_, kind, bytes)| (*kind, *bytes))
+            .collect();
+        let [one, all] = [2 * H * copies[0][0], 2 * H * sent];
+        let expected = [(gather, one), (scatter, all), (gather, one), (scatter, all)];
+        assert_eq!(found, expected, "{about}");
+    }
+}
+
+/// With measured or skewed numbers of tokens, every rank has the copies of the fullest rank.
+#[test]
+fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
+    for (of, seed) in DEGREES.into_iter().zip(1..) {
+        let weights = [9, 1, 4, 2, 1, 1, 3, 2];
+        let routing = Routing::drawn(of.expert as usize, 56, &weights, K, seed);
+        // Other groups of ranks have tokens with the same experts.
+        let found = exchanges(of, 56, |plan| {
+            plan.expert_counts = routing.tokens_of_experts();
+        });
+        let fullest = most_received(&routing.copies_for_experts());
+        assert!(fullest > 56 * K as u64, "{of:?}: {fullest}");
+        for (name, _, bytes) in &found {
+            assert_eq!(*bytes, 2 * H * fullest, "{of:?}: {name}");
+        }
+        if of.expert_tensor < of.tensor {
+            continue;
+        }
+        // A rank with several experts of a token receives the token once. The plan assumes that this is as frequent as
+        // with balanced experts, which is an approximation.
+        let found = exchanges(of, 56, |plan| {
+            plan.expert_counts = routing.tokens_of_experts();
+            plan.expert_exchange = ExpertExchangeForm::Ranks;
+        });
+        let fullest = most_received(&routing.copies_for_ranks());
+        let ratio = found[0].2 as f64 / (2 * H * fullest) as f64;
+        assert!((0.85..1.2).contains(&ratio), "{of:?}: {ratio}");
+    }
+    // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two experts, these
+    // experts receive nearly all tokens.
+    let steep = "skewed:8".parse::<RoutingBalance>().unwrap();
+    let found = exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
+    let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
+    let routing = Routing::drawn(8, 56, &weights, K, 1);
+    let fullest = most_received(&routing.copies_for_experts());
+    assert_eq!((fullest, found[0].2), (8 * 56, 2 * H * 8 * 56));
+}
+
+/// All slots of experts are sent, whether tokens use them or not.
+#[test]
+fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
+    for of in DEGREES {
+        for halves in [1, 2, 3, 4] {
+            // A rank has 56 tokens of 2 copies, 14 for each of 8 experts.
+            let slots = 14 * halves / 2;
+            let routing = Routing::drawn(of.expert as usize, 56, &[3, 1, 2, 1, 1, 1, 1, 1], K, 9);
+            let limited = routing.copies_in_slots(slots);
+            let all = of.expert as u64;
+            assert_eq!(limited.kept + limited.dropped, all * 56 * K as u64);
+            assert_eq!(limited.kept + limited.free, all * E as u64 * slots);
+            assert!(limited.dropped > 0 || halves == 4);
+            let found = exchanges(of, 56, |plan| {
+                let factor = (halves as f64 / 2.0).to_string();
+                plan.capacity_factor = Some(factor.parse::<CapacityFactor>().unwrap());
+            });
+            let about = format!("{of:?}, {slots} slots");
+            assert_all_to_alls(&found, &limited.slots, [2 * H, 2 * H], &about);
+        }
+    }
+}
