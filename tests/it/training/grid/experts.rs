@@ -195,7 +195,7 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String>
 #[test]
 fn experts_are_conserved_under_plans_with_every_axis() {
     let model = experts(T, E, K);
-    let machine = Machine::preset("dgx-a100x2").unwrap();
+    let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     let mut done = 0;
     // By default one in 19 plans, in which every axis takes each of its values, and of these one in ten is replayed.
