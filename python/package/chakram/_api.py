@@ -477,7 +477,7 @@ def generate(
     expert_counts: Optional[Union[str, Sequence[str]]] = None,
     capacity_factor: Optional[str] = None,
     context: Optional[int] = None,
-    context_exchange: Optional[Literal['all-gather', 'all-to-all']] = None,
+    context_exchange: Optional[Literal['all-gather', 'all-to-all', 'ring']] = None,
     sequence_parallel: Optional[bool] = None,
     pad_heads: Optional[bool] = None,
     zero: Optional[Literal['0', '1', '2', '3']] = None,
@@ -497,6 +497,9 @@ def generate(
     residency: Optional[Literal['none', 'corrected', 'as-printed']] = None,
     sram: Optional[Union[str, int]] = None,
     largest_access: Optional[Union[str, int]] = None,
+    lora: Optional[int] = None,
+    lora_targets: Optional[Union[str, Sequence[str]]] = None,
+    frozen: Optional[Union[str, Sequence[str]]] = None,
     prefetch: Optional[int] = None,
     reshard: Optional[bool] = None,
     accumulate: Optional[bool] = None,
@@ -615,7 +618,7 @@ def generate(
         capacity_factor: Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots
             padded
         context: Context-parallel degree [default: 1]
-        context_exchange: Context parallelism: gather keys and values, or exchange heads [default: all-gather]
+        context_exchange: Context parallelism: gather keys and values, exchange heads, or pass keys and values around a ring [default: all-gather]
         sequence_parallel: Sequence parallelism: shard tokens over the tensor group [default: false]
         pad_heads: Pad attention heads to a multiple of ``tensor`` [default: false]
         zero: ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP) [default: 0]
@@ -637,6 +640,9 @@ def generate(
         residency: Rule for data that SRAM does not keep (as-printed: as in PALM) [default: none]
         sram: SRAM of a core, for ``residency``; by default the machine's
         largest_access: Largest load or store, for ``residency``; by default all of memory
+        lora: Rank of low-rank adapters (LoRA), with all other weights frozen
+        lora_targets: Products with adapters, with ``lora``; by default all of blocks: attention.qkv,mlp.*
+        frozen: Operators whose weights are not trained: tokens,layer0/*
         prefetch: Number of layers whose parameters are gathered ahead, with ``zero`` 3 [default: 1]
         reshard: Free gathered parameters after each pass (``zero`` 3) [default: true]
         accumulate: Reduce gradients once per step, with ``zero`` 2 or 3 [default: false]
@@ -754,6 +760,9 @@ def generate(
             ("--residency", residency, "value"),
             ("--sram", sram, "size"),
             ("--largest-access", largest_access, "size"),
+            ("--lora", lora, "value"),
+            ("--lora-targets", lora_targets, "list"),
+            ("--frozen", frozen, "list"),
             ("--prefetch", prefetch, "value"),
             ("--reshard", reshard, "value"),
             ("--accumulate", accumulate, "value"),
