@@ -183,9 +183,7 @@ impl DurationSamples {
     /// accurate to one part in 256.
     pub fn percentile_estimate(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.sample_count() {
-            let mut sorted = self.exact.clone();
-            sorted.sort_unstable();
-            interpolate_percentile(&sorted, percent)?
+            interpolate_percentile(&mut self.exact.clone(), percent)?
         } else {
             self.all.sketch.percentile_of(percent)?
         };
@@ -240,11 +238,12 @@ fn merge_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     joined.collect()
 }
 
-/// Returns the value at position (n - 1) q of sorted samples, interpolated linearly.
-fn interpolate_percentile(sorted: &[Span], percent: f64) -> Option<Span> {
-    let position = sorted.len().checked_sub(1)? as f64 * percent / 100.0;
+/// Returns the value at position (n - 1) q of the samples in ascending order, interpolated linearly. Reorders the samples.
+fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
+    let position = samples.len().checked_sub(1)? as f64 * percent / 100.0;
     let below = position.floor() as usize;
-    let (a, b) = (sorted[below], sorted[(below + 1).min(sorted.len() - 1)]);
+    let (_, a, above) = samples.select_nth_unstable(below);
+    let (a, b) = (*a, above.iter().copied().min().unwrap_or(*a));
     let part = position - below as f64;
     Some(Span(a.0 + ((b.0 - a.0) as f64 * part).round() as u64))
 }
@@ -422,7 +421,7 @@ mod tests {
         }
         sorted.sort_unstable();
         for percent in PERCENTS {
-            let exact = interpolate_percentile(&sorted, percent).unwrap().0 as f64;
+            let exact = interpolate_percentile(&mut sorted, percent).unwrap().0 as f64;
             let found = samples.percentile_estimate(percent).unwrap();
             assert!(
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,

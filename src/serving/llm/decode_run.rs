@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 
 /// For each request, the next step of a run in which it needs a block or fills one.
 ///
-/// A request that computes one token per step changes its blocks only twice in `block_size` steps,
-/// so a step visits only the requests that are due.
+/// A request that computes one token per step changes its blocks at most twice in `block_size` steps, so a step visits only
+/// the requests that are due. Filling a block changes nothing if no other request can have its content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockChangeSchedule {
     /// Step, and index of the request in the step; the earliest step first.
@@ -18,17 +18,17 @@ pub(super) struct BlockChangeSchedule {
 }
 
 impl BlockChangeSchedule {
-    /// Starts a run. `computed` yields, for each request of the step before the run, its computed tokens after that step.
-    pub fn start_run(&mut self, block_size: u32, computed: impl Iterator<Item = u32>) {
+    /// Starts a run. `visits` yields, for each request of the step before the run, its computed tokens after that step, and
+    /// whether other requests may share the content of the blocks that it fills.
+    pub fn start_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();
         let mut next = std::mem::take(&mut self.next).into_vec();
         next.clear();
-        next.extend(
-            computed.zip(0..).map(|(tokens, place)| {
-                Reverse((1 + steps_to_visit(tokens + 1, block_size), place))
-            }),
-        );
+        next.extend(visits.zip(0..).map(|((tokens, is_shared), place)| {
+            let wait = steps_to_visit(tokens + 1, block_size, is_shared);
+            Reverse((1 + wait, place))
+        }));
         self.next = next.into();
     }
 
@@ -48,21 +48,23 @@ impl BlockChangeSchedule {
         &self.due
     }
 
-    /// Schedules the next visit of a request that has `computed` tokens after step `step`.
-    pub fn schedule_visit(&mut self, step: u32, place: u32, computed: u32) {
-        let after = step + 1 + steps_to_visit(computed + 1, self.block_size);
+    /// Schedules the next visit of a request that has `computed` tokens after step `step`, in blocks that others may share
+    /// if `is_shared`.
+    pub fn schedule_visit(&mut self, step: u32, place: u32, (computed, is_shared): (u32, bool)) {
+        let after = step + 1 + steps_to_visit(computed + 1, self.block_size, is_shared);
         self.next.push(Reverse((after, place)));
     }
 }
 
-/// Returns the number of steps in which a request neither needs nor fills a block. `token` is the
+/// Returns the number of steps in which a request neither needs a block nor, with `is_shared`, fills one. `token` is the
 /// number (from 1) of the token that it computes next.
-fn steps_to_visit(token: u32, block_size: u32) -> u32 {
+fn steps_to_visit(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {
-        0 | 1 => 0,
         _ if block_size == 1 => 0,
-        in_block => block_size - in_block,
+        1 => 0,
+        0 => u32::from(!is_shared),
+        in_block => block_size - in_block + u32::from(!is_shared),
     }
 }
 
@@ -72,15 +74,23 @@ mod tests {
 
     #[test]
     fn requests_are_visited_when_a_block_begins_or_is_full() {
-        for block_size in [1, 2, 3, 16] {
+        for (block_size, is_shared) in [1, 2, 3, 16]
+            .into_iter()
+            .flat_map(|size| [(size, true), (size, false)])
+        {
             for start in 1..40 {
                 let mut visits = BlockChangeSchedule::default();
-                visits.start_run(block_size, [start, start + 1].into_iter());
+                visits.start_run(
+                    block_size,
+                    [start, start + 1]
+                        .map(|computed| (computed, is_shared))
+                        .into_iter(),
+                );
                 for step in 1..50 {
                     let expected: Vec<u32> = (0..2)
                         .filter(|place| {
                             let token = start + place + step;
-                            (token - 1) % block_size == 0 || token % block_size == 0
+                            (token - 1) % block_size == 0 || is_shared && token % block_size == 0
                         })
                         .collect();
                     assert_eq!(
@@ -89,7 +99,7 @@ mod tests {
                         "{block_size} {start} {step}"
                     );
                     for place in expected {
-                        visits.schedule_visit(step, place, start + place + step);
+                        visits.schedule_visit(step, place, (start + place + step, is_shared));
                     }
                 }
             }

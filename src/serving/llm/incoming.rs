@@ -29,6 +29,8 @@ pub enum RequestContent {
     Behind(Option<(TokenStream, u32)>),
     /// The prompt consists of these pieces of token streams.
     Pieces(Vec<TokenPiece>),
+    /// The prompt consists of these pieces; the last piece and the answer belong only to the request.
+    OwnEnd(Vec<TokenPiece>),
 }
 
 impl RequestContent {
@@ -37,6 +39,7 @@ impl RequestContent {
         match self {
             Self::Behind(shared) => TokenContent::of_prompt(shared, number, tokens),
             Self::Pieces(pieces) => TokenContent::from_pieces(pieces),
+            Self::OwnEnd(pieces) => TokenContent::with_own_end(pieces),
         }
     }
 }

@@ -238,7 +238,7 @@ impl RequestFile {
             output,
             content: match row.hashes.is_empty() {
                 true => RequestContent::Behind(shared),
-                false => RequestContent::Pieces(trace_pieces(&row.hashes, prompt, self.count)),
+                false => RequestContent::OwnEnd(trace_pieces(&row.hashes, prompt, self.count)),
             },
             conversation: None,
             priority: priority.map(|priority| priority as i32),

@@ -61,6 +61,9 @@ struct EngineSlot {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
+    /// Tokens whose full blocks may be found. Content that no other request has is registered only when the request is
+    /// preempted, since nobody looks for it before.
+    findable: u32,
     /// Hashes of the request's full blocks that have been computed.
     hashes: Vec<BlockHash>,
 }
@@ -266,6 +269,7 @@ impl StepScheduler {
                     lost: 0,
                     is_waiting: true,
                     named: 0,
+                    findable: 0,
                 };
                 slot
             }
@@ -280,6 +284,7 @@ impl StepScheduler {
                     is_waiting: true,
                     blocks: Vec::new(),
                     named: 0,
+                    findable: 0,
                     hashes: Vec::new(),
                 });
                 self.slots.len() as u32 - 1
@@ -314,7 +319,7 @@ impl StepScheduler {
         }
         let size = self.rules.block_size;
         let (mut hash, mut known) = (BlockHash::START, 0);
-        for block in 0..(prompt - 1) / size {
+        for block in 0..(prompt - 1).min(content.own_from()) / size {
             hash = content.hash(hash, block * size, size);
             if self.pool.find_block(hash).is_none() {
                 break;
@@ -457,8 +462,11 @@ impl StepScheduler {
         });
         let left = left.min().unwrap_or(0);
         if left > 0 {
-            let computed = shares.iter().map(|share| share.past + 1);
-            self.visits.start_run(self.rules.block_size, computed);
+            let visits = shares.iter().map(|share| {
+                let content = &self.slots[share.slot as usize].request.content;
+                (share.past + 1, content.own_from() > share.past)
+            });
+            self.visits.start_run(self.rules.block_size, visits);
         }
         left
     }
@@ -477,7 +485,9 @@ impl StepScheduler {
             let computed = share.past + 1 + step;
             let grown = self.grow_blocks(share.slot, computed);
             debug_assert!(grown, "a block was free for each");
-            self.visits.schedule_visit(step, place, computed);
+            let is_shared = self.slots[share.slot as usize].request.content.own_from() > share.past;
+            self.visits
+                .schedule_visit(step, place, (computed, is_shared));
         }
         true
     }
@@ -490,6 +500,7 @@ impl StepScheduler {
             let slot = &mut self.slots[share.slot as usize];
             slot.outputs += steps;
             slot.computed += steps;
+            slot.findable = slot.computed;
         }
     }
 
@@ -600,8 +611,10 @@ impl StepScheduler {
         self.step
             .put_back
             .push(PreemptedRequest { slot, number, lost });
+        self.register_blocks(slot, u32::MAX);
+        let of = &mut self.slots[slot as usize];
         self.pool.release_blocks(&mut of.blocks);
-        of.named = 0;
+        (of.named, of.findable) = (0, 0);
         let key = (of.request.priority, number, slot);
         match &mut self.waiting {
             WaitingRequests::InOrder(all) => all.push_front(slot),
@@ -636,7 +649,12 @@ impl StepScheduler {
         }
         let size = self.rules.block_size;
         let of = &mut self.slots[slot as usize];
-        let most = (of.token_count() - 1) / size;
+        let mut most = of.token_count() - 1;
+        if of.lost == 0 {
+            // It never ran, so nobody has computed its own content.
+            most = most.min(of.request.content.own_from());
+        }
+        let most = most / size;
         let mut known = 0;
         while known < most {
             of.extend_hashes(known + 1, size);
@@ -694,18 +712,26 @@ impl StepScheduler {
         true
     }
 
-    /// Registers the content of the full blocks among the first `tokens` tokens of a request.
+    /// Lets others find the full blocks among the first `tokens` tokens of a request.
     fn name_blocks(&mut self, slot: u32, tokens: u32) {
-        if !self.rules.prefix_caching {
-            return;
-        }
-        let size = self.rules.block_size;
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
             true => tokens.min(of.known_token_count()),
             false => tokens,
         };
-        let full = tokens / size;
+        of.findable = of.findable.max(tokens);
+        let own_from = of.request.content.own_from();
+        self.register_blocks(slot, own_from);
+    }
+
+    /// Registers the content of the full blocks that others may find, among the first `most` tokens of a request.
+    fn register_blocks(&mut self, slot: u32, most: u32) {
+        if !self.rules.prefix_caching {
+            return;
+        }
+        let size = self.rules.block_size;
+        let of = &mut self.slots[slot as usize];
+        let full = of.findable.min(most) / size;
         if full <= of.named {
             return;
         }

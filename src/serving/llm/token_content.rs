@@ -84,43 +84,59 @@ pub struct TokenPiece {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenContent {
     pieces: Vec<TokenPiece>,
+    /// Position of the first token after which all tokens belong only to this request; `u32::MAX` without any.
+    own_from: u32,
 }
 
 impl TokenContent {
-    /// Creates content from `pieces`.
+    /// Creates content from `pieces`, all of which other requests may share.
     pub fn from_pieces(pieces: Vec<TokenPiece>) -> Self {
-        Self { pieces }
+        Self {
+            pieces,
+            own_from: u32::MAX,
+        }
+    }
+
+    /// Creates content from `pieces`, the last of which belongs only to this request.
+    pub fn with_own_end(pieces: Vec<TokenPiece>) -> Self {
+        let shared = pieces.split_last().map_or(&[][..], |(_, shared)| shared);
+        Self {
+            own_from: shared.iter().map(|piece| piece.tokens).sum(),
+            pieces,
+        }
+    }
+
+    /// Returns the position from which on all tokens, of the prompt and the answer, belong only to this request. No other
+    /// request can find a block with one of these tokens.
+    pub fn own_from(&self) -> u32 {
+        self.own_from
     }
 
     /// Creates the content of a prompt of `tokens` tokens that begins with `shared` tokens of a stream. All other
     /// tokens of the prompt belong only to request `number`.
     pub fn of_prompt(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
-        let mut content = Self::default();
-        content.begin_prompt(shared, number, tokens);
-        content
-    }
-
-    /// Number of tokens of the prompt.
-    #[cfg(test)]
-    fn tokens(&self) -> u32 {
-        self.pieces.iter().map(|piece| piece.tokens).sum()
-    }
-
-    fn begin_prompt(&mut self, shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) {
         let common = shared.map_or(0, |(_, common)| common.min(tokens));
+        let mut pieces = Vec::new();
         if let Some((stream, _)) = shared.filter(|_| common > 0) {
-            self.pieces.push(TokenPiece {
+            pieces.push(TokenPiece {
                 stream,
                 from: 0,
                 tokens: common,
             });
         }
         // A fully shared prompt does not make answers equal.
-        self.pieces.push(TokenPiece {
+        pieces.push(TokenPiece {
             stream: TokenStream::of_request(number),
             from: 0,
             tokens: tokens - common,
         });
+        Self::with_own_end(pieces)
+    }
+
+    /// Number of tokens of the prompt.
+    #[cfg(test)]
+    fn tokens(&self) -> u32 {
+        self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
     /// Returns the hash of the `size` tokens from position `from` on, after a block with hash `before`; tokens after
@@ -175,6 +191,7 @@ mod tests {
         let c = TokenContent::of_prompt(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
+        assert_eq!((a.own_from(), c.own_from()), (20, 0));
     }
 
     #[test]
