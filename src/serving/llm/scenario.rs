@@ -10,7 +10,8 @@
 //!   `least-outstanding`, `longest-prefix`);
 //! - `[step]`, if no model and machine determine step times: `base`, `token`, `request` and `context`, the time of each
 //!   step and the increments per token, request and token read; or `profile`, a table of measured operations, with the
-//!   `rows` to read from it, the model's `layers`, `experts` (their number and the number per token), and `skew`; otherwise `leave_out`, parts that take no time;
+//!   `rows` to read from it, the model's `layers`, `experts` (their number and the number per token), `skew`, and what captured
+//!   graphs save (`graph_saving`, `graph_tokens`); otherwise `leave_out`, parts that take no time;
 //! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`
 //!   (`burst` requests at intervals of `every`), `users` (`users` who send the next request after
 //!   `think`), `at-once`, or `file` (a `file`, at `speed` times its speed); `count` and `duration`
@@ -180,6 +181,8 @@ const STEP: &[&str] = &[
     "layers",
     "experts",
     "skew",
+    "graph_saving",
+    "graph_tokens",
     "leave_out",
 ];
 const REQUESTS: &[&str] = &[
@@ -464,7 +467,14 @@ fn profile_of(
     folder: &Path,
 ) -> Result<Option<ProfileChoice>, ConfigError> {
     let Some(path) = table.get("profile") else {
-        for key in ["rows", "layers", "experts", "skew"] {
+        for key in [
+            "rows",
+            "layers",
+            "experts",
+            "skew",
+            "graph_saving",
+            "graph_tokens",
+        ] {
             if let Some(field) = table.get(key) {
                 return Err(
                     field.invalid_value_error(field.raw_text(), "no such key without `profile`")
@@ -480,6 +490,19 @@ fn profile_of(
             .map(|(column, value)| Ok((column.to_owned(), value.read_line()?.to_owned())))
             .collect::<Result<Vec<_>, ConfigError>>()
     })?;
+    let graph_saving = table.read_or_default("graph_saving", Span::ZERO, |field| {
+        field.read_quantity("0.5 ms")
+    })?;
+    let graph_tokens = match graph_saving {
+        Span::ZERO => {
+            if let Some(field) = table.get("graph_tokens") {
+                return Err(field
+                    .invalid_value_error(field.raw_text(), "no such key without `graph_saving`"));
+            }
+            0
+        }
+        _ => table.read_count("graph_tokens", 1 << 20)?,
+    };
     Ok(Some(ProfileChoice {
         path: folder.join(path.read_line()?),
         rows: rows.unwrap_or_default(),
@@ -495,6 +518,8 @@ fn profile_of(
             }
         })?,
         skew: table.read_or_default("skew", 0.0, |field| field.read_positive(1.0))?,
+        graph_saving,
+        graph_tokens,
     }))
 }
 

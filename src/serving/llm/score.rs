@@ -33,6 +33,7 @@ mod row_scenario;
 pub use report::{metric_rows, render_scores};
 
 use super::super::error::ServeError;
+use super::super::statistics::{NORMAL_90, student_quantile};
 use super::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve_llm};
 use chakram_base::parallel::map_in_order;
 use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary, interpolate_percentile};
@@ -58,6 +59,8 @@ pub enum ServingTime {
     E2e,
     /// (mean E2E - mean TTFT) / (mean tokens - 1), where a table has only these means.
     TpotOfMeans,
+    /// (mean E2E) / (mean tokens), which some tools report as time per token.
+    E2ePerToken,
 }
 
 /// A statistic of a time.
@@ -94,6 +97,7 @@ const METRICS: &[ServingMetric] = &[
     serving_metric("tpot_p95", ServingTime::Tpot, Some(2)),
     serving_metric("tpot_p99", ServingTime::Tpot, Some(3)),
     serving_metric("tpot_of_means", ServingTime::TpotOfMeans, None),
+    serving_metric("e2e_per_token", ServingTime::E2ePerToken, None),
     serving_metric("itl_mean", ServingTime::Itl, None),
     serving_metric("itl_p50", ServingTime::Itl, Some(0)),
     serving_metric("itl_p90", ServingTime::Itl, Some(1)),
@@ -129,6 +133,10 @@ impl ServingMetric {
                     .get(index)
                     .map(|span| span.as_seconds()),
             },
+            ServingTime::E2ePerToken => {
+                let tokens = all.output_tokens as f64 / all.completed as f64;
+                Some(all.e2e.mean.as_ref()?.value.as_seconds() / tokens)
+            }
             ServingTime::TpotOfMeans => {
                 let mean = |times: &TimeSummary| Some(times.mean.as_ref()?.value.as_seconds());
                 let gaps = all.output_tokens as f64 / all.completed as f64 - 1.0;
@@ -142,9 +150,15 @@ impl ServingMetric {
         let of_tokens = [
             ServingTime::Tpot,
             ServingTime::TpotOfMeans,
+            ServingTime::E2ePerToken,
             ServingTime::Itl,
         ];
         self.percentile.is_none() && of_tokens.contains(&self.time)
+    }
+
+    /// Whether it includes the time that clients and the server's front end take before the engine queues a request.
+    fn includes_client(self) -> bool {
+        [ServingTime::Ttft, ServingTime::E2e].contains(&self.time)
     }
 }
 
@@ -172,6 +186,7 @@ pub struct ServingTable {
     rows: Vec<MeasuredServing>,
     refused: Vec<RefusedServing>,
     by: Option<String>,
+    fits_client: bool,
 }
 
 /// A row that cannot be predicted.
@@ -201,6 +216,7 @@ impl ServingTable {
             file: runs.display().to_string(),
             folder: file.parent().unwrap_or(Path::new("")).to_owned(),
             metrics: scenarios.list_metrics(),
+            fits_client: scenarios.fits_client(),
             rows,
             refused,
             by: by.map(str::to_owned),
@@ -232,6 +248,7 @@ impl ServingTable {
                     group: row.group,
                     fold: row.fold,
                     times: self.scored_times(row, &predicted),
+                    client_s: None,
                     rho: predicted.rho,
                     warnings: predicted.warnings,
                 }),
@@ -251,6 +268,9 @@ impl ServingTable {
                 ),
             });
         }
+        if self.fits_client {
+            scores.add_client(&self.metrics);
+        }
         scores.add_intervals();
         Ok(scores)
     }
@@ -265,6 +285,7 @@ impl ServingTable {
                 measured_s: row.measured[i],
                 predicted_s: predicted.times[i],
                 null_s: predicted.null_tpot.filter(|_| metric.has_null()),
+                with_client_s: None,
                 interval_s: None,
             });
         times.collect()
@@ -313,8 +334,18 @@ pub struct ScoredTime {
     pub predicted_s: Option<f64>,
     /// Prediction of the null model.
     pub null_s: Option<f64>,
-    /// 90 % interval, from the errors of rows in other folds.
+    /// Predicted, plus the client's time, if the table's file asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub with_client_s: Option<f64>,
+    /// 90 % interval, from the errors of rows in other folds, around the prediction with the client's time if there is one.
     pub interval_s: Option<[f64; 2]>,
+}
+
+impl ScoredTime {
+    /// Returns the best prediction: with the client's time, if there is one.
+    fn best_s(&self) -> Option<f64> {
+        self.with_client_s.or(self.predicted_s)
+    }
 }
 
 /// A row with its predictions.
@@ -331,6 +362,9 @@ pub struct ScoredServing {
     pub fold: usize,
     /// Times in the order of the file's metrics.
     pub times: Vec<ScoredTime>,
+    /// Time of the client and the server's front end, from rows in other folds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_s: Option<f64>,
     /// Load of its run.
     pub rho: Option<f64>,
     /// Warnings of its run.
@@ -360,34 +394,100 @@ pub struct MetricScores {
     pub chakram: ScoreSummary,
     /// Errors of the null model, if it answers the metric.
     pub null: Option<ScoreSummary>,
+    /// Errors of the predictions with the client's time, if it was added.
+    pub with_client: Option<ScoreSummary>,
     /// Coverage of the intervals; `None` if there are rows of one fold only.
     pub intervals: Option<IntervalSummary>,
 }
 
+/// Returns the interval of the logarithmic errors of 90 % of the rows of a new fold, from the errors of other folds. Errors
+/// of one fold resemble one another, so folds are the sample: the errors have a mean by fold, which varies, and vary around
+/// it (a random-effects model). `None` with fewer than three folds or ten rows.
+fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
+    let count = folds.len();
+    let rows: usize = folds.iter().map(|errors| errors.len()).sum();
+    if count < 3 || rows < 10 {
+        return None;
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let means: Vec<f64> = folds.iter().map(|errors| mean(errors)).collect();
+    let center = mean(&means);
+    let square = |value: f64| value * value;
+    let between: f64 = means.iter().map(|mean| square(mean - center)).sum();
+    let between = between / (count - 1) as f64;
+    let off = folds.iter().zip(&means);
+    let off = off.flat_map(|(errors, mean)| errors.iter().map(move |error| square(error - mean)));
+    let within = match rows - count {
+        0 => 0.0,
+        degrees => off.sum::<f64>() / degrees as f64,
+    };
+    // The means of folds also differ because their rows vary.
+    let of_rows = folds.iter().map(|errors| within / errors.len() as f64);
+    let of_folds = (between - of_rows.sum::<f64>() / count as f64).max(0.0);
+    let variance = of_folds + between / count as f64 + within;
+    let half = student_quantile(NORMAL_90, count - 1) * variance.sqrt();
+    Some([center - half, center + half])
+}
+
 impl ServingScores {
-    /// Gives each time the interval that 90 % of the errors of the rows in other folds would have.
+    /// Adds to the times that include it what the client and the server's front end take: the median, over rows of other
+    /// folds, of what the engine leaves of the time to first token.
+    fn add_client(&mut self, metrics: &[ServingMetric]) {
+        let of_ttft = |percentile| {
+            let is = |metric: &ServingMetric| {
+                metric.time == ServingTime::Ttft && metric.percentile == percentile
+            };
+            metrics.iter().position(is)
+        };
+        // The median is not moved by the first requests, for which servers compile kernels.
+        let Some(index) = of_ttft(Some(0)).or(of_ttft(None)) else {
+            return;
+        };
+        let left: Vec<(usize, f64)> = self
+            .rows
+            .iter()
+            .filter_map(|row| {
+                let time = &row.times[index];
+                Some((row.fold, time.measured_s? - time.predicted_s?))
+            })
+            .collect();
+        let mut by_fold: BTreeMap<usize, Option<f64>> = BTreeMap::new();
+        for row in &mut self.rows {
+            row.client_s = *by_fold.entry(row.fold).or_insert_with(|| {
+                let others = left.iter().filter(|(fold, _)| *fold != row.fold);
+                let mut others: Vec<f64> = others.map(|(_, left)| *left).collect();
+                others.sort_by(f64::total_cmp);
+                (!others.is_empty()).then(|| interpolate_percentile(&others, 0.5).max(0.0))
+            });
+            for (time, metric) in row.times.iter_mut().zip(metrics) {
+                if metric.includes_client() {
+                    let both = row.client_s.zip(time.predicted_s);
+                    time.with_client_s = both.map(|(client, predicted)| predicted + client);
+                }
+            }
+        }
+    }
+
+    /// Gives each time the interval that 90 % of the rows of a new fold have, by the errors of rows in other folds.
     fn add_intervals(&mut self) {
         for index in 0..self.metrics.len() {
-            let mut errors: Vec<(usize, f64)> = Vec::new();
+            let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
             for row in &self.rows {
-                if let (Some(measured), Some(predicted)) =
-                    (row.times[index].measured_s, row.times[index].predicted_s)
-                {
-                    errors.push((row.fold, (measured / predicted).ln()));
+                let time = &row.times[index];
+                if let (Some(measured), Some(predicted)) = (time.measured_s, time.best_s()) {
+                    let error = (measured / predicted).ln();
+                    errors.entry(row.fold).or_default().push(error);
                 }
             }
             let mut by_fold: BTreeMap<usize, Option<[f64; 2]>> = BTreeMap::new();
             for row in &mut self.rows {
                 let factors = by_fold.entry(row.fold).or_insert_with(|| {
-                    let others = errors.iter().filter(|(fold, _)| *fold != row.fold);
-                    let mut others: Vec<f64> = others.map(|(_, error)| *error).collect();
-                    others.sort_by(f64::total_cmp);
-                    // With fewer rows, the ends are the extremes and say little.
-                    (others.len() >= 10)
-                        .then(|| [0.05, 0.95].map(|part| interpolate_percentile(&others, part)))
+                    let others = errors.iter().filter(|(fold, _)| **fold != row.fold);
+                    let others: Vec<&[f64]> = others.map(|(_, errors)| errors.as_slice()).collect();
+                    interval_of_new_fold(&others)
                 });
                 let time = &mut row.times[index];
-                time.interval_s = factors.zip(time.predicted_s).map(|(factors, predicted)| {
+                time.interval_s = factors.zip(time.best_s()).map(|(factors, predicted)| {
                     factors.map(|logarithm| predicted * logarithm.exp())
                 });
             }
@@ -419,14 +519,18 @@ impl ServingScores {
             .map(|(_, _, predicted, _)| *predicted)
             .collect();
         let null: Option<Vec<f64>> = known.iter().map(|(.., time)| time.null_s).collect();
+        let with_client = known.iter().map(|(.., time)| time.with_client_s);
+        let with_client: Option<Vec<f64>> = with_client.collect();
+        let best = with_client.clone().unwrap_or_else(|| predicted.clone());
         let intervals: Option<Vec<[f64; 2]>> =
             known.iter().map(|(.., time)| time.interval_s).collect();
         let all: Vec<f64> = measured().map(|(_, seconds)| seconds).collect();
         Some(MetricScores {
             chakram: ScoreSummary::of_times(measured(), &predicted),
             null: null.map(|null| ScoreSummary::of_times(measured(), &null)),
+            with_client: with_client.map(|times| ScoreSummary::of_times(measured(), &times)),
             intervals: intervals
-                .map(|intervals| IntervalSummary::of_times(&all, &predicted, &intervals)),
+                .map(|intervals| IntervalSummary::of_times(&all, &best, &intervals)),
         })
     }
 
@@ -435,5 +539,30 @@ impl ServingScores {
         let parts = self.rows.iter().map(|row| row.part.as_str());
         let parts: std::collections::BTreeSet<&str> = parts.collect();
         parts.into_iter().filter(|_| self.by.is_some()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_of_new_folds_are_those_of_a_random_effects_model() {
+        // Means 0, 1, 2 vary by 1 between folds. Within folds of four, errors are 0.1 off: the sum of squares is 12 x 0.01,
+        // with 12 - 3 degrees 0.0133.
+        let fold = |mean: f64| [mean - 0.1, mean + 0.1, mean - 0.1, mean + 0.1];
+        let folds = [fold(0.0), fold(1.0), fold(2.0)];
+        let folds: Vec<&[f64]> = folds.iter().map(|errors| errors.as_slice()).collect();
+        let [low, high] = interval_of_new_fold(&folds).unwrap();
+        let within = 0.12 / 9.0;
+        let variance: f64 = (1.0 - within / 4.0) + 1.0 / 3.0 + within;
+        let half = student_quantile(NORMAL_90, 2) * variance.sqrt();
+        assert!((low - (1.0 - half)).abs() < 1e-12 && (high - (1.0 + half)).abs() < 1e-12);
+        // Two folds, or nine rows, say too little.
+        assert_eq!(interval_of_new_fold(&folds[..2]), None);
+        assert_eq!(
+            interval_of_new_fold(&[&[0.0; 3], &[0.0; 3], &[0.0; 3]]),
+            None
+        );
     }
 }

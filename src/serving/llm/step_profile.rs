@@ -30,6 +30,10 @@ pub struct ProfileChoice {
     /// Fraction of the way from attention at the mean context to attention at the longest context of a step: kernels
     /// with contexts of different lengths wait for the longest ones.
     pub skew: f64,
+    /// Time that a captured graph saves in a step, since operations were measured one by one.
+    pub graph_saving: Span,
+    /// Maximum number of tokens of a step that runs as a captured graph.
+    pub graph_tokens: u32,
 }
 
 /// Times of steps from measured operations.
@@ -271,7 +275,12 @@ impl StepProfile {
                 .interpolate_seconds([place[0], place[1], 0.0, 0.0])
         });
         let blocks = Span::from_seconds((attention + experts) * self.layers as f64);
-        of(&self.of_tokens, load.wave_tokens) + rows + blocks + self.besides.step_time(load)
+        let all =
+            of(&self.of_tokens, load.wave_tokens) + rows + blocks + self.besides.step_time(load);
+        match load.wave_tokens <= self.choice.graph_tokens.into() {
+            true => Span(all.0.saturating_sub(self.choice.graph_saving.0)),
+            false => all,
+        }
     }
 
     /// Describes the profile.
@@ -297,6 +306,12 @@ impl StepProfile {
             all.push(format!(
                 "attention of different contexts: {} of the way from their mean to the longest",
                 chakram_base::units::format_percent(self.choice.skew)
+            ));
+        }
+        if self.choice.graph_saving > Span::ZERO {
+            all.push(format!(
+                "captured graphs save {} in steps of at most {} tokens",
+                self.choice.graph_saving, self.choice.graph_tokens
             ));
         }
         if self.besides != LinearStep::default() {

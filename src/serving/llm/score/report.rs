@@ -2,7 +2,7 @@
 
 use super::{MetricScores, ServingScores};
 use chakram_base::prediction_scores::ScoreSummary;
-use chakram_base::units::{format_percent, format_thousands, signed_percent};
+use chakram_base::units::{Span, format_percent, format_thousands, signed_percent};
 use chakram_report::csv::neutralize_formulas;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::{TextStyle, write_paragraph};
@@ -12,7 +12,10 @@ use std::fmt::Display;
 /// Explanation of the columns.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable rows are in the right order; 90 %: share of rows \
-                      inside intervals that hold 90 % of the errors of rows of other folds";
+                      inside their 90 % intervals, which come from the errors of rows of other folds";
+/// Explanation of the rows with the client's time.
+const CLIENT_LEGEND: &str = "with client: plus the time of the client and of the server's front end, which is the median, over \
+                             rows of other folds, of what the engine leaves of the time to first token";
 
 fn score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
     [
@@ -68,7 +71,11 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
         let Some(all) = scores.summarize_metric(index, |_| true) else {
             continue;
         };
-        put(&score_cells(metric, &all.chakram, covered(&all)));
+        let of_engine = covered(&all).filter(|_| all.with_client.is_none());
+        put(&score_cells(metric, &all.chakram, of_engine));
+        if let Some(with_client) = &all.with_client {
+            put(&score_cells("  with client", with_client, covered(&all)));
+        }
         if let Some(null) = &all.null {
             put(&score_cells("  null model", null, None));
         }
@@ -83,7 +90,19 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
             }
         }
     }
-    write_paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new())
+    let clients = scores.rows.iter().filter_map(|row| row.client_s);
+    let legend = match (
+        clients.clone().min_by(f64::total_cmp),
+        clients.max_by(f64::total_cmp),
+    ) {
+        (Some(least), Some(most)) => format!(
+            "{LEGEND}; {CLIENT_LEGEND}: {} to {}",
+            Span::from_seconds(least),
+            Span::from_seconds(most)
+        ),
+        _ => LEGEND.to_owned(),
+    };
+    write_paragraph(&mut text, &legend, "  ", 2, anstyle::Style::new())
         .expect("a string grows as needed");
     text
 }
@@ -91,7 +110,7 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
 /// Renders a CSV row for each row and metric.
 pub fn metric_rows(scores: &ServingScores) -> String {
     let mut text =
-        "line,part,metric,measured_s,predicted_s,error_percent,null_s,low_s,high_s,rho\n"
+        "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"
             .to_owned();
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.9}"));
     for row in &scores.rows {
@@ -99,7 +118,7 @@ pub fn metric_rows(scores: &ServingScores) -> String {
             let error = time.predicted_s.zip(time.measured_s);
             let error = error.map(|(predicted, measured)| 100.0 * (predicted / measured - 1.0));
             text += &format!(
-                "{},{},{},{},{},{},{},{},{},{}\n",
+                "{},{},{},{},{},{},{},{},{},{},{}\n",
                 row.line,
                 neutralize_formulas(&row.part),
                 time.metric,
@@ -107,6 +126,7 @@ pub fn metric_rows(scores: &ServingScores) -> String {
                 number(time.predicted_s),
                 error.map_or(String::new(), |error| format!("{error:.3}")),
                 number(time.null_s),
+                number(time.with_client_s),
                 number(time.interval_s.map(|[low, _]| low)),
                 number(time.interval_s.map(|[_, high]| high)),
                 row.rho.map_or(String::new(), |rho| format!("{rho:.4}")),

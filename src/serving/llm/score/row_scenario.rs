@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const ROOT: &[&str] = &[
-    "machine", "groups", "folds", "scenario", "measured", "only", "names", "when",
+    "machine", "groups", "folds", "client", "scenario", "measured", "only", "names", "when",
 ];
 
 /// Values of a column, each with a text.
@@ -22,6 +22,7 @@ pub(super) struct RowScenarios {
     machine: Option<String>,
     groups: Vec<String>,
     folds: Vec<String>,
+    fits_client: bool,
     scenario: String,
     /// Metrics, each with its column and the seconds of the column's unit.
     measured: Vec<(ServingMetric, String, f64)>,
@@ -130,6 +131,9 @@ impl RowScenarios {
             machine: root.read_optional("machine", |field| Ok(field.read_line()?.to_owned()))?,
             groups: list("groups")?,
             folds: list("folds")?,
+            fits_client: root
+                .read_optional("client", |field| field.read_choice(&[((), "other-folds")]))?
+                .is_some(),
             scenario: scenario.read_text("the text of a scenario")?.to_owned(),
             measured,
             only,
@@ -141,6 +145,11 @@ impl RowScenarios {
     /// Returns the metrics in the order of the file.
     pub fn list_metrics(&self) -> Vec<ServingMetric> {
         self.measured.iter().map(|(metric, ..)| *metric).collect()
+    }
+
+    /// Returns true if the client's time is to be taken from rows in other folds.
+    pub fn fits_client(&self) -> bool {
+        self.fits_client
     }
 
     /// Reads the rows of the table at `runs`, and those without a scenario. `by` is a further column.
