@@ -14,7 +14,7 @@ pub struct LlmLimits {
 }
 
 impl LlmLimits {
-    /// Returns these limits, with those of `other` where there is none.
+    /// Returns these limits; a limit that is missing is taken from `other`.
     pub fn filled_from(&self, other: &Self) -> Self {
         Self {
             ttft: self.ttft.or(other.ttft),

@@ -367,7 +367,7 @@ impl StepScheduler {
         }
     }
 
-    /// Whether the next step is composed while one runs.
+    /// Returns true if the next step is composed while one runs.
     pub fn composes_ahead(&self) -> bool {
         self.rules.async_scheduling
     }

@@ -272,8 +272,8 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products are computed: that of the weights, but for weights of four bits on NPUs that do not
-    /// compute in it.
+    /// Returns the format in which products are computed: the weights' format, or BF16 for weights of four bits on NPUs that do
+    /// not compute in four bits.
     fn product_format(&self) -> Dtype {
         match self.weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -287,7 +287,7 @@ impl StepCost {
         if format == self.weights {
             return self.kernel_seconds(gemm_kernel([batch, m, n, k], format));
         }
-        // Fewer bytes of weights are read (0.5625 instead of 2 each), and the products are as many as ever.
+        // The kernel reads fewer bytes of weights (0.5625 instead of 2 each) and computes the same products.
         let narrow = self.kernel_seconds(gemm_kernel([batch, m, (n * 9).div_ceil(32), k], format));
         let flops = 2.0 * batch as f64 * m as f64 * n as f64 * k as f64;
         let peak = self.class.peaks.get(format);

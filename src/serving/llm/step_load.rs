@@ -56,7 +56,7 @@ impl StepLoad {
 }
 
 impl StepLoad {
-    /// Changes the load to that of the next step, in which the same requests decode one token each.
+    /// Advances the load by one step in which the same requests decode one token each.
     pub fn advance_decodes(&mut self) {
         debug_assert!(self.chunks.is_empty(), "all requests answer");
         self.decode_context += self.decodes;

@@ -61,6 +61,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     line(out, "arrivals", &report.arrivals)?;
     for class in &report.classes {
+        let class = class.strip_prefix("requests: ").unwrap_or(class);
         line(out, "requests", class)?;
     }
     line(out, "rules", &describe_rules(report))?;
@@ -110,9 +111,20 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     line(out, "run", &ends)?;
     if let Some(rho) = report.rho {
         let text = format!(
-            "rho {rho:.3}: requests per second over those that are complete per second when more wait than can run"
+            "rho {rho:.3}: requests arrive at {} of the rate at which the engines complete them when many wait",
+            format_percent(rho)
         );
         line(out, "load", &text)?;
+    }
+    if let Some(all) = report.row_of_all_classes()
+        && let Some(attained) = all.attained
+    {
+        let stated = all.limits.to_limits().describe_limits();
+        let text = format!(
+            "{} of the requests are within {stated}",
+            format_percent(attained)
+        );
+        line(out, "limits", &text)?;
     }
     for warning in &report.warnings {
         write_paragraph(out, warning, "  ! ", 4, style.warning)?;
@@ -284,29 +296,23 @@ fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Resul
     }
     if let Some(rate) = report.cache.hit_rate {
         row(
-            "prompt tokens that were known (prefix cache)",
+            "prompt tokens found in the prefix cache",
             format_percent(rate),
         )?;
     }
+    row("blocks in use, mean", format_percent(report.cache.mean_use))?;
+    row("blocks in use, peak", format_percent(report.cache.peak_use))?;
+    row("preemptions", format_thousands(report.preemptions))?;
     row(
-        "keys and values held, mean",
-        format_percent(report.cache.mean_use),
-    )?;
-    row(
-        "keys and values held, most",
-        format_percent(report.cache.peak_use),
-    )?;
-    row("requests put back", format_thousands(report.preemptions))?;
-    row(
-        "requests that run, mean",
+        "running requests, mean",
         format!("{:.1}", report.running.mean),
     )?;
     row(
-        "requests that wait, mean",
+        "waiting requests, mean",
         format!("{:.1}", report.waiting.mean),
     )?;
     let busy = report.utilisation.iter().sum::<f64>() / report.utilisation.len().max(1) as f64;
-    row("time in which engines run a step", format_percent(busy))
+    row("time in which engines are busy", format_percent(busy))
 }
 
 fn write_limits(
@@ -351,13 +357,19 @@ fn write_steps(out: &mut String, report: &LlmReport, style: TextStyle) -> Result
     table.write_heading(out, style)?;
     let mut row = |name: &str, value: String| table.write_row(out, &[&name, &value]);
     row("steps", format_thousands(steps.count))?;
-    row("mean time", steps.mean.to_string())?;
-    row("longest", steps.most.to_string())?;
-    row("tokens, mean", format!("{:.1}", steps.mean_tokens))?;
-    row("requests, mean", format!("{:.1}", steps.mean_requests))?;
+    row("time of a step, mean", steps.mean.to_string())?;
+    row("time of a step, longest", steps.most.to_string())?;
+    row(
+        "tokens of a step, mean",
+        format!("{:.1}", steps.mean_tokens),
+    )?;
+    row(
+        "requests of a step, mean",
+        format!("{:.1}", steps.mean_requests),
+    )?;
     for part in steps.parts.iter().filter(|part| part.share > 0.0) {
         row(
-            &format!("of the time, {}", part.part),
+            &format!("share of the time: {}", part.part),
             format_percent(part.share),
         )?;
     }

@@ -225,7 +225,7 @@ impl RowScenarios {
         Ok((rows, refused))
     }
 
-    /// Returns a row with its scenario; `folder` is that of the table.
+    /// Returns a row with its scenario; `folder` is the table's folder.
     fn read_row(
         &self,
         line: u64,
