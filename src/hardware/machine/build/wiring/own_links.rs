@@ -3,7 +3,7 @@
 use super::{DimensionWiring, ROUTES};
 use crate::topology::Topology;
 use crate::topology::chip_graph::ChipGraph;
-use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, RoutePolicy};
+use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, MOST_NPUS, RoutePolicy};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 
 /// Parses the explicit links of dimension `d`: a Clos network or a graph.
@@ -33,7 +33,7 @@ pub(super) fn parse_own_links(
     if levels.npu_count() != Some(npus) {
         let found = match levels.npu_count() {
             Some(other) => format!("levels for {other} NPUs"),
-            None => "levels for too many NPUs".to_owned(),
+            None => format!("levels for more than {MOST_NPUS} NPUs, the limit of explicit links"),
         };
         let all = ClosFabric::TopOfRack.npus_per_network(topology, d);
         let expected = match fabric {
