@@ -43,9 +43,9 @@ pub(super) struct Effects {
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
-    /// Messages to submit, in content order.
+    /// Messages to submit, sorted by key.
     pub sends: Vec<PendingSend>,
-    /// Runs of collectives with new arrivals, to be settled.
+    /// Collectives in flight whose members have newly arrived; they proceed when no event of the instant is left.
     pub arrivals: Vec<RunIndex>,
     /// Reason why the replay cannot continue after this instant.
     pub refusal: Option<ReplayRefusal>,
@@ -77,19 +77,21 @@ pub(super) struct LoopProgress {
     pub events: u64,
     /// The instant of the latest round.
     at: Time,
-    /// Number of settlements of that instant so far.
+    /// Number of times that the loop has settled that instant (found no event left, and let collectives and memories
+    /// proceed).
     settled: u32,
-    /// Number of rounds of that instant since its last settlement.
+    /// Number of rounds at that instant since the loop last settled the instant.
     rounds: u32,
 }
 
 impl LoopProgress {
-    /// Returns the number of settlements of the instant so far.
+    /// Returns how often the loop has settled the instant of the latest round: ended it, with no event left, so that
+    /// collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }
 
-    /// Returns the number of rounds since the last settlement.
+    /// Returns the number of rounds at the latest instant since the loop last settled this instant.
     pub fn round_count(&self) -> u32 {
         self.rounds
     }
@@ -103,7 +105,7 @@ impl LoopProgress {
         self.rounds += 1;
     }
 
-    /// Counts a settlement.
+    /// Records that the loop has settled the latest instant.
     pub fn count_settlement(&mut self) {
         self.settled += 1;
         self.rounds = 0;
@@ -218,7 +220,8 @@ impl Effects {
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
             "what is beside the loop ends no node"
         );
-        // Events of an instant are handled in content order, so the position of appended events does not matter.
+        // Events of an instant are sorted by content (class, rank, node or op), so the position of appended events does
+        // not matter.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.next_time() {
             other.agenda.take_due_events(&mut round);

@@ -155,8 +155,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             .submit_message(now, message, &mut effects.agenda);
     }
 
-    /// Submits a message: in insertion order immediately, and in content order together with the other messages of its
-    /// instant, sorted by key.
+    /// Submits a message. If events are handled in insertion order, the message is submitted immediately, otherwise
+    /// with the other messages of the instant, sorted by key.
     #[inline]
     pub fn submit_message<D: Discipline>(
         &mut self,
@@ -172,7 +172,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Submits the collected messages of this instant, in content order.
+    /// Submits the collected messages of this instant, sorted by key.
     pub fn submit_pending(&mut self, now: Time, effects: &mut Effects) {
         let mut leaving = std::mem::take(&mut effects.sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);

@@ -347,8 +347,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // The end of an access to one memory may cause new accesses to another memory at this instant, so the other
-            // memory is settled afterwards.
+            // The end of an access to one memory may start accesses to another memory at this instant, so the rates of
+            // the other memory are computed afterwards.
             if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.run_follow_ups(now);

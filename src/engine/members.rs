@@ -1,4 +1,5 @@
-//! Tile groups in the event loop: the work that a leader does on behalf of all members of its group.
+//! Tile groups in the event loop: the work of a leader, the instance that is simulated on behalf of all members of its
+//! group.
 
 use super::Engine;
 use super::discipline::CollectiveModel;

@@ -68,7 +68,7 @@ pub(super) struct Messages<'a> {
     comm: CommTiming,
     /// True if a send completes when its message has arrived, and false if it completes when its message has left.
     ends_on_arrival: bool,
-    /// Messages in content order, one per pair of a send and a receive.
+    /// Messages of a replay that sorts events by content, one per pair of a send and a receive.
     pairs: Vec<MessageState>,
     /// Channels of messages, used only by the discipline of insertion order.
     channels: Vec<MessageChannel>,

@@ -64,7 +64,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Completes a node of an instance that is in no tile group or is the leader of its group.
+    /// Completes a node of an instance that is in no tile group, or that is simulated on behalf of its group (the
+    /// leader).
     #[inline]
     pub(super) fn complete_alone(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);

@@ -17,7 +17,7 @@ pub(super) struct Processors<'a> {
     model: Option<&'a mut dyn ProcessorModel>,
     /// Times of the model's jobs that are now known. The list is reused to keep its allocation.
     started: Vec<JobTimes>,
-    /// True if the model was notified of jobs after it last settled an instant.
+    /// True if the model was notified of jobs after it last distributed its processors.
     unsettled: bool,
 }
 

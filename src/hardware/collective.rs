@@ -115,7 +115,7 @@ pub struct CollectiveStage {
 }
 
 impl CollectiveStage {
-    /// Returns one of `n` equal parts of the buffer, or half of such a part if a ring is used in both directions.
+    /// Returns the size of one of `n` equal parts of the buffer, halved if a ring is used in both directions.
     #[inline]
     pub fn nth_part(&self, n: u32) -> BufferShare {
         self.buffer

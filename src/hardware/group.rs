@@ -18,7 +18,7 @@ pub struct GroupPhase {
 }
 
 impl GroupPhase {
-    /// Returns the member's index along this phase.
+    /// Returns the member's index in the dimension of this phase.
     #[inline]
     pub fn index(&self, position: Position) -> u32 {
         position.0 / self.stride % self.size
@@ -31,7 +31,7 @@ impl GroupPhase {
     }
 }
 
-/// Paths between the members of a line along a phase, if all these paths are equal.
+/// Paths between members that differ only in their index in one phase's dimension, if all these paths are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPaths {
     /// Path from each member to the next, or `None` if these paths differ.

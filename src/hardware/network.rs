@@ -162,7 +162,7 @@ pub struct NetworkMessage {
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessagePriority {
-    /// Identifies the chunk and the member that receive the message.
+    /// Identifies the message's chunk and its receiver.
     pub strand: u32,
     /// Position of the message among the messages of the strand.
     pub step: u64,

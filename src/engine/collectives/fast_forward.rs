@@ -18,7 +18,7 @@ use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
-/// Members that arrive at the same time and are settled together.
+/// Members that arrive at the same time and start together.
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {

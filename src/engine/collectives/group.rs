@@ -36,7 +36,7 @@ impl RunningGroup<'_> {
         Some(self.first_instance.nth_after(own.0))
     }
 
-    /// Returns the observers' id of a rank's instance, or `None` if the rank has no trace.
+    /// Returns the id that observers use for a rank's instance, or `None` if the rank has no trace.
     #[inline]
     pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
         let own = self.program.instance_of_rank(rank)?;

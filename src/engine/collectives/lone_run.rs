@@ -37,10 +37,10 @@ impl MainLoopProgress {
 
 /// Components of a run that is simulated alone.
 ///
-/// At the present instant, the run must be at exactly the same event as the main loop. If the main loop has settled
-/// this instant since it began or since the last members arrived, all rounds of the instant are over, and the
-/// simulation continues until no event of the instant is left. Otherwise the simulation takes the same number of rounds
-/// as the main loop, and the messages of its last round are submitted together with the main loop's.
+/// At the present instant, the run must be at exactly the same event as the main loop. If, since this instant began or
+/// since the last members arrived, the main loop has run out of events of the instant, the simulation handles all its
+/// events of the instant too. Otherwise the simulation takes the same number of rounds as the main loop, and the
+/// messages of its last round are submitted together with the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,

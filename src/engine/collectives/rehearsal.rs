@@ -89,8 +89,8 @@ fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all` members have arrived,
-    /// otherwise by holding the run's links. Returns true on success.
+    /// Tries to process a collective's new arrivals without simulating its messages. If `all` members have arrived, the
+    /// collective takes the times of a trial run (a rehearsal). Otherwise, its links are held. Returns true on success.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -206,8 +206,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
-            // This is the second settlement of the instant. The messages of the first arrivals would leave before the
-            // second arrivals, which a rehearsal does not reproduce.
+            // Other members were already processed at this instant. Their messages would leave before these members
+            // arrive, which a rehearsal does not reproduce.
             self.materialize_run(fabric, effects, now, id);
             return false;
         }
@@ -327,7 +327,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Ends the members of a rehearsed run at `now`, if the event belongs to the run's latest answer.
+    /// Ends the members that end at `now` in a collective with rehearsed times, if the event belongs to the
+    /// collective's latest answer.
     pub(super) fn end_rehearsed(
         &mut self,
         effects: &mut Effects,

@@ -94,7 +94,7 @@ pub(super) struct RecordedMemberTimes {
 pub(super) struct AnalyticalAnswer {
     /// Number that identifies the analytical answer as long as it can be withdrawn, or 0 otherwise.
     pub number: u32,
-    /// Index of the settlement that determined the answer, among the settlements of its instant.
+    /// Number of times that the loop had settled the current instant when the answer was determined.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
@@ -122,8 +122,8 @@ impl AnalyticalAnswer {
 }
 
 impl MemberArrivals {
-    /// Returns the settled members. If `skewed`, members are grouped by their time of arrival; otherwise they form one
-    /// group that arrives at `start`.
+    /// Returns the members that have arrived. If `skewed`, members are grouped by their time of arrival; otherwise they
+    /// form one group that arrives at `start`.
     pub fn group_arrivals_by_time(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
         let members = (0..)
             .map(MemberIndex)

@@ -1,9 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
 //! In insertion order, a send ends when its message has arrived, and a separate event starts each operation (part) of a
-//! script after the previous one. In content order, a send ends when its last byte has left or, if the machine requires
-//! it, has arrived. A receive whose message has arrived ends immediately. Messages of one instant are collected, so the
-//! order of events within the instant does not matter.
+//! script after the previous one. If events of an instant are sorted by content, a send ends when its last byte has
+//! left or, if the machine requires it, has arrived. A receive whose message has arrived ends immediately. Messages of
+//! one instant are collected, so the order of events within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;

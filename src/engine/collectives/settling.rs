@@ -40,8 +40,8 @@ fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRe
     })
 }
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Settles the arrivals of an instant in insertion order: analytically if all members have arrived, otherwise one
-    /// by one, in the order of arrival.
+    /// Starts the members that arrived at this instant, if events are handled in insertion order: analytically if all
+    /// members of the collective have arrived, otherwise one by one, in the order of arrival.
     pub(super) fn settle_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -66,7 +66,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Records the order in which members will end, if this order is proved. `began` is the order in which they began.
+    /// Records the order in which members will end, if this order is proved. `began` lists the members in the order in
+    /// which they started.
     fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.schedule_mut(run.schedule);
@@ -330,7 +331,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends an analytically answered collective: all members together, or each member at its rehearsed end.
+    /// Ends an analytically answered collective: all members together, or each member at its end in the trial run
+    /// (rehearsal).
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -199,14 +199,16 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), suggest_fewer_chunks()));
         }
-        // The event carries the number of its settlement. An event from before the newest settlement is ignored.
+        // The event carries a number that changes whenever rates are computed anew, so that events from before the
+        // latest change are ignored.
         if let Some((at, settlement)) = model.settle_rates(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
         }
     }
 
-    /// Ends accesses of a memory that have streamed. Does nothing if a later settlement has replaced `settlement`.
+    /// Ends accesses of a memory that have streamed. Does nothing if rates were computed anew after the event with
+    /// number `settlement` was scheduled.
     pub fn handle_memory(
         &mut self,
         now: Time,

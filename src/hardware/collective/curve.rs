@@ -17,9 +17,9 @@
 //!
 //! The last points of a curve, where bytes dominate, determine the time per byte. If the time never falls as bytes
 //! grow, neither its start nor its transfer falls. A library may take longer at middle sizes because it uses a protocol
-//! of less bandwidth; the excess over the start of larger sizes then counts as transfer. A start consists of the
-//! collective's launch, which does not depend on links, and of the latency of successive messages: `h α` for each of
-//! the k [steps](super::protocol), where h is the number of links between neighbours:
+//! of less bandwidth; the excess over the start of larger sizes then counts as transfer. The start-up time is the
+//! collective's launch time, which does not depend on links, plus the latencies of successive messages: `h α` for each
+//! of the k [steps](super::protocol), where h is the number of links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -139,7 +139,7 @@ pub struct CollectiveCurve {
 }
 
 impl CollectiveCurve {
-    /// Returns the seconds for a buffer of `bytes` on other links.
+    /// Returns the time, in seconds, for a buffer of `bytes` if the measured links are changed by `change`.
     fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
         let start = self.start_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
@@ -174,7 +174,7 @@ impl CollectiveCurve {
         }
     }
 
-    /// Returns the seconds for a buffer of `bytes`.
+    /// Returns the time, in seconds, for a buffer of `bytes` on the measured links.
     pub fn predict_seconds(&self, bytes: f64) -> f64 {
         let above = self.points.partition_point(|point| point.0 < bytes);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {

@@ -189,8 +189,8 @@ impl ScriptOp {
 }
 
 impl ScriptExecutor {
-    /// Delivers `cue` to the member at a position of a run, and appends the member's actions to `acts`. On the first
-    /// cue, `script` returns the index of the script.
+    /// Delivers the event `cue` to one member of a collective in flight, and appends the actions that follow in the
+    /// member's script to `acts`. On the first event, `script` returns the index of the script.
     pub fn advance_script(
         &mut self,
         scripts: &ScriptedAlgorithm,

@@ -96,7 +96,7 @@ struct ChunkedAccess {
     waited: Span,
 }
 
-/// Arrival of a chunk at its port or, after the last chunk of a store, the end of its stream.
+/// Event of an access: a chunk arrives at its port, or, after the last chunk of a store, the stream of the store ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChunkArrival {
     at: Time,

@@ -45,13 +45,13 @@ struct AccessStream {
     /// Bytes that had not yet passed at `since`.
     left: f64,
     since: Time,
-    /// Bytes per second from `since` on, or zero before the first settlement.
+    /// Bytes per second from `since` on, or zero before rates are first computed.
     rate: f64,
     /// Time at which the stream ends if its rate does not change.
     passed: Time,
-    /// Pipeline fill added to the end of the stream, or `None` before the first settlement.
+    /// Pipeline fill added to the end of the stream, or `None` before rates are first computed.
     fill: Option<Span>,
-    /// True once the current settlement has fixed the stream's rate.
+    /// True once the current computation of rates has fixed the stream's rate.
     fixed: bool,
     /// Index of the access in `FairSharing::chunks`, as long as some of its chunks have not streamed.
     chunked: Option<u32>,
@@ -77,7 +77,7 @@ pub(super) struct FairSharing {
     stages: Vec<f64>,
 }
 
-/// Load of a server during a settlement.
+/// Load of a server while rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerLoad {
     /// Sum of the weights of all streams at the server.
@@ -118,7 +118,7 @@ impl FairSharing {
             left: access.bytes as f64,
             since: now,
             rate: 0.0,
-            // The first settlement, at the same instant, replaces this value.
+            // The first computation of rates, at the same instant, replaces this value.
             passed: Time::END,
             fill: None,
             fixed: false,
@@ -195,7 +195,7 @@ impl FairSharing {
 
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
-        // A new number invalidates the event of the previous settlement, which is still in the agenda.
+        // A new number invalidates the event of the previous rates, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
             self.share_rates(now);
@@ -249,7 +249,8 @@ impl FairSharing {
     /// Computes the pipeline fills of accesses that have just begun.
     fn fill_servers(&mut self) {
         for stream in &mut self.streams {
-            // An access's fill depends only on the load at its first settlement, so it is computed once.
+            // The pipeline fill of an access depends only on the load when its rate is first computed, so the fill is
+            // computed once.
             if stream.fill.is_some() {
                 continue;
             }

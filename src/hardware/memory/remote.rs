@@ -145,8 +145,8 @@ impl RemoteMemoryModel {
     }
 
     /// Divides the links' bandwidth among the accesses in flight, after all events of `now`, including chunks. Returns
-    /// the time and the settlement number with which to call [`Self::handle_settlement`] next. The returned time and
-    /// number replace those of earlier calls.
+    /// the time and the number (of this computation of rates) with which to call [`Self::handle_settlement`] next. They
+    /// replace the time and number of earlier calls.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
@@ -155,7 +155,8 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Passes the ends of accesses to `take`. Does nothing if `settlement` is outdated.
+    /// Passes the ends of accesses to `take`. Does nothing if rates were computed anew after the event with number
+    /// `settlement` was scheduled.
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.end_accesses(now, settlement, take),

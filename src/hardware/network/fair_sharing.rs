@@ -74,13 +74,13 @@ struct MessageStream {
     last: u32,
     /// Latency from the end of these links to the receiver.
     latency: Span,
-    /// Bytes that had not left the sender at the last settlement.
+    /// Bytes that had not left the sender when rates were last computed.
     left: f64,
-    /// Bytes per second since the last settlement.
+    /// Bytes per second since rates were last computed.
     rate: f64,
     /// Time at which all bytes will have left if the rate does not change.
     leaves: Time,
-    /// True once the current settlement has fixed the stream's rate.
+    /// True once the current computation of rates has fixed the stream's rate.
     fixed: bool,
 }
 
@@ -102,7 +102,7 @@ struct DepartedMessage {
     arrives: Time,
 }
 
-/// State of a link during a settlement.
+/// State of a link while rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
     /// Sum of the parts of streams on the link whose rates are not yet fixed.
@@ -129,7 +129,7 @@ pub struct FairSharingNetwork<'a> {
     streams: Vec<MessageStream>,
     /// Time up to which the streams' bytes have been counted.
     settled: Time,
-    /// Number of the latest settlement event, and its time if it is pending.
+    /// Number of the latest event that computes rates, and its time if it is pending.
     pending: (u32, Option<Time>),
     shares: Vec<LinkShare>,
     /// Links that streams use; filled while rates are solved.
@@ -227,7 +227,7 @@ impl<'a> FairSharingNetwork<'a> {
             last: way.1,
             latency,
             left: size,
-            // The settlement follows at the same instant, so no byte moves before the rate is set.
+            // Rates are computed later at the same instant, so no byte moves before the rate is set.
             rate: 0.0,
             leaves: Time::END,
             fixed: false,
@@ -251,7 +251,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.streams.push(stream);
     }
 
-    /// Schedules a settlement at `at`, which replaces the pending settlement.
+    /// Schedules an event at `at` that computes rates; it replaces the pending event.
     fn settle_at(&mut self, at: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         if self.pending.1 == Some(at) {
             return;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub enum ScriptFault {
     /// A send or receive names a peer that does not exist.
     UnknownPeer {
-        /// Position whose script has the fault.
+        /// Position in the group of the member whose script is invalid.
         position: u32,
         /// Index of the operation in that script.
         part: u32,
@@ -23,7 +23,7 @@ pub enum ScriptFault {
     },
     /// A send or receive has no matching operation at the peer.
     Unpaired {
-        /// Position whose script has the fault.
+        /// Position in the group of the member whose script is invalid.
         position: u32,
         /// Index of the operation in that script.
         part: u32,
@@ -34,7 +34,7 @@ pub enum ScriptFault {
     },
     /// An operation depends on itself: a dependency cycle.
     Cycle {
-        /// Position whose script has the fault.
+        /// Position in the group of the member whose script is invalid.
         position: u32,
         /// Index of the operation in that script.
         part: u32,
