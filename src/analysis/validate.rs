@@ -3,8 +3,9 @@
 //! The validator checks each trace on its own ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles,
 //! durations. The check collects the parts that must agree with other ranks, in program order: collectives, messages,
 //! loads that switches gather, and the declared groups. [`validate_job`] compares these parts across ranks. [`job`]
-//! checks that each rank has a trace, that each group has its members, that all members of a group have the same
-//! collectives, that each send has a receive, and that ranks do not deadlock (wait in a cycle).
+//! checks the traces of all ranks together: each rank has a trace, each group has its members, all members of a
+//! group run the same collectives, and each send has a receive. It also checks that ranks do not deadlock (wait in a
+//! cycle).
 //!
 //! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
 //! reject is an error, a defect that a replay repairs is a warning, and any other is a note. The validator counts all

@@ -85,8 +85,8 @@ impl CollectiveObserver {
         }
     }
 
-    /// Returns the observer of the whole job that the observed part represents: each group has the tallies of the group
-    /// that represents it, and the ranks for which others waited are the members at the same positions.
+    /// Returns the observer of the whole job that the observed part represents. Each group of the job gets the
+    /// tallies of its representative group. Waits are attributed to the members at the same positions.
     pub(super) fn unfold(self, whole: &CompiledReplay<'_>, folded: &FoldedReplay<'_>) -> Self {
         let of_part: Vec<GroupView<'_>> = folded.part.group_views().collect();
         let mut late = BTreeMap::new();
@@ -115,7 +115,7 @@ impl CollectiveObserver {
         self.nonzero_tallies().map(|(.., tally)| tally.calls).sum()
     }
 
-    /// Returns the rank for which the others waited longest in collectives of `kind` in `group`, and the waiting time
+    /// Returns the rank that the others waited for longest in collectives of `kind` in `group`, and the waiting time
     /// summed over calls and members. If there are several such ranks, returns the lowest.
     pub fn most_awaited_rank(
         &self,
@@ -247,8 +247,8 @@ pub struct MeasuredLinks {
 }
 
 impl MeasuredLinks {
-    /// Returns the similarity of the measured links and the machine's links, from 0 to 1: the ratio of the smaller to
-    /// the larger bandwidth, times the ratio of the smaller to the larger latency.
+    /// Returns how similar the measured links are to the machine's links, from 0 to 1: the smaller bandwidth divided
+    /// by the larger, times the smaller latency divided by the larger.
     pub(super) fn compare_similarity(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)

@@ -38,7 +38,7 @@ pub struct MachineResponse {
     pub follows: Span,
 }
 
-/// Compute of a mean NPU, by the basis of kernel durations.
+/// Mean compute time per NPU, split by the source of the kernels' durations: recorded or modelled.
 struct ComputeShares {
     recorded: Span,
     roofline: Span,

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
     /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, the most informative
-    /// ranks come first: ranks that are out of memory, that have the shortest or longest time in a category, or for
-    /// which others waited. One rank of each NPU class follows.
+    /// ranks come first: ranks that are out of memory, have the shortest or longest time in a category, or made
+    /// others wait. One rank of each NPU class follows.
     pub ranks: Vec<RankPicture>,
     /// Number of observed ranks. If there are many ranks, only some ranks per graph and NPU class are observed.
     #[serde(default)]

@@ -278,8 +278,8 @@ impl SensitivityReport {
     }
 }
 
-/// Returns the lowest factor for which the makespan follows the slope at factor 1 (`now`); `none` is the end at
-/// factor 0, and `at` computes the end at other factors.
+/// Returns the lowest factor down to which the makespan follows the slope at factor 1. `now` is the makespan at
+/// factor 1, `none` at factor 0, and `at` computes it at other factors.
 fn find_end_of_slope(
     now: ScaledEnd,
     none: ScaledEnd,

@@ -1,9 +1,9 @@
 //! Detects groups that straddle domains of the machine, and the cost of straddling.
 //!
 //! A domain is the set of NPUs with equal coordinates in the outer dimensions, such as a node or a rack. A group
-//! *straddles* if its members would fit into one domain but are in several domains, and one of two further conditions
-//! is met: other groups with the same role and size are within one domain, or the group's members are spread unevenly
-//! over domains. A group that a plan spreads deliberately over domains, such as data parallelism over nodes, meets
+//! *straddles* if its members are in several domains although they would fit into one. In addition, other groups
+//! with the same role and size must be within one domain, or the group's members must be spread unevenly over
+//! domains. A group that a plan spreads deliberately over domains, such as data parallelism over nodes, meets
 //! neither of the further conditions.
 
 use super::collectives::CollectiveRow;

@@ -1,12 +1,12 @@
 //! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak arithmetic.
 //!
-//! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, divided by the FLOPs that the
-//! NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs
-//! utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022, section
-//! 6). The tool that wrote a job counts the FLOPs of attention in the same way for both utilizations. The peak of a
-//! kernel is the dense peak for its number format. If a job mixes formats, hardware FLOPs utilization is the time that
-//! its kernels would take at their peaks, divided by the makespan. Model FLOPs utilization is this value times the
-//! model's share of all FLOPs.
+//! *Model FLOPs utilization* counts the FLOPs that the model needs, without recomputation. They are divided by the
+//! FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B).
+//! *Hardware FLOPs utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et
+//! al. 2022, section 6). The tool that wrote a job counts the FLOPs of attention in the same way for both
+//! utilizations. The peak of a kernel is the dense peak for its number format. If a job mixes formats, hardware
+//! FLOPs utilization is the time that its kernels would take at their peaks, divided by the makespan. Model FLOPs
+//! utilization is this value times the model's share of all FLOPs.
 
 use super::Report;
 use super::summary::format_thousands;

@@ -5,10 +5,10 @@
 //! group names share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
-//! bytes. A collective takes 24 further bytes and a message 20; names take additional memory. Optional columns cost
-//! memory on every node as soon as one node uses them: 8 bytes for delays, 8 for waiting times, 4 for memory changes
-//! (and 80 for each distinct change), 4 for kernel shapes (and 64 for each distinct shape), and 4 each for callers,
-//! steps and Python calls.
+//! bytes. A collective takes 24 further bytes and a message 20; names take additional memory. If one node uses an
+//! optional column, the column takes memory for every node. Delays and waiting times take 8 bytes each; memory
+//! changes 4 (and 80 for each distinct change); kernel shapes 4 (and 64 for each distinct shape); callers, steps and
+//! Python calls 4 each.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;

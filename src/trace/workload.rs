@@ -447,8 +447,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns a copy of the workload in which the times of each graph include the profiler's cost if they do not
-    /// include it here, and vice versa.
+    /// Returns a copy of the workload with the profiler's cost added to each graph's times, or removed if the times
+    /// include the cost here.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -463,13 +463,13 @@ impl Workload {
         }
     }
 
-    /// Returns the two most frequent matrix products (rows, columns, summed-over size), which together identify a
-    /// model's width, tensor degree and micro-batch. Among equally frequent products, the largest comes first. If there
-    /// is only one product, that product is returned twice.
+    /// Returns the sizes of the two most frequent matrix multiplications (rows, columns, summed-over size). Together
+    /// they identify a model's width, tensor degree and micro-batch. Among equally frequent multiplications, the
+    /// largest comes first. If there is only one multiplication, its sizes are returned twice.
     ///
-    /// The most frequent multiplication alone is not enough: it belongs to the perceptron, and a model of twice the
-    /// width with four times as many shards has the same multiplication. The second most frequent multiplication
-    /// belongs to attention and differs between such models.
+    /// The most frequent multiplication alone is not enough, because it belongs to the feed-forward network (MLP). A
+    /// model of twice the width with four times as many shards has the same multiplication there. The second most
+    /// frequent multiplication belongs to attention and differs between such models.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -487,7 +487,8 @@ impl Workload {
             Some(*largest.0)
         };
         let first = largest(&|_, count| count == most)?;
-        // Weight gradients have the same three sizes in another order, so they do not count as the second product.
+        // Weight gradients have the same three sizes in another order, so they do not count as the second
+        // multiplication.
         let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
         Some([first, next.unwrap_or(first)])
     }

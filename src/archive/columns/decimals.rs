@@ -11,7 +11,8 @@ const MOST_DIGITS: usize = 19;
 pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
-    // The count nearly always fits in one byte; otherwise it is inserted at the end.
+    // Reserves one byte for the count of numbers. A longer count (rare) is inserted here after
+    // all numbers are found.
     key.push(0);
     let (mut piece, mut at) = (0, 0);
     while at < text.len() {

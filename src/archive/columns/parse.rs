@@ -161,7 +161,7 @@ pub struct RecordOutline {
     pub ops: Vec<u8>,
     /// Columns of the template's slots.
     pub slots: Vec<u32>,
-    /// Columns of numbers within texts.
+    /// Indices of the columns for decimal numbers that occur inside texts.
     pub decimals: Vec<u32>,
 }
 

@@ -114,8 +114,9 @@ impl TemplateTable {
         self.layers.pop().and_then(Arc::into_inner)
     }
 
-    /// Returns the layer of template `number`, and the ends, in that layer, of the previous template and of this
-    /// template.
+    /// Returns the layer (the table part from one chunk) that contains template `number`. Also
+    /// returns where the previous template and template `number` end in this layer; the first
+    /// template of a layer has the previous end 0.
     #[inline]
     fn template_ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
         let mut layers = self.layers.iter().rev();

@@ -22,7 +22,7 @@ pub struct RunNode {
     pub node: NodeIndex,
 }
 
-/// An instance of a run.
+/// A rank's copy of a graph in a run; ranks with equal traces share the graph.
 #[derive(Debug)]
 pub struct RunInstance<'a> {
     pub graph: &'a Graph,

@@ -349,8 +349,9 @@ fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| all[i * all.len() / count])
 }
 
-/// Returns the indices of ranks, most informative first: ranks out of memory, ranks with the shortest or longest time
-/// in a category, the ranks that finish last, the ranks for which others waited longest, and one rank of each class.
+/// Returns the indices of ranks, most informative first. The order is: ranks out of memory, ranks with the shortest
+/// or longest time in a category, ranks that finish last, ranks that others waited for longest, and one rank of each
+/// class.
 fn rank_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();

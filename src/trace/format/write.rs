@@ -74,8 +74,8 @@ pub struct NodeExtras<'a> {
     pub inputs: NodeIo<'a>,
     /// Outputs of the node.
     pub outputs: NodeIo<'a>,
-    /// Further attributes, in this order. An attribute that replays read is rejected if it would change the node's
-    /// meaning.
+    /// Further attributes, in this order. The writer rejects an attribute that is used in replays if the attribute
+    /// would change the node's meaning.
     pub attributes: &'a [NamedAttribute<'a>],
 }
 

@@ -23,7 +23,7 @@ pub struct NodeTiming {
     pub length: Span,
     /// The lane that the node occupies from its start to its end, or [`NONE`].
     pub lane: u32,
-    /// True if the node, like a collective, begins only after all other events of its instant.
+    /// True if the node *settles*: like a collective, it begins only after all other events of the same instant.
     pub settles: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Adds a host that launches nodes one by one to a graph without host work.
+//! For graphs without host work: adds a host that launches the nodes one by one.
 //!
 //! ```text
 //! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs

@@ -312,8 +312,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which the number of a tensor's elements grows, or `None` if the number does not
-    /// grow.
+    /// Returns the growth factor of a tensor's number of elements, or `None` if the number does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -361,8 +360,7 @@ impl KernelScaler {
         tensors.map(is_parameter).collect()
     }
 
-    /// Returns the factor by which the number of a tensor's elements grows with samples and tokens, or `None`
-    /// for a tensor of parameters.
+    /// Returns the growth factor of a tensor's number of elements with samples and tokens, or `None` for parameters.
     fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -387,7 +385,7 @@ impl KernelScaler {
         Some(by.batch.to_f64() * by.sequence.to_f64().powi(sequences))
     }
 
-    /// Scales the nodes for which `which` returns true; the scaling starts from the values before all edits.
+    /// Scales the nodes that `which` accepts; the scaling starts from the values before all edits.
     pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,

@@ -179,13 +179,13 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size with which the size of a weight grows: 0, 1 or 2.
+    /// Returns the exponent of the hidden size in a weight's number of elements: 0, 1 or 2.
     pub fn power_of_weight(&self, shape: &[u64]) -> i32 {
         let sizes = shape.iter().filter(|size| self.widths.contains(size));
         sizes.count().min(2) as i32
     }
 
-    /// Returns the power of the hidden size with which the size of activations grows: 0 or 1.
+    /// Returns the exponent of the hidden size in an activation tensor's number of elements: 0 or 1.
     pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
@@ -209,8 +209,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size with which the FLOPs of a multiplication grow: the power of the weight, or,
-    /// without a weight, the power that follows from both inputs.
+    /// Returns the exponent of the hidden size in the FLOPs of a matrix multiplication: the exponent of the weight's
+    /// size, or, without a weight, the exponent that follows from both inputs.
     pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);

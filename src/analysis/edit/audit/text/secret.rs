@@ -3,10 +3,10 @@
 //! Random text differs from names in the frequency of each letter and in the alternation of character classes. The
 //! score of a text is a sum over its letters, and over its steps from one letter or digit to the next. Each letter and
 //! each step adds the logarithm of a ratio, in quarters of a bit: its frequency in random text divided by its
-//! frequency in names. Names score far below zero, and random text far above zero. Letter frequencies in names are
-//! assumed to be the English ones: `log2((1/26) / frequency)`, at most 13/4. A step between random letters has one of
-//! four combinations of cases, with probability 1/4 each. In names the probability of a step is 4/5 from lower to
-//! lower case, 1/16 to a capital, and 1/8 after a capital.
+//! frequency in names. Names score far below zero, and random text far above zero. A letter adds
+//! `log2((1/26) / frequency)` bits, but at most 13/4, with the letter's frequency in English as its frequency in
+//! names. A step between random letters has one of four combinations of cases, with probability 1/4 each. In names
+//! the probability of a step is 4/5 from lower to lower case, 1/16 to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 

@@ -15,8 +15,8 @@ pub(super) enum GradientBuckets {
     /// The step reduces no gradients. `elements` is the number of elements of the parameters, or 0 if no hooks show
     /// this number.
     None { elements: u64 },
-    /// Buckets of a captured job with hooks of parameters: bucket limit in bytes, bytes per element, and total number
-    /// of elements.
+    /// Gradient buckets of a captured job whose parameters have hooks that start the reductions: bucket limit in
+    /// bytes, bytes per element, and total number of elements.
     Hooks {
         limit: u64,
         each: u64,
