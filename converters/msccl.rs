@@ -1,5 +1,6 @@
-//! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of every GPU. The
-//! output is one trace per GPU, whose steps the members of a collective execute (`--custom`).
+//! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of
+//! every GPU. The output is one trace per GPU. A collective's members execute the steps of these
+//! traces (`--custom`).
 //!
 //! A thread block's steps run in order; a step may also wait for a step of another thread block of its GPU. A step
 //! whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies and
@@ -62,7 +63,7 @@ pub struct MscclStep {
     pub source: u64,
     /// Number of consecutive chunks.
     pub count: u64,
-    /// Thread block and step, on the same GPU, for which the step waits.
+    /// Thread block and step on the same GPU that must end before this step starts.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
@@ -145,8 +146,8 @@ impl MscclAlgorithm {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
             let end = match rest {
-                // The XML parser treats only this form as a declaration. Any other `<?` begins a processing
-                // instruction, in which quotes have no meaning.
+                // The XML parser treats only this form as a declaration. Any other `<?` begins a
+                // processing instruction; quotes inside it have no meaning.
                 [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => {
                     text_after_unquoted(inside, b"?>")
                 }

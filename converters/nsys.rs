@@ -150,7 +150,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
         processes.sort_by_key(|process| process.trace.rank);
         return (RankOrder::Nccl, largest.map(|(name, _)| name));
     }
-    // Files keep the order in which they were given.
+    // Files keep the order of the user's arguments.
     let mut files: Vec<PathBuf> = Vec::new();
     for process in &*processes {
         if !files.contains(&process.file) {

@@ -64,11 +64,11 @@ use std::collections::BTreeMap;
 pub struct ProcessGroup {
     /// Name by which operators refer to the group, often a number.
     pub name: String,
-    /// Purpose of the group, as the program states it.
+    /// Purpose of the group, as given by the program.
     pub desc: String,
     /// Members, as ranks of the job. An empty list means all ranks.
     pub ranks: Vec<u32>,
-    /// Number of members, if the file states it.
+    /// Number of members, if the file contains it.
     pub size: Option<u32>,
     /// Backend that transfers the group's messages, such as `cpu:gloo,cuda:nccl`.
     pub backend: String,

@@ -1,10 +1,11 @@
 //! Text workloads of SimAI and its generator AICB. They contain the layers of a transformer with their times and
 //! collectives, which are identical for all NPUs, and the degrees of parallelism.
 //!
-//! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates; the next layer
-//! starts afterwards. In the backward pass, from the last layer to the first, the input gradient computes and
-//! communicates in the same way. Then the weight gradient computes and starts its collective, for which only the
-//! same layer of the next pass waits. Times are in nanoseconds.
+//! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates;
+//! the next layer starts afterwards. In the backward pass, from the last layer to the first, the
+//! input gradient computes and communicates in the same way. Then the weight gradient is computed
+//! and its collective starts. Only the same layer of the next pass waits for this collective. Times
+//! are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;

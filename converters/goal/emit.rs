@@ -1,9 +1,9 @@
 //! Writes the traces of a schedule, one per rank.
 //!
-//! A calculation becomes host work of the same duration on its processor's lane. A lane runs one calculation at a
-//! time, in the order in which they become ready. Messages occupy no processor. If operation B requires the end of A,
-//! B depends on A. If B requires only the beginning of A, B depends on A's predecessors, because B may begin when A
-//! begins.
+//! A calculation becomes host work of the same duration on its processor's lane. A lane runs one
+//! calculation at a time, in the order in which calculations become ready. Messages occupy no
+//! processor. If operation B requires the end of A, B depends on A. If B requires only the
+//! beginning of A, B depends on A's predecessors, because B may begin when A begins.
 
 use super::{GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;

@@ -43,7 +43,8 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the message; for a collective, bytes of one rank. `None` if not stated.
+    /// Bytes of the message; for a collective, bytes of one rank. `None` if the export does not
+    /// contain it.
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, by its rank within the communicator.
     pub root: Option<u32>,
@@ -238,7 +239,8 @@ impl NcclCall {
             ("dtype".to_owned(), "Byte".to_owned()),
         ];
         let bytes = self.bytes.unwrap_or(0).to_string();
-        // NCCL states a rank's input for an all-gather, and a rank's output for a reduce-scatter.
+        // NCCL reports the size of a rank's input for an all-gather, and of a rank's output for a
+        // reduce-scatter.
         if self.kind != "reduce_scatter" && self.kind != "recv" {
             arguments.push(("In msg nelems".to_owned(), bytes.clone()));
         }

@@ -55,7 +55,7 @@ pub(crate) enum SqliteValue<'r> {
     Blob,
 }
 
-/// Encoding of a cell's text.
+/// Encoding of text values in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ValueEncoding(TextEncoding);
 
@@ -486,7 +486,8 @@ impl TableRowReader<'_> {
         Ok(())
     }
 
-    /// Reads the row of the cell at `at`, including its overflow pages, into `row`. Returns the row id.
+    /// Reads one row, including its overflow pages, into `row`; `at` is the offset of the row's
+    /// cell in the page. Returns the row id.
     fn read_row(
         &mut self,
         number: u32,
@@ -505,8 +506,8 @@ impl TableRowReader<'_> {
             );
             return Err(self.damaged_page(number, &found));
         }
-        // The file format requires this: if a row exceeds a page, the page contains a prefix of the row, whose length
-        // is chosen so that the rest fills whole overflow pages.
+        // The file format requires this: if a row exceeds a page, the page contains only a prefix
+        // of the row. The prefix's length is chosen so that the rest fills whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length

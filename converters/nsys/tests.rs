@@ -88,8 +88,8 @@ fn rows_are_read_as_they_were_written() {
     }
 }
 
-/// The files have pages that refer to themselves or beyond the end of the file, pages of an unknown type, and wrong
-/// values in the header.
+/// The damage: pages that refer to themselves or beyond the end of the file, pages of an unknown
+/// type, and wrong header values.
 #[test]
 fn damage_ends_in_an_error() {
     let rows: Vec<Vec<StoredValue>> = (0..400)

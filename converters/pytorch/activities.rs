@@ -1,11 +1,12 @@
 //! Activities of a rank, with the dependencies that determine when each can start.
 //!
-//! Every operator becomes one activity. It is placed in the gap between child calls in which the operator does its
-//! own work ([`own_places`]). The remaining time of the operator, and the time between operators, becomes host time
-//! before the next activity. The conversion therefore loses no time, and every activity keeps its recorded time. An
-//! annotation becomes a mark of zero length, because the time between its child calls belongs to Python.
+//! Every operator becomes one activity. The work is placed in the gap between child calls where the
+//! operator computes ([`own_places`]). The remaining time of the operator, and the time between
+//! operators, becomes host time before the next activity. The conversion therefore loses no time,
+//! and every activity keeps its recorded time. An annotation becomes a mark of zero length, because
+//! the time between its child calls belongs to Python.
 //!
-//! An activity depends on the following activities, each of which ended before it started:
+//! An activity depends on the following activities, all of them ended before its start:
 //!
 //! - the previous activity on its thread or stream;
 //! - for communication and kernels, the activity that launched it;

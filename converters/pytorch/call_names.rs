@@ -1,5 +1,5 @@
-//! Names of operators that request communication, and names of the intervals in which libraries execute it. The
-//! names serve to match operators with intervals.
+//! Names of operators that request communication, and of the intervals in which libraries
+//! communicate. The names serve to match operators with intervals.
 
 use chakram_trace::format::CollectiveKind;
 

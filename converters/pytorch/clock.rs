@@ -127,8 +127,8 @@ pub fn estimate_offsets(
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
-    // Go from ranks with known offsets to ranks without: first to ranks on the same host, because these share a
-    // clock, then along the pair of ranks with the most shared observations.
+    // Go from ranks with known offsets to ranks without: first to ranks on the same host, because
+    // they share a clock, then to the rank that shares the most observations with a known rank.
     loop {
         let next = between
             .iter()

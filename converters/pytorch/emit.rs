@@ -45,7 +45,7 @@ pub struct EmitContext<'a> {
 pub struct CallMatchInfo {
     /// Value of `comm_size`; for a message, the bytes sent.
     pub bytes: u64,
-    /// Whether no capture states the bytes.
+    /// Whether no capture contains the number of bytes.
     pub size_unknown: bool,
     /// Position of the root in the group.
     pub root: Option<u32>,

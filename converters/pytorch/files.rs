@@ -103,9 +103,10 @@ struct FoundFile {
 /// Host traces and Kineto traces, by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures in `paths`. Each path is a file, a folder (which stands for its JSON files), or a tar archive,
-/// whose captures are read into memory. A host trace and a Kineto trace belong together if their names contain the
-/// same rank, or if there is only one of each and neither name contains a rank.
+/// Finds the captures in `paths`. Each path is a file, a folder (all its JSON files), or a tar
+/// archive (its captures are read into memory). A host trace and a Kineto trace form a pair if
+/// their names contain the same rank. A single host trace and a single Kineto trace without ranks
+/// in their names form a pair, too.
 ///
 /// Fails if a file that the user named is neither a host trace nor a Kineto trace, if only some ranks have times, or
 /// if a rank has two indistinguishable files of one kind.

@@ -24,7 +24,7 @@ pub struct JobGroup {
     pub name: String,
     /// Name of the group in its members' captures. Other ranks may use this name for other groups.
     pub called: String,
-    /// Purpose stated by the program.
+    /// Purpose of the group, as given by the program.
     pub desc: String,
     /// Members as job ranks, in the group's order.
     pub ranks: Vec<u32>,
@@ -39,8 +39,8 @@ pub struct GroupInference {
     pub only: u64,
     /// Calls whose group was inferred from their worker thread or stream; counted by group.
     pub by_worker: BTreeMap<u32, u64>,
-    /// Calls assigned to the only group with the right number of members, and kernels known only by name, assigned
-    /// to the only group that other calls name. Counted by group.
+    /// Calls that were assigned to the only group of the right size, and kernels without arguments
+    /// that were assigned to the only group that other calls name. Counted by group.
     pub by_size: BTreeMap<u32, u64>,
     /// Barriers and device collectives whose group is unknown.
     pub untold: u64,
@@ -194,7 +194,7 @@ fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
         .then_some(first)
 }
 
-/// Returns the group of a rank's kernels of which only the name is known: the only group that the rank's
+/// Returns the group for a rank's kernels that have only a name: the only group that the rank's
 /// other calls name.
 fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
@@ -318,8 +318,8 @@ fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<P
     })
 }
 
-/// Returns whether a group without a list of members contains all ranks: it is the default group, or it has as many
-/// members as the job has ranks.
+/// Returns whether a group without a member list contains all ranks: it is the default group, or
+/// its size is the job's number of ranks.
 fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
     let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
     is_default || group.size.is_none_or(|size| size as usize == all.len())

@@ -1,7 +1,7 @@
 //! Process groups, as declared by host traces and Kineto traces.
 //!
-//! In a long list of ranks, `...` replaces the middle. The omitted members are reconstructed from the stride of the
-//! first members, if this stride leads to the last members and to the stated size.
+//! In a long list of ranks, `...` replaces the middle. The omitted members are reconstructed from
+//! the first members' stride, if this stride leads to the last members and to the recorded size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;

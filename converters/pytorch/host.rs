@@ -18,11 +18,11 @@ pub const NONE: u32 = u32::MAX;
 /// Contents of one host trace, as PyTorch's execution trace observer writes it.
 #[derive(Debug, Default)]
 pub struct HostTrace {
-    /// Id of the process that wrote the trace, if the file states it.
+    /// Id of the process that wrote the trace, if the file contains the id.
     pub pid: Option<u64>,
     /// Whether any tensor is on a device other than the CPU.
     pub on_device: bool,
-    /// Schema version stated in the file, such as `1.1.1-chakra.0.0.4`.
+    /// Schema version in the file, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
     /// Nodes in file order, which is the order in which operators ended.
     pub nodes: Vec<HostNode>,

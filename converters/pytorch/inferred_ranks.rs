@@ -7,13 +7,14 @@
 //!   has the same purpose, size and spacing of members; if there is none, it uses the group shifted by m − t.
 //! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
-//! A captured rank is a valid model only if nothing contradicts it. In every group, captured members must have equal
-//! numbers of collectives of each kind. The messages that captured ranks send to `m` must match the messages that
-//! `m` receives, and the messages that they expect from `m` must match the messages that `m` sends. Between two
-//! ranks, both sides must agree on the first and the last message in each direction.
+//! A captured rank is a valid model only if nothing contradicts it. In every group, captured
+//! members must have equal numbers of collectives of each kind. Captured ranks' messages to `m`
+//! must match the messages that `m` receives, and messages that captured ranks expect from `m` must
+//! match the messages that `m` sends. Between two ranks, both sides must agree on the first and the
+//! last message in each direction.
 //!
-//! If several models are valid, the model with the most groups in which p(m) = p(t) is used, for example a rank with
-//! the same tensor shard. If several models are equal in this, the nearest is used.
+//! If several models are valid, the one with p(m) = p(t) in the most groups is used, for example a
+//! rank with the same tensor shard. If several models are equal in this, the nearest is used.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -135,7 +136,7 @@ pub fn infer_ranks(
 /// Calls that a rank makes under a valid model.
 struct ModelCandidate {
     capture: usize,
-    /// Number of groups in which the rank and its model have the same position.
+    /// Number of groups that contain the rank and its model at the same position.
     alike: usize,
     calls: Vec<CommCall>,
     added: Vec<JobGroup>,
@@ -212,8 +213,8 @@ impl ModelSearch<'_> {
         }))
     }
 
-    /// Returns the group in which the rank has the role that its model has in `group`. Adds the group to the job if
-    /// no capture declares it.
+    /// Returns the group that the rank uses where its model uses `group`. Adds the group to the job
+    /// if no capture declares it.
     fn counterpart_group(
         &self,
         group: u32,

@@ -38,7 +38,7 @@ pub struct KinetoTrace {
     /// Arguments of synchronisations, of communication events, and of kernels that describe their
     /// communication. Strings are unchanged; other values are JSON.
     pub args: Vec<Vec<(String, String)>>,
-    /// Rank of the process, if the file states it.
+    /// Rank of the process, if the file contains it.
     pub rank: Option<u32>,
     /// Number of ranks.
     pub world_size: Option<u32>,

@@ -1,8 +1,8 @@
 //! Times of kernels according to NCCL's own formula. They serve to separate transfer from waiting if the partner ranks
 //! have no capture.
 //!
-//! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of `n` GPUs of one
-//! host over NVLink, and a whole buffer of `B` bytes, it is:
+//! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
+//! `n` GPUs of one host over NVLink, and a buffer of `B` bytes in total, NCCL's time is:
 //!
 //! ```text
 //! time = base + latency x (steps - 1) + B x steps / (n x bandwidth)
@@ -15,9 +15,10 @@
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives counts as one step
-//! of Simple that sends `(n - 1) / n` of the buffer to all peers at the same time. `topo.h` assumes 20 GB/s per link
-//! on Volta and Ampere, which have 6 and 12 links, and 20.6 GB/s on Hopper, which has 18.
+//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives
+//! is timed as one step of the protocol Simple that sends `(n - 1) / n` of the buffer to all peers
+//! at the same time. `topo.h` assumes 20 GB/s per link on Volta and Ampere, which have 6 and 12
+//! links, and 20.6 GB/s on Hopper, which has 18.
 //!
 //! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512
 //! B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the smallest

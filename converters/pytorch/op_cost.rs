@@ -11,9 +11,10 @@ use chakram_trace::graph::Interner;
 /// an operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of
 /// its own tensors, whichever library it belongs to.
 ///
-/// If an operator's children together move about as many bytes as its own tensors have, the operator does no work
-/// of its own. If its tensors have more than twice the bytes of its children, it also does work of its own, and its
-/// children are only small steps such as converting a scalar.
+/// If an operator's children together move about as many bytes as its own tensors have, the
+/// operator does no work of its own. If an operator's tensors have more than twice its children's
+/// bytes, the operator also does work of its own. The children then are only small steps, such as
+/// converting a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
     /// Cost attributed to each host interval; empty unless host operators count as compute.
@@ -86,8 +87,9 @@ impl OpCosts {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the cost of the kernel `device`: its share, by time, of the cost of `item`, the operator that
-    /// launched it. `name` is the index of the kernel's name.
+    /// Returns the cost of the kernel `device`. The cost of `item`, the operator that launched it,
+    /// is divided among the operator's kernels in proportion to their times. `name` is the index of
+    /// the kernel's name.
     pub fn share_of_kernel(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -126,8 +128,8 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
         .collect()
 }
 
-/// Returns the cost of each host interval of `rank`. Zero if the interval does no work, or if its children
-/// count for it.
+/// Returns the cost of each host interval of `rank`. An interval's cost is zero if it does no work,
+/// or if its work is already counted in its children.
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
@@ -240,8 +242,8 @@ pub(super) fn device_time(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns whether an operator only returns views of its inputs: all its results share the inputs' storages, and
-/// according to its schema it writes to no input.
+/// Returns whether an operator only returns views of its inputs: all results share the inputs'
+/// storages, and the operator's schema says that no input is written.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

@@ -66,7 +66,7 @@ struct OpenOperator {
     elements: u64,
 }
 
-/// Returns the first operator to which an interval of this kind and size may belong.
+/// Returns the first operator that may have produced an interval of this kind and size.
 fn find_requester(
     open: &[OpenOperator],
     kind: CarrierKind,

@@ -88,7 +88,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
 
 /// Returns a description of a file that is not a capture; `None` unless its beginning identifies it.
 pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
-    /// Number of bytes within which a JSON file states its kind.
+    /// Bytes at the start of a JSON file that are searched for its kind.
     const HEADING: usize = 256;
     let text = beginning_as_it_is(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {

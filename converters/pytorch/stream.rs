@@ -1,8 +1,9 @@
 //! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
 //!
-//! A window slides over the decompressed text. Every element of the array is parsed in place. If an element extends
-//! beyond the window, the window is moved and the element is parsed again. So the window bounds the memory (it
-//! grows only for a single large value), and only a few bytes at the ends of windows are scanned twice.
+//! A window slides over the decompressed text. Every element of the array is parsed in place. If an
+//! element extends beyond the window, the window is moved and the element is parsed again. So the
+//! window bounds the memory, and only a few bytes at the ends of windows are scanned twice. The
+//! window grows only for a single large value.
 
 #[cfg(test)]
 pub(super) mod damage;
@@ -231,7 +232,8 @@ impl JsonWalker<'_> {
                 }
                 Err(error) => error,
             };
-            // If the window ends within a token, the parser may report an error other than an unexpected end.
+            // If the window ends within a JSON token, the parser may report another error than an
+            // unexpected end.
             if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.refill(MAX_ELEMENT)?;
                 continue;

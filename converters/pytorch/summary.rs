@@ -53,7 +53,7 @@ pub struct ConversionSummary {
 pub struct GroupSummary {
     /// Name, unique in the job.
     pub name: String,
-    /// Purpose of the group, as the program states it.
+    /// Purpose of the group, as given by the program.
     pub desc: String,
     /// Members, as ranks of the job.
     pub ranks: Vec<u32>,

@@ -10,7 +10,7 @@ use super::JsonRepairKind;
 /// Tokens that are not valid JSON.
 const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf", "inf"];
 
-/// A value with repaired tokens.
+/// A JSON value after repair of its invalid tokens.
 pub(super) struct RepairedTokens {
     /// The value, converted to valid JSON.
     pub text: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Parses a workload: a line of degrees of parallelism, the number of layers, and one line of twelve
-//! words per layer.
+//! Parses a workload: a line with the degrees of parallelism, the number of layers, and a line of
+//! twelve words per layer.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use crate::words::{error_at, layer_words, parse_number, split_words};

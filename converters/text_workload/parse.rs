@@ -1,4 +1,5 @@
-//! Parses a workload: the kind of parallelism, the number of layers, and one line of twelve words per layer.
+//! Parses a workload: the kind of parallelism, the number of layers, and a line of twelve words per
+//! layer.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;

@@ -143,8 +143,9 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write_node(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call on which a slice depends: the launching call if it had ended, or the previous call on its
-    /// thread if it was still running. Returns `None` if the slice begins before its launching call.
+    /// Returns the call on which a slice depends: the launching call if it had ended when the slice
+    /// began, otherwise the previous call on the launching thread. Returns `None` if the slice
+    /// begins before its launching call.
     fn causing_call(&self, piece: &DeviceSlice<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
@@ -275,8 +276,8 @@ impl<'a> EventDescription<'a> {
         Ok(this)
     }
 
-    /// Returns the operation of the event's node: a copy with its stated bytes, or a kernel of which only the time
-    /// is known.
+    /// Returns the operation of the event's node: a copy with the recorded bytes, or a kernel with
+    /// only a duration.
     fn to_op(&self) -> Op<'static> {
         let details = self.texts[4].as_deref().unwrap_or_default();
         let size = details

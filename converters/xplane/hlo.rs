@@ -324,7 +324,7 @@ fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, Trace
     if !sound {
         return Ok(None);
     }
-    // Stride of each axis of the grid, in the order in which the axes are traversed.
+    // Stride of each axis of the device grid, in traversal order.
     let strides = order.iter().map(|&axis| {
         let inner = &grid[axis as usize + 1..];
         (grid[axis as usize], inner.iter().product::<u64>())

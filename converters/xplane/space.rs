@@ -196,7 +196,8 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // A text value is stored once, as the name of a kind of stat, to which this stat refers.
+                // Each text is stored once, as the name of a kind of stat; this stat contains that
+                // kind's id.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -262,7 +263,8 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // An event with a number of occurrences has no time, because it stands for all of them.
+                // An event with a number of occurrences has no time, because it summarises all
+                // occurrences.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

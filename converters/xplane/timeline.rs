@@ -214,8 +214,8 @@ fn read_device<'a>(
         events: 0,
         linked: 0,
     };
-    // Correlation ids to which this device's events refer, each with the index of its call in
-    // `launches`.
+    // Correlation ids in this device's events, each with the index in `launches` of the call that
+    // has this id.
     let mut used: BTreeMap<u64, u32> = BTreeMap::new();
     for line in &lines {
         let own = if streams {

@@ -25,21 +25,21 @@
 //!
 //! # Corrected quirks
 //!
-//! Without [`Quirk::Padding`], there are min(k, S) chunks, at least one, and each is exactly S divided
-//! by their number; all shares of chunks are exact too. Without [`Quirk::ShortList`], the last algorithm
-//! of a list applies to the remaining dimensions, or a ring where it is impossible.
+//! Without [`Quirk::Padding`], there are c = max(1, min(k, S)) chunks of exactly S / c; all shares
+//! of chunks are exact, too. Without [`Quirk::ShortList`], the last algorithm of a list applies to
+//! the remaining dimensions, or a ring where it is impossible.
 //!
-//! Without [`Quirk::GroupRing`], a named group that fills a sub-grid has a phase for each dimension in
-//! which its members differ. Any other named group is a line along the outermost of these dimensions.
-//! Both use the list's algorithm for the dimension, or a ring if it is impossible, and queue at that
-//! dimension.
+//! Without [`Quirk::GroupRing`], a named group that fills a sub-grid has one phase per dimension
+//! where the members differ. Any other named group is a line along the outermost of these
+//! dimensions. Both use the list's algorithm for the dimension, or a ring if it is impossible, and
+//! queue at that dimension.
 //!
-//! Without [`Quirk::SharedQueue`], each phase has its own queues, through which chunks pass in the order
-//! in which they arrive from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of named
-//! groups have the same delay as others. Without [`Quirk::OneAtATime`], collectives of an NPU overlap.
-//! Each collective then has its own queues, which it uses in turn from the first. NPUs that join
-//! collectives in different orders therefore do not wait for each other. Collectives are matched in
-//! program order.
+//! Without [`Quirk::SharedQueue`], each phase has its own queues. Chunks pass through these queues
+//! in order of arrival from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of
+//! named groups have the same delay as others. Without [`Quirk::OneAtATime`], collectives of an NPU
+//! overlap. Each collective then has its own queues, which it uses in turn from the first. NPUs
+//! that join collectives in different orders therefore do not wait for each other. Collectives are
+//! matched in program order.
 
 use super::endless_waits::{EndlessWait, IssueCounts};
 use super::quirks::{self, Quirk, QuirkSet};

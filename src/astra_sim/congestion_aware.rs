@@ -90,8 +90,8 @@ impl CongestionAware {
         }
     }
 
-    /// Returns the next link of a message that is at device `at` and goes to `to`: its index among the links of `at`,
-    /// and the device at its end.
+    /// Returns the next link from device `at` towards `to`: the link's index among the links of
+    /// `at`, and the device at the link's end.
     #[inline]
     fn next_link_towards(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -190,11 +190,11 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// A full connection has a link for each pair. With other shapes, each link has one user at a time
-    /// if all NPUs send over the same distance at the same time. Then all messages cross their h-th
-    /// links simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different, and each is
-    /// free again after ⌊m / bandwidth⌋. On a switch, NPUs may send again earlier, because messages
-    /// reach the receivers' links in the order in which they leave the NPUs, from one sender at a time.
+    /// A full connection has a link for each pair. With other shapes, each link has one user at a
+    /// time if all NPUs send over the same distance at the same time. Then all messages cross their
+    /// h-th links simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different,
+    /// and each is free again after ⌊m / bandwidth⌋. On a switch, NPUs may send again before that,
+    /// because messages reach the receivers' links in sending order, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {

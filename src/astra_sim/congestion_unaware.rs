@@ -159,8 +159,9 @@ mod tests {
             let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
             assert_eq!(ns(&network, 1, 4), expected);
         }
-        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50, 9,765.6 + 500 and 19,531.25 + 2 · 2,000
-        // ns. Only the lowest dimension in which the ends differ counts; from 0 to 63 this is the ring.
+        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50, 9,765.6 + 500 and 19,531.25 + 2 ·
+        // 2,000 ns. Only the lowest dimension where sender and receiver differ counts; from NPU 0
+        // to NPU 63 this is the ring.
         let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);

@@ -1,11 +1,11 @@
 //! Custom algorithms as ASTRA-sim defines them, with one trace for each position in the group.
 //!
-//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks *in
-//! ascending order*. A peer a in this trace is the a-th rank of the group *in the order of the group
-//! file*. All nodes whose dependencies are complete are issued at once, in order of their ids; there are
-//! no lanes. A compute node takes its recorded duration, but at least 1 ns. The algorithm states the
-//! sizes of messages, and the size of the collective is ignored. The collective is complete at a rank
-//! when all nodes of the rank's trace are complete.
+//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks
+//! *in ascending order*. A peer a in this trace is the a-th rank of the group *in the order of the
+//! group file*. All nodes whose dependencies are complete are issued at once, in order of their
+//! ids; there are no lanes. A compute node takes its recorded duration, but at least 1 ns. The
+//! algorithm's file contains the message sizes, so the size of the collective is ignored. The
+//! collective is complete at a rank when all nodes of the rank's trace are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};

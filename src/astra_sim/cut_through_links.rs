@@ -20,7 +20,8 @@ pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
 struct LinkDimension {
     shape: DimensionShape,
     size: u32,
-    /// Product of the sizes of the inner dimensions.
+    /// Difference of NPU numbers between neighbours in this dimension: the product of the inner
+    /// dimensions' sizes.
     stride: u32,
     latency: f64,
     bytes_per_ns: f64,

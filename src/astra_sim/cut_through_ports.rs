@@ -2,11 +2,11 @@
 //! through another, one message at a time. It corrects [`Quirk::FreePorts`].
 //!
 //! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With
-//! [`Quirk::FirstDimension`], a message goes from its sender's port to its receiver's port in the lowest
-//! dimension in which its ends differ. Without this quirk, it crosses each dimension in which its ends differ,
-//! through the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], the port of an NPU that is
-//! fully connected to n - 1 others passes n - 1 messages in the time of one message, but a single message is not
-//! faster.
+//! [`Quirk::FirstDimension`], a message goes from the sender's port to the receiver's port of the
+//! lowest dimension where the two NPUs differ. Without this quirk, a message crosses each dimension
+//! where sender and receiver differ, through the ports of the NPUs in between. With
+//! [`Quirk::FullyConnectedLinks`], the port of an NPU with links to all n - 1 others passes n - 1
+//! messages in the time of one message, but a single message is not faster.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
@@ -21,7 +21,8 @@ pub type CutThroughPorts = AstraCutThrough<PortRouting>;
 struct PortDimension {
     shape: DimensionShape,
     size: u32,
-    /// Product of the sizes of the inner dimensions.
+    /// Difference of NPU numbers between neighbours in this dimension: the product of the inner
+    /// dimensions' sizes.
     stride: u32,
     latency: f64,
     /// Bytes per ns of a port, and of a single message.

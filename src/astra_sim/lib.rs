@@ -1,5 +1,5 @@
-//! The input files and flags of ASTRA-sim 2's analytical networks. Values are kept under their names and in their
-//! units, with an [`InputNote`] for everything whose meaning may be surprising.
+//! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names
+//! and units; an [`InputNote`] marks each value that may be misread.
 //!
 //! The crate has one type per input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
 //! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML),

@@ -106,7 +106,7 @@ impl SqliteWriter {
 /// Appends a tree of `rows` to `pages`. Returns the number of its root, which is the last page. The first `gap`
 /// bytes of the root stay free.
 fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
-    // Leaf cells with their row ids.
+    // Encoded rows (leaf cells), each with its row id.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
     for (id, row) in (1..).zip(rows) {
         let payload = record(row);
@@ -139,7 +139,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     }
     let mut level = pack_level(13, cells, page, gap, pages);
     while level.len() > 1 {
-        // Each child except the last becomes a cell with the child's page number and its largest row id.
+        // Each child page except the last becomes a cell (entry) with the child's page number and
+        // largest row id.
         let cells = level
             .iter()
             .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
@@ -148,8 +149,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Distributes cells over pages. If one page suffices, it is the root and gets the gap. Otherwise the pages get no
-/// gap, because the root is one level above them.
+/// Distributes cells (encoded entries) over pages. If one page suffices, it is the root and gets
+/// the gap. Otherwise the pages get no gap, because the root is one level above them.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,

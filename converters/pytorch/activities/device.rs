@@ -93,8 +93,8 @@ pub(super) fn host_syncs(
             continue;
         }
         found.device_syncs += 1;
-        // A call that returns after its copy also waits for earlier work on the stream, because on any device, a
-        // copy that is queued after kernels starts after them.
+        // A call that returns after its copy also waits for earlier work on the stream: on any
+        // device, a queued copy starts only after the kernels before it.
         let before = index.checked_sub(1).map(|before| &rank.devices[before]);
         let queued = before.is_some_and(|b| b.stream == device.stream && b.end > item.start);
         let from = if queued {

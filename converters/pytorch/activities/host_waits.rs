@@ -14,7 +14,7 @@ pub(super) enum WaitSource {
     Device(u32),
 }
 
-/// Part of a thread's time in which it did no work but waited for something else to end.
+/// Interval in which a thread did no work but waited for other work to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostWait {
     /// Index of the waiting thread.

@@ -43,7 +43,7 @@ pub(super) struct SiblingPosition {
     pub before: u32,
     /// Whether the host interval and its children are one piece of work.
     pub is_whole: bool,
-    /// Start of the piece of work to which the host interval belongs, or `None`.
+    /// Start (ns) of the piece of work that contains the host interval, or `None`.
     pub part_of: Option<i64>,
     children: u32,
 }

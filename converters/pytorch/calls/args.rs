@@ -13,15 +13,16 @@ pub struct CallArgs {
     pub bytes_in: u64,
     /// Bytes in the rank's output buffer.
     pub bytes_out: u64,
-    /// Whether the capture states the sizes. Stated sizes may be zero.
+    /// Whether the capture contains the sizes. Sizes in a capture may be zero.
     pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
     /// Index within the group of the root, or of a message's other end.
     pub peer: Option<u32>,
-    /// Rank in the job of a message's other end, if a record states it.
+    /// Rank (in the job) of a message's other end, if a record contains it.
     pub peer_rank: Option<u32>,
-    /// Sequence number of the collective in its group, if a record states it; equal on all members.
+    /// Sequence number of the collective in its group, if a record contains it; equal on all
+    /// members.
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
@@ -325,7 +326,7 @@ pub(super) fn split_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>>
     sizes.iter().map(|rows| rows.checked_mul(row)).collect()
 }
 
-/// Returns the number of members: the number of splits, or the number of tensors in a list with one tensor
+/// Returns the group's size: the number of splits, or the length of a tensor list with one tensor
 /// per member.
 fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
     let length = |place: usize| {

@@ -35,8 +35,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub steps: &'a StepWindows,
 }
 
-/// For each form of host node, returns the element type in which its operators compute: the type of
-/// their first tensor.
+/// Returns the element type of each form of host node: the type of its operators' first tensor.
 pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
@@ -62,7 +61,8 @@ impl<'a> ActivityEmitter<'a> {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns the work of a kernel or copy. A kernel's operator states its work; a copy states its own.
+    /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, a
+    /// copy's with the copy itself.
     fn stated_work(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];

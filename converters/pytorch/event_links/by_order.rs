@@ -195,7 +195,8 @@ struct MatchedEventRange {
     alike: u64,
 }
 
-/// Finds the range of `events` that has the names of `nodes`: most sequences of names agree on its offset.
+/// Finds the range of `events` with the same names as `nodes`, at the offset on which most
+/// sequences of names agree.
 fn find_window(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {

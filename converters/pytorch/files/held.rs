@@ -46,7 +46,7 @@ impl InMemoryFiles {
         Ok(kind_of(&self.file_beginning(path)?))
     }
 
-    /// Returns the id of the process that a file belongs to, if its beginning states it.
+    /// Returns the id of the process that wrote a file, if the file's beginning contains the id.
     pub fn read_process_id(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
         Ok(pid_of(&self.file_beginning(path)?))
     }

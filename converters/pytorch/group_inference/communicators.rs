@@ -1,10 +1,11 @@
 //! Infers groups from device streams.
 //!
-//! The records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members. Each NCCL process
-//! group has its own stream on every rank, so collectives with the same stream and the same number of members belong
-//! to one communicator. Members of a communicator request the same collectives in the same order and finish them
-//! together. A communicator's other members are therefore the ranks whose collectives have the nearest end times. If
-//! groups are declared, the declared group with the nearest end times is used.
+//! The records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members.
+//! Each NCCL process group has its own stream on every rank, so collectives on one stream with
+//! equal group sizes belong to one communicator. Members of a communicator request the same
+//! collectives in the same order and finish them together. A communicator's other members are
+//! therefore the ranks whose collectives have the nearest end times. If groups are declared, the
+//! declared group with the nearest end times is used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -18,8 +19,8 @@ type CommunicatorKey = (i64, u32);
 /// Group of each communicator, per rank.
 pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
 
-/// Returns the communicator of a device call; `None` unless its record states a number of members but no
-/// name.
+/// Returns the communicator of a device call; `None` unless the call's record has a number of
+/// members but no group name.
 pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;

@@ -324,8 +324,8 @@ const ONE_RUN: &str = "convert the captures of one run, all profiled over the sa
 
 /// Maximum gap between the profiled periods of ranks on one host, ns. These ranks share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between the profiled periods of ranks on different hosts, ns. It is larger because their
-/// clocks differ.
+/// Maximum gap between the profiled periods of ranks on different hosts, ns. It is larger than the
+/// gap on one host, because the hosts' clocks differ.
 const APART: i64 = 10_000_000_000;
 
 /// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks profiled in different periods.
@@ -427,7 +427,7 @@ fn matched_calls(
     for message in &matches.messages {
         let ends = [message.send, message.receive];
         let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
-        // Only one side of a message states its bytes, so take the largest value.
+        // Only one side of a message may record the number of bytes, so take the larger value.
         let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());

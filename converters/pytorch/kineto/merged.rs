@@ -1,9 +1,10 @@
 //! Splits a file that contains the merged traces of several ranks into one trace per rank, by the processes of the
 //! tracks.
 //!
-//! Scripts that merge the files of ranks either put a label before every process id, such as SGLang's `[TP00]
-//! 4711`, or add a large multiple to it that differs between ranks. Different ranks use the same correlation ids,
-//! streams and devices, so each rank gets only the events of its own tracks.
+//! Scripts that merge the ranks' files make process ids unique per rank: they prepend a label, such
+//! as SGLang's `[TP00] 4711`, or add a large multiple that differs between ranks. Different ranks
+//! use the same correlation ids, streams and devices, so each rank gets only the events of its own
+//! tracks.
 
 use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,8 +114,8 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns each track's rank and process according to the offsets of process ids: for each rank, the same
-    /// multiple of one number is added to its process id and its device number.
+    /// Returns each track's rank and process, found from the offsets that a merge script added: per
+    /// rank, one multiple of a number is added to the process id and to the device number.
     fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks

@@ -3,7 +3,7 @@
 use crate::pytorch::elements::{element_bytes, elements_of};
 use serde_json::Value;
 
-/// Arguments of an operator, as far as the capture states them.
+/// Arguments of an operator, as far as the capture contains them.
 #[derive(Debug, Default)]
 pub(in crate::pytorch) struct OperatorArguments {
     pub args: Vec<OperatorArgument>,
@@ -112,7 +112,7 @@ impl OperatorArguments {
     }
 }
 
-/// Returns the product of `shape`; `None` on overflow.
+/// Returns the number of elements of a tensor with this shape; `None` on overflow.
 pub(super) fn element_count(shape: &[u64]) -> Option<u64> {
     shape
         .iter()

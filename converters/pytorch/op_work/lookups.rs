@@ -1,7 +1,7 @@
 //! Bytes moved by operators that read or write rows of a table.
 //!
-//! An embedding table, a key cache or a matrix of logits is passed as a whole, but the operator reads or writes only
-//! the rows that its indices select:
+//! An embedding table, a key cache or a logit matrix is passed as a whole, but the operator
+//! accesses only the rows that its indices select:
 //!
 //! ```text
 //! bytes = indices + rows · width · element, once for each time that rows are read or written

@@ -19,7 +19,7 @@ enum ProductKind {
     /// Grouped multiplication: each group of rows of one tensor is multiplied by its own matrix of the
     /// other tensor.
     Grouped,
-    /// The two layers of a mixture of experts, for the experts chosen for each token.
+    /// A mixture-of-experts block: both layers of each expert that a token chose.
     Experts,
 }
 
@@ -168,9 +168,9 @@ fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
     }
 }
 
-/// Returns the FLOPs of two expert layers with weights of shape (experts, features out, features in). The tokens have
-/// the shape (tokens, features). The list of chosen experts has the shape (tokens, experts), which gives the number
-/// of experts per token.
+/// Returns the FLOPs of two expert layers with weights of shape (experts, features out, features
+/// in). The tokens have the shape (tokens, features). The list of chosen experts has the shape
+/// (tokens, experts per token).
 fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     let &[tokens, width] = &args.first()?.shape[..] else {
         return None;

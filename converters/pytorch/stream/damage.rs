@@ -14,9 +14,10 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
     }
 }
 
-/// Compares the scan of a reader's elements with its oracle, the general parser, on `texts` in which some positions
-/// are replaced by one of `parts`. The scan must give the parser's values, and must be able to read nearly all
-/// valid texts. Layouts that are learned from one text are used for the following texts.
+/// Compares the scan of a reader's elements with the general parser (the oracle). The input is
+/// `texts`, with some positions replaced by one of `parts`. The scan must give the parser's values,
+/// and must be able to read nearly all valid texts. Layouts that are learned from one text are used
+/// for the following texts.
 pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
 where
     for<'de> F::Element<'de>: Debug + PartialEq,

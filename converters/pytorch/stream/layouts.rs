@@ -218,7 +218,8 @@ fn byte_mask(bytes: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Learns a layout from `marked`, in which `<` and `>` enclose the values; their indices begin with 1.
+    /// Learns a layout from `marked`, where `<` and `>` enclose the values. Values are numbered
+    /// from 1.
     fn learn(layouts: &mut ElementLayouts, marked: &str) {
         let mut text = String::new();
         let mut places = Vec::new();

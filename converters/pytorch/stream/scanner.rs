@@ -369,8 +369,8 @@ fn mark_first_non_digit(word: u64) -> u64 {
     (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }
 
-/// Returns the offset of the first byte from `at` on that ends the plain part of a string: a quote, a backslash, or
-/// a control character, which is invalid in strings.
+/// Returns the offset, from `at` on, of the first byte that ends a string's plain part: a quote, a
+/// backslash, or a control character (invalid in strings).
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {

@@ -1,14 +1,16 @@
 //! Transfer times of collectives in which some members have no capture.
 //!
-//! The last member to start may be an absent member, so the time after the last known start is only an upper bound of
-//! the transfer. Collectives form *size classes* with the same kind, group size, and power of two of bytes. A
-//! collective with an absent member is assigned the smallest transfer among its class and the classes with more
-//! bytes, because more bytes cannot be faster. The rest of its time is waiting.
+//! The last member to start may be an absent member, so the time after the last known start is only
+//! an upper bound of the transfer. Collectives form *size classes* with the same kind, group size,
+//! and power of two of bytes. A collective with an absent member gets the smallest transfer time of
+//! its class and of the classes with more bytes, because more bytes cannot be faster. The rest of
+//! its time is waiting.
 //!
-//! If an absent member is always the last to start, even the smallest time contains waiting. If the smallest time is
-//! longer than 95 % of NCCL's undisturbed kernels ([`NcclTime`]), it is therefore assumed to contain waiting, and is
-//! replaced by NCCL's typical time. NCCL's distribution is known for groups within one host over NVLink. For other
-//! groups, the smallest time is used, although it may be too long.
+//! If an absent member is always the last to start, even the smallest time contains waiting. If the
+//! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
+//! ([`NcclTime`]), it is assumed to contain waiting, and NCCL's typical time replaces it. NCCL's
+//! distribution is known for groups within one host over NVLink. For other groups, the smallest
+//! time is used, although it may be too long.
 //!
 //! Host threads that execute a collective usually start late, so the smallest time is an outlier. Assume that each of
 //! `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a
@@ -16,8 +18,8 @@
 //! times, which is the quantile `k / 2n` of all times. If all members are captured, this is the median of the whole
 //! class; if few are, it is the smallest time.
 //!
-//! If absent ranks are inferred, waiting that no captured rank explains is attributed to an inferred rank: the first
-//! inferred member of the group starts later than its model by this time.
+//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the
+//! group's first inferred member, which starts later than its model by the length of the wait.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};

@@ -22,7 +22,7 @@ pub(super) struct QueueCounters {
     dimensions: usize,
     /// Counters by NPU, then level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
-    /// For each NPU, the collective to which its counters belong; empty if counters are never reset.
+    /// The collective that each NPU's counters count for; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
@@ -49,7 +49,8 @@ impl QueueCounters {
         !self.levels.is_empty()
     }
 
-    /// Returns the queue slot of an NPU's next chunk in a stage, and counts it.
+    /// Returns the queue (and the place in it) for an NPU's next chunk in a stage, and counts the
+    /// chunk.
     #[inline]
     pub fn next_slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
         let backward = stage.rotation == QueueRotation::Second;

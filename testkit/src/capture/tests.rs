@@ -27,14 +27,14 @@ fn a_layer_on_two_ranks_by_hand() {
     let [broadcast, reduce] = &truth.collectives[..] else {
         panic!("{:?}", truth.collectives);
     };
-    // An operator takes 2 us before its first child and 1 us after its last. The next event comes 0.5 us
-    // later, and Python takes 5 us. On rank 0: Python; `ProfilerStep` from 5,000; Python; `randn` from
-    // 12,000, which contains `empty` from 14,000 to 17,000 and `normal_` from 17,500 to 20,502 (it
-    // writes 12 bytes at 10 bytes/ns in 2 ns); the end of `randn` at 22,002. After `randn`, 0.5 us and
-    // Python follow; then DDP's record from 27,502; Python; and `broadcast_` from 34,502, which requests
-    // the collective at 36,502. The worker starts 20 us later. On rank 1 all of these take twice as
-    // long, except the gaps between operators, so its request is at 71,504. The collective ends 20 us
-    // and the time of 4 bytes at 1 byte/ns after the last start.
+    // An operator takes 2 us before its first child and 1 us after its last. The next event comes
+    // 0.5 us later, and Python takes 5 us. On rank 0: Python; `ProfilerStep` from 5,000; Python;
+    // `randn` from 12,000, which contains `empty` from 14,000 to 17,000 and `normal_` from 17,500
+    // to 20,502 (it writes 12 bytes at 10 bytes/ns in 2 ns); the end of `randn` at 22,002. After
+    // `randn`, 0.5 us and Python follow; then DDP's record from 27,502; Python; and `broadcast_`
+    // from 34,502, which requests the collective at 36,502. The worker starts 20 us later. On rank
+    // 1 all of these take twice as long, except the gaps between operators, so its request is at
+    // 71,504. The collective ends 20 us + 4 ns (4 bytes at 1 byte/ns) after the last start.
     assert_eq!(
         times(broadcast),
         [
