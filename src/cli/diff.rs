@@ -221,8 +221,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if the file is a report, which means that its content begins like
-/// JSON and its name does not have a trace's ending.
+/// Returns the text of `path` if the file is a report. A report's content begins like JSON, and the
+/// file's name does not have a trace's extension.
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)

@@ -116,7 +116,7 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles: the first assumes that all units multiply in every cycle,
+/// Returns two lower bounds in cycles. The first assumes that all units multiply in every cycle,
 /// the second that each word is read from or written to memory only once.
 fn lower_bounds(
     model: &LoopNestModel,

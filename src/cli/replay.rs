@@ -320,8 +320,8 @@ fn edit_report(
 }
 
 /// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range
-/// contains the makespan of `job` itself, and two more makespans: if the added ranks copy the
-/// fastest, and if they copy the slowest captured ranks of their roles.
+/// contains the makespan of `job` itself and of two variants. The added ranks copy the fastest
+/// captured ranks of their roles in one variant, and the slowest in the other.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,

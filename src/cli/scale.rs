@@ -140,8 +140,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files, keyed by the hash of their contents. `of_old` has these files by old rank, for
-    // ranks whose trace is the same in every block.
+    // Written files, keyed by the hash of their contents. `of_old` maps a rank of the original job
+    // to the file of its first copy, if the traces of all its copies are identical.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;

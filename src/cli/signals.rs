@@ -33,8 +33,8 @@ mod unix {
     /// Installs `handler` for `signal`, unless the signal is already ignored.
     pub fn set_handler(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: both structures are valid. The handlers below read lists only without locks, and
-        // call only functions that POSIX allows in signal handlers.
+        // SAFETY: both structures are valid. The handlers below take no locks when they read lists,
+        // and call only functions that POSIX allows in signal handlers.
         unsafe {
             if libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) != 0
                 || before.assume_init_ref().sa_sigaction == libc::SIG_IGN

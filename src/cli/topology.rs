@@ -177,9 +177,9 @@ fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     )
 }
 
-/// Returns the mean time in seconds in which 1 GB is sent from one chip to another, over all pairs
-/// of chips. The time is the size times the mean distance, divided by the link rate for chips with
-/// the largest degree.
+/// Returns the mean time, in seconds, to send 1 GB from one chip to another, over all pairs of
+/// chips. The time is the size times the mean distance, divided by the link rate for chips with the
+/// largest degree.
 fn mean_seconds(summary: &ChipGraphSummary, technology: &LinkTechnology) -> Option<f64> {
     Some(1e9 * summary.mean_distance / technology.rate_of_links(summary.degrees.1)?)
 }

@@ -120,7 +120,7 @@ pub fn note_settings(
     report.settings = found;
 }
 
-/// A value in which an edited machine file differs from the original file.
+/// A value that differs between an edited machine file and the original file.
 #[derive(Clone, Debug)]
 pub struct MachineEdit {
     /// Path of the value in the file.

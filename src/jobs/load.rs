@@ -42,7 +42,7 @@ pub struct JobOptions {
     pub step: Option<u64>,
     /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,
-    /// Rule that selects captured ranks from which new ranks of an edited job are copied.
+    /// Rule that selects the captured ranks that new ranks of an edited job copy.
     pub role_model: RoleModel,
     /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,

@@ -1,9 +1,9 @@
-//! Extracts the properties of a machine on which plans depend.
+//! Extracts the machine properties that plans depend on.
 
 use chakram_hardware::machine::Machine;
 use chakram_workloads::generate::plan::{CoreGrid, MachineFacts};
 
-/// Returns the properties of `machine` on which plans depend.
+/// Returns the properties of `machine` that plans depend on.
 pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let classes = machine.classes();
     let topology = machine.topology();

@@ -406,7 +406,7 @@ pub struct ReplaySettings {
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValue>,
-    /// The machine on which the durations of kernels were recorded.
+    /// The machine that ran the kernels when their durations were recorded.
     pub recorded_on: Option<String>,
     /// Fraction of the peak rates that a kernel reaches if the roofline model times it.
     pub efficiency: Option<RooflineEfficiency>,
@@ -428,13 +428,13 @@ pub struct MachineValue {
 /// Reason why given options are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaySettingsError {
-    /// An option does not accept these words.
+    /// An option does not accept the given value.
     Value {
-        /// Option that rejects the words.
+        /// Option that rejects the value.
         key: SettingKey,
-        /// The given words.
+        /// The value as the user wrote it.
         value: String,
-        /// Description of the expected words.
+        /// Description of the values that the option accepts.
         why: String,
     },
     /// Two of the given options contradict each other.

@@ -84,7 +84,7 @@ pub fn find_sensitivities(
     Ok(report)
 }
 
-/// A run in which the value of one machine key is changed.
+/// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
 struct ScaledKey {
     /// Factor on the time of the key; below 1, the run is faster.

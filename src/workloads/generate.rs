@@ -258,7 +258,7 @@ impl GeneratedJob {
         Ok(workload.expect("a job has every rank, and its groups have their members"))
     }
 
-    /// Returns the graph of `rank`, and the binding of the graph's slots.
+    /// Returns the graph of `rank`, and the peers and group names that fill the graph's slots.
     fn build_graph(
         &self,
         rank: u32,
@@ -329,8 +329,9 @@ trait TraceGenerator: Debug + Send + Sync {
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.rank_count()).collect()]
     }
-    /// Returns the slots of `rank`: the peers and group names that its nodes use, each in order of
-    /// first use. `first` contains the slots of the rank that represents the shape of `rank`.
+    /// Returns the peers and group names that the nodes of `rank` use (its slots), each in order of
+    /// first use. `first` has the slots of the rank that represents all ranks with the same graph
+    /// as `rank`.
     fn bind_slots(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }

@@ -163,7 +163,7 @@ pub enum OperatorKind {
         /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
         queries: u64,
-        /// Query heads.
+        /// Number of query heads.
         heads: u64,
         /// Heads of keys and values; fewer than `heads` if query heads share them.
         kv_heads: u64,
@@ -188,13 +188,13 @@ pub enum OperatorKind {
         /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
         queries: u64,
-        /// Query heads.
+        /// Number of query heads.
         heads: u64,
-        /// Heads of keys and of values.
+        /// Number of KV heads.
         kv_heads: u64,
         /// Columns of a head of queries and of keys.
         width: u64,
-        /// Columns of a head of values.
+        /// Elements of a value vector per head.
         value_width: u64,
         /// Columns of a query or key head that rotary embedding rotates. With latent vectors, all
         /// key heads share one set of rotated columns.
@@ -216,7 +216,7 @@ pub enum OperatorKind {
     /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to
     /// the query heads, and from one of `kv_rank` elements to the heads of keys and values.
     LatentUp {
-        /// Tokens of a sample.
+        /// Number of tokens per sample.
         rows: u64,
         /// Elements of the latent vector of queries.
         query_rank: u64,
@@ -224,7 +224,7 @@ pub enum OperatorKind {
         kv_rank: u64,
         /// Number of heads, which is the same for queries, keys and values.
         heads: u64,
-        /// Query columns per head.
+        /// Elements of a query vector per head.
         query_width: u64,
         /// Columns of keys and values together, per head.
         kv_width: u64,
@@ -234,7 +234,7 @@ pub enum OperatorKind {
     ExpertDispatch {
         /// Number of tokens per sample.
         tokens: u64,
-        /// Columns of a token.
+        /// Elements of a token's vector.
         width: u64,
         /// Number of experts in the layer.
         experts: u64,
@@ -247,7 +247,7 @@ pub enum OperatorKind {
     /// experts; each expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds
     /// its own bias of `outputs`.
     ExpertLinear {
-        /// Copies of tokens, over all experts together.
+        /// Number of token copies, summed over all experts.
         rows: u64,
         /// Number of experts, each with its own weights.
         experts: u64,
@@ -262,9 +262,9 @@ pub enum OperatorKind {
     ExpertCombine {
         /// Number of tokens per sample.
         tokens: u64,
-        /// Columns of a token.
+        /// Elements of a token's vector.
         width: u64,
-        /// Copies of each token.
+        /// Number of copies of each token, one per chosen expert.
         chosen: u64,
     },
     /// Normalises each row to mean 0 and variance 1 (LayerNorm, BatchNorm) or to length 1 (RMSNorm), then multiplies by

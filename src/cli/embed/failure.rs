@@ -22,7 +22,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Kind of failure, on which a caller can base its reaction.
+/// Kind of failure, so that a caller can decide how to react.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailureKind {
     /// An unknown argument, or an invalid value.
@@ -34,7 +34,7 @@ pub enum FailureKind {
     File,
     /// A replay that deadlocked.
     Deadlock,
-    /// A replay in which simulated time overflowed.
+    /// Simulated time overflowed during a replay.
     TooLong,
     /// The command would need more memory than the process may use.
     Memory,
@@ -65,7 +65,7 @@ pub struct WaitingNodeIdentity {
 /// A failed command: the message, and the facts in the message as fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
-    /// Kind of failure, on which a caller can base its reaction.
+    /// Kind of failure, so that a caller can decide how to react.
     pub kind: FailureKind,
     /// The whole message, including causes and suggestions.
     pub message: String,

@@ -1,4 +1,4 @@
-//! Computes the ratios with which Table I of PALM compares machines of tiles.
+//! Computes the ratios that PALM's Table I uses to compare machines of tiles.
 
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::MemoryAttachment;

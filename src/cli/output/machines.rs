@@ -25,7 +25,7 @@ pub struct LoadedMachine {
     pub file: String,
     /// Name and hash of the machine file, if hashes are requested.
     pub input: Option<HashedInput>,
-    /// Values in which the machine file differs from the preset of the same name.
+    /// Values that differ between the machine file and the preset of the same name.
     pub edits: Vec<MachineEdit>,
     /// The machine without `--fill-domains`, on which jobs leave some NPUs of each rack unused.
     pub unfilled: Option<Machine>,

@@ -9,8 +9,8 @@ use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithoutSetting};
 use std::borrow::Cow;
 
 impl RunArgs {
-    /// Returns the settings of a replay with `options`: the options on the command line, and the
-    /// values in which the machine `loaded` differs from its preset.
+    /// Returns a replay's settings: the options on the command line (`options`), and the values
+    /// that the machine `loaded` changes in its preset.
     pub fn replay_settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,

@@ -31,7 +31,7 @@ pub struct TopologyRow {
     pub work: Rc<ScheduledWork>,
     /// Number of accelerators on each chip.
     pub accelerators: usize,
-    /// True if the result includes the time in which the host issues commands.
+    /// True if the result includes the host's time to issue commands.
     pub has_host: bool,
 }
 

@@ -19,7 +19,7 @@ pub enum ReportCause {
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference because of which the two reports are not comparable.
+    /// A difference that makes the two reports incomparable.
     Note(String),
 }
 

@@ -15,7 +15,7 @@ use chakram_report::html::page::{
 };
 use chakram_report::html::time_bars;
 
-/// Renders the page of a check of the archive called `name`.
+/// Renders the HTML page of a check against the archive `name`.
 pub fn render_check_page(outcome: &CheckOutcome, name: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",

@@ -40,11 +40,11 @@ pub struct LanguageModel {
     pub micro_batches: u32,
     /// Number of sub-layers into which each product is cut.
     pub tensor: u64,
-    /// Rule by which products are cut.
+    /// Rule for cutting matrix products into sub-layers.
     pub partition: PartitionRule,
 }
 
-/// Rule by which products are cut into sub-layers.
+/// Rule for cutting matrix products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
     /// All products are cut over their columns, as in tensor parallelism.

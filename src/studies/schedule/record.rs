@@ -41,7 +41,7 @@ const MOST_INPUT: u32 = 1 << 30;
 /// Upper limit of a tensor's words, chosen so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
-/// Type in the record of a step in which a chip is idle.
+/// Value of `type` in the record of a chip's idle step.
 const NOTHING: &str = "NOP";
 
 /// Reason why a schedule file is invalid.

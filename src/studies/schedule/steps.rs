@@ -103,7 +103,7 @@ pub struct TaskCost {
 /// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
-    /// Time in which the host issues the step's commands, in seconds.
+    /// Time that the host needs to issue the step's commands, in seconds.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
     pub communication: f64,

@@ -39,7 +39,7 @@ const PROCESSING: i64 = 2;
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// Nodes on which all nodes of the next stage depend.
+    /// Nodes that every node of the next stage waits for.
     gate: Vec<u64>,
 }
 

@@ -51,9 +51,8 @@ pub struct StepCalibration {
     pub groups: Vec<StepCorrection>,
     /// Correction for models outside all groups; `None` if there are too few groups.
     pub shared: Option<PriceCorrection>,
-    /// Mean error of the steps of a group that is left out, over all groups: with the shared factor
-    /// of the other groups, and without a correction. `None` if there are too few groups to leave
-    /// one out.
+    /// Leave-one-group-out mean error of the steps: first corrected by the shared factor of the
+    /// other groups, then uncorrected. `None` if there are too few groups to leave one out.
     pub left_out_groups: Option<[f64; 2]>,
 }
 

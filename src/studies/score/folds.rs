@@ -18,7 +18,7 @@ use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
-/// Change of a constant's logarithm with which derivatives are computed numerically.
+/// Step in a constant's logarithm for numerical derivatives.
 const DIFFERENCE: f64 = 0.1;
 /// Relative error above which a run has less weight.
 const FAR: f64 = 0.1;

@@ -46,7 +46,7 @@ const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
 /// normal distribution is.
 const SIDE: f64 = 1.645;
 
-/// Number of sizes of a job on which its kernel times depend.
+/// Number of a job's sizes that determine its kernel times.
 const SIZES: usize = 7;
 
 /// Length scales of the logarithms of sizes, beyond which jobs are not similar: width, tokens of a

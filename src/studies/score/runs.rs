@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// A run that was measured, with its plan and machine.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun {
-    /// Name of the table from which the run is.
+    /// Name of the table that contains the run.
     pub file: String,
     /// Line of the table, from 1.
     pub line: u64,
@@ -48,7 +48,7 @@ pub struct RunTable {
     pub refused: Vec<RefusedRun>,
 }
 
-/// A row for which no prediction is possible, with the reason.
+/// A row that cannot be predicted, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedRun {
     /// Name of the table that has the row.

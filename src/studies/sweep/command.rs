@@ -1,4 +1,4 @@
-//! The settings with which a single point can be replayed without its study.
+//! The settings that replay a single point without its study.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;

@@ -183,7 +183,7 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Replays a point, and returns its measures. `is_bounded` is true if its memory was already
-    /// checked when its whole bound was computed.
+    /// checked when the point's full bound was computed.
     pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)

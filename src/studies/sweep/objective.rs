@@ -1,4 +1,4 @@
-//! Objectives, and the measures of a point from which they are computed.
+//! Objectives of a sweep, and the measures of a point that objectives are computed from.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;

@@ -49,8 +49,8 @@ const ROOT: &[&str] = &[
 /// Maximum value of `rounds` in a study. A study ends before this number, after the first round
 /// without an improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options with which bounds are invalid, because steps can be faster, or ranks can have
-/// other places, than bounds assume.
+/// Replay options that make bounds invalid, because steps can be faster, or ranks can have other
+/// places, than bounds assume.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",

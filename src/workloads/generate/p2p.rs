@@ -123,8 +123,8 @@ pub(super) struct P2pGenerator {
 }
 
 impl P2pGenerator {
-    /// Returns the ranks to which `rank` sends and from which it receives, or `rank` twice if it is
-    /// idle. Not used for incast, in which rank 0 has several senders.
+    /// Returns the rank that `rank` sends to, and the rank that `rank` receives from. If `rank` is
+    /// idle, both are `rank` itself. Not used for incast, in which rank 0 has several senders.
     fn peers_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {

@@ -80,8 +80,8 @@ impl ParallelismPlan {
         self.tensor_of_experts() != self.tensor
     }
 
-    /// Number of ranks of a stage that have the same shard index within their experts, even if the
-    /// experts differ.
+    /// Number of a stage's ranks whose shards of experts have the same index. These ranks may have
+    /// different experts.
     pub fn expert_ranks(&self) -> u32 {
         self.replica_count()
             .saturating_mul(self.tensor / self.tensor_of_experts())

@@ -75,10 +75,10 @@ fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Returns every rank's nodes, after checks that every pattern must pass: ids ascend from 1 without
-/// gaps, and dependencies have lower ids; node counts are as announced; ranks of one class, and
-/// repeated runs, give the same bytes; ranks of one shape give the same graph with the announced
-/// slots; and every message is sent once and received once.
+/// Returns every rank's nodes, after checks that every pattern must pass. Ids ascend from 1 without
+/// gaps, and dependencies have lower ids. Node counts equal the announced counts. Ranks of one
+/// class, and repeated runs, give the same bytes. Ranks of one shape give the same graph, with the
+/// announced slots (peers and group names). Every message is sent once and received once.
 pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate_options().unwrap();
     let (job, again) = (
@@ -112,8 +112,8 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     ranks
 }
 
-/// Compares every rank's own graph and slots with the graph and slots that are derived from the
-/// rank that represents its shape.
+/// Checks that every rank's own graph and slots (peers and group names) equal the graph and slots
+/// derived from the rank that represents its shape.
 pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);
@@ -144,7 +144,7 @@ pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,
-    /// Deliberate error in the announced slots, which the checks must find.
+    /// Deliberate error in the announced slots (peers and group names), which the checks must find.
     wrong: u32,
 }
 

@@ -157,8 +157,8 @@ pub(super) struct TrainingGenerator {
     /// Groups whose adapters exchange activations with other stages; `None` if each member
     /// exchanges its own activations.
     adapters: Option<AdapterGroups>,
-    /// Number of nodes of each stage's ranks, separately for each member of a tensor group if
-    /// members differ.
+    /// Node counts per rank: one entry for each stage, or for each member of a stage's tensor group
+    /// if members differ.
     counts: Vec<NodeCounts>,
 }
 

@@ -4,8 +4,8 @@
 //! | part | operators |
 //! |---|---|
 //! | latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1) | one product to both latent vectors and the rotary key, norms of the two, products to heads, attention of heads whose values are narrower than their keys |
-//! | shared experts | a perceptron for every token, in parallel to the routed experts |
-//! | dense layers | a perceptron instead of experts |
+//! | shared experts | an MLP for every token, in parallel to the routed experts |
+//! | dense layers | an MLP instead of experts |
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
 //!
 //! In training and prefill, latent vectors are expanded, so that each head has its own keys and
@@ -34,9 +34,9 @@ pub struct TransformerArchitecture {
     /// Period of layers with full attention, counted in layers; the last layer of each period has
     /// it; 0 if no layer has it.
     pub full_every: u64,
-    /// True if attention and perceptron each have a norm before and after them.
+    /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,
-    /// Columns of the shared experts' perceptron; 0 if there are no shared experts.
+    /// Intermediate size of the shared experts' MLP; 0 if there are no shared experts.
     pub shared_ffn: u64,
     /// Rule by which the router chooses experts from scores.
     pub router: RouterForm,
@@ -45,7 +45,7 @@ pub struct TransformerArchitecture {
     /// Period of layers with experts, counted in layers; the last layer of each period has experts.
     /// The other layers of a period are dense.
     pub experts_every: u64,
-    /// Columns of the perceptron in dense layers.
+    /// Intermediate size of the MLP (feed-forward network) in dense layers.
     pub dense_ffn: u64,
     /// Number of additional blocks, each of which predicts one more token.
     pub more_predictions: u64,
@@ -64,7 +64,7 @@ pub struct LatentAttention {
     /// Columns of a query or key head to which rotary embedding is applied. All key heads share a
     /// single set of these columns.
     pub turned: u64,
-    /// Columns of a head of values.
+    /// Elements of a value vector per head.
     pub values: u64,
 }
 
@@ -278,7 +278,7 @@ impl TransformerArchitecture {
         dispatch
     }
 
-    /// Returns the shared experts' perceptron, which is on the skip path around the routed experts.
+    /// Returns the shared experts' MLP, which is on the skip path around the routed experts.
     fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();

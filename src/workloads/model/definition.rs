@@ -4,7 +4,7 @@
 //!
 //! - `kind = "transformer"`: `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads`
 //!   (heads), `head_width` (hidden / heads), `ffn` (4 hidden), `experts` of `ffn` columns each (in
-//!   place of one perceptron) and `experts_per_token`; `activation` gelu, relu, swiglu or geglu;
+//!   place of one MLP) and `experts_per_token`; `activation` gelu, relu, swiglu or geglu;
 //!   `norm` layernorm or rmsnorm, `norm_after` (false), `embedding_norm` (false), `final_norm`
 //!   (unless norm_after); `positions` learned, rotary or none, `qk_norm` (false), `position_rows`
 //!   (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
@@ -15,7 +15,7 @@
 //!     to which a token attends, except in every `full_every`-th layer (0: none); `sandwich_norm` (false);
 //!   - `shared_ffn` (0), `scores` softmax or sigmoid (softmax), `router_bias`, `correction_bias` (false),
 //!     `groups` (0) and `groups_per_token` (groups) of experts. Only every `experts_every`-th (1) layer after
-//!     the first `dense_layers` (0) has experts; the others have a perceptron of `dense_ffn` (ffn);
+//!     the first `dense_layers` (0) has experts; the others have an MLP of `dense_ffn` (ffn);
 //!   - `more_predictions` (0).
 //! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
 //!   `dropout` (false).

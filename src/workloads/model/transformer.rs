@@ -25,29 +25,30 @@ pub struct TransformerModel {
     pub head: OutputHead,
 }
 
-/// A transformer block: attention and a perceptron, each with a norm and a skip path.
+/// A transformer block: attention and an MLP, each with a norm and a skip path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerBlock {
     /// Number of tokens of a sample.
     pub tokens: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u64,
     /// Number of key heads, which is also the number of value heads.
     pub kv_heads: u64,
-    /// Columns of a head.
+    /// Size of a head, in elements.
     pub head_width: u64,
-    /// Columns of the result of the perceptron's first product; with a gate, half of these columns.
+    /// Intermediate size of the MLP (feed-forward network). With a gate, the first matrix product
+    /// has twice this number of outputs.
     pub ffn: u64,
-    /// The perceptron's activation function.
+    /// The MLP's activation function.
     pub function: ActivationFunction,
     /// True if one half of the first product's result gates the other half.
     pub gated: bool,
     /// True if norms have a bias (LayerNorm), false if not (RMSNorm).
     pub norm_bias: bool,
     /// True if norms follow the residual sums (post-norm, BERT), false if they precede attention and
-    /// perceptron (pre-norm, GPT-2).
+    /// MLP (pre-norm, GPT-2).
     pub norm_after: bool,
     /// True if matrix products have biases.
     pub biases: bool,
@@ -59,7 +60,7 @@ pub struct TransformerBlock {
     pub rotary: bool,
     /// True if query heads and key heads are normalised to length 1.
     pub qk_norm: bool,
-    /// Experts that replace the perceptron; each has `ffn` columns between its products.
+    /// Experts that replace the MLP; each has the intermediate size `ffn`.
     pub experts: Option<ExpertRouting>,
 }
 
@@ -194,7 +195,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Returns the numbers of inputs and outputs of both matrix products of a perceptron.
+    /// Returns the numbers of inputs and outputs of both matrix products of an MLP.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);

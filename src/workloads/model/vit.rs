@@ -6,7 +6,7 @@ use super::{
 };
 
 /// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is
-/// Worth 16x16 Words", 2021), with LayerNorm before attention and before the perceptron, biases
+/// Worth 16x16 Words", 2021), with LayerNorm before attention and before the MLP, biases
 /// everywhere, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
@@ -14,11 +14,11 @@ pub struct VisionTransformer {
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: u64,
-    /// Columns of a head.
+    /// Size of a head, in elements.
     pub head_width: u64,
-    /// Columns of the result of the perceptron's first product.
+    /// Intermediate size of the MLP (feed-forward network).
     pub ffn: u64,
     /// Height and width of the image.
     pub image: [u64; 2],

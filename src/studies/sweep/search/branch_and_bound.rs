@@ -1,13 +1,13 @@
 //! Best-first search, which ends when no remaining point has a bound below the best answer.
 //!
 //! Every point first gets a quick bound. When this bound is the smallest of all remaining points,
-//! the point's whole bound is computed. If the whole bound is still the smallest, the point is
-//! answered. The search ends when the smallest bound is no better than the best answer, because
-//! then no remaining point can be better. Idle threads answer the first open questions of the queue
-//! in advance (a question is a bound or an answer that is still missing). An answer is used only at
-//! its turn, so rows are the same for any number of threads. A shard answers all its points that a
-//! single run over all points would answer, because the best point of a shard is never better than
-//! the best point of all.
+//! the point's full bound is computed. If the full bound is still the smallest, the point is
+//! answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
+//! better than the best answer, because then no remaining point can be better. Idle threads answer
+//! the first open questions of the queue in advance (a question is a bound or an answer that is
+//! still missing). An answer is used only at its turn, so rows are the same for any number of
+//! threads. A shard answers all its points that a single run over all points would answer, because
+//! the best point of a shard is never better than the best point of all.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -17,8 +17,8 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue: its bound's score as an integer that preserves the order, true for a whole bound,
-/// and its index.
+/// A point in the queue: its bound's score as an integer that preserves the order, true if the
+/// bound is the full bound, and the point's index.
 type QueueEntry = (u64, bool, usize);
 
 /// Maps a number to an integer so that the order of numbers is preserved.

@@ -65,7 +65,7 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
         .is_some_and(|known| known.answers_question(question))
 }
 
-/// All points of a study of which an answer or a bound is known, by [`setting::format_settings`].
+/// All points of a study with a known answer or bound, keyed by [`setting::format_settings`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// A question that is not answered yet: the point's key, the question, and the point's settings.
@@ -74,7 +74,7 @@ pub(super) type OpenQuestion = (String, PointQuestion, Settings);
 /// State that all threads share, protected by a lock.
 struct SharedKnowledge<N> {
     known: KnownPoints,
-    /// Keys of points on which a thread is working.
+    /// Keys of points that a thread is evaluating.
     in_flight: BTreeSet<String>,
     next: N,
     best: Option<(String, f64)>,

@@ -1,5 +1,5 @@
-//! Binding of a plan to a machine: takes open options from the machine, and checks that the cores
-//! and dimensions on which the plan places ranks exist there.
+//! Binds a plan to a machine: takes open options from the machine, and checks that the machine has
+//! the cores and dimensions that the plan places ranks on.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
@@ -12,8 +12,8 @@ pub struct MachineFacts {
     pub capacity: Option<u64>,
     /// Bytes of an NPU's own memory, which plans with a residency rule use as SRAM; the minimum over NPUs.
     pub sram: Option<u64>,
-    /// Maximum bytes of a single access to the memory from which plans with a residency rule load
-    /// and to which they store.
+    /// Maximum number of bytes per access to remote memory. Plans with a residency rule load from
+    /// this memory and store to it.
     pub remote: Option<u64>,
     /// Remote memory in which plans with a residency rule store bytes that do not fit into SRAM.
     pub shared: Option<SharedMemory>,
@@ -27,8 +27,8 @@ impl ParallelismPlan {
     /// Sets options that the plan leaves open: capacity, SRAM, largest access, and the placement of
     /// ranks on dimensions or tiles.
     ///
-    /// Returns the facts of the machine on which the traces depend: if two plans and their returned
-    /// facts are equal, so are their traces.
+    /// Returns the machine properties that the traces depend on: equal plans with equal properties
+    /// generate equal traces.
     ///
     /// # Errors
     ///

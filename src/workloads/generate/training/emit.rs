@@ -556,8 +556,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.stream_node(own, moved, labels)
     }
 
-    /// Returns a tag that no other message between the same ranks has; `slots` are the number of a layer's slots, and
-    /// the message's slot.
+    /// Returns a tag that no other message between the same ranks has. `slots` is the number of
+    /// distinguishable messages in a layer, and `slot` is this message's index.
     fn message_tag(&self, layer: usize, [slots, slot]: [u32; 2], pass: PipelinePass) -> i32 {
         let plan = self.plan;
         let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;

@@ -19,8 +19,8 @@ pub(super) struct LoweringContext {
     pub sequence: bool,
     /// Number of ranks among which a layer's experts are divided.
     pub expert: u64,
-    /// Kernels of experts' products; `exchange` is the form of the token exchange with ranks that
-    /// have other experts.
+    /// Kernels that compute the experts' matrix products. `exchange` says how tokens are exchanged
+    /// with ranks that have other experts.
     pub expert_products: ExpertProducts,
     pub exchange: ExpertExchangeForm,
     /// Number format of tokens that are sent to experts, if it is not the activations' format.

@@ -2,9 +2,9 @@
 //! (`torchtitan/distributed/activation_checkpoint.py`): the outputs of attention and of every
 //! second matrix product are saved, and all others are recomputed.
 //!
-//! Frameworks have separate products for queries, for keys, for values, and for each half of a gate.
-//! Therefore, in a block with a gated perceptron, three products are recomputed: for keys, after attention,
-//! and for the second half of the gate:
+//! Frameworks have separate products for queries, for keys, for values, and for each half of a
+//! gate. Therefore, in a block with a gated MLP, three matrix products are recomputed: the key
+//! projection, the output projection after attention, and the second half of the gate:
 //!
 //! | operator | recomputed | kept of its input |
 //! |---|---|---|
@@ -13,10 +13,10 @@
 //! | norms of heads, rotary positions, repeated heads | all | not the queries and keys after norms |
 //! | attention | | all, and its own output |
 //! | product after attention | all | all: attention's output |
-//! | residual sum, norm before the perceptron | all | |
-//! | product into the perceptron | half of a gate | |
+//! | residual sum, norm before the MLP | all | |
+//! | product into the MLP | half of a gate | |
 //! | activation | all | half of a gate, or everything without a gate |
-//! | product out of the perceptron, last sum | | |
+//! | product out of the MLP, last sum | | |
 //!
 //! The recomputation runs before the block's backward pass. The policy saves outputs only of
 //! `aten.mm`, but products of 8-bit numbers are `aten._scaled_mm`. So in 8-bit models, all products

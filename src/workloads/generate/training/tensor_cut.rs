@@ -23,7 +23,7 @@ pub(super) fn check_divides(
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {
-            // Padding is possible for heads, but not for columns of a perceptron.
+            // Padding is possible for heads, but not for columns of an MLP.
             let or = if spec.is_attention() {
                 "; or pad_heads = true"
             } else {

@@ -56,7 +56,7 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// Activations of the perceptron, by name in files: each is a function, and a flag that is true if
+/// Activations of the MLP, by name in files: each is a function, and a flag that is true if
 /// it is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, false), "gelu"),
@@ -266,7 +266,7 @@ fn parse_block(
     })
 }
 
-/// Parses the experts that replace the perceptron; returns `None` if the file has no experts.
+/// Parses the experts that replace the MLP; returns `None` if the file has no experts.
 fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {

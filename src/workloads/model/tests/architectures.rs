@@ -1,5 +1,5 @@
-//! Compares transformers that have latent attention, shared experts or layers of several kinds with
-//! published counts and formulas.
+//! Checks counts and formulas against published values, for transformers with latent attention,
+//! shared experts or mixed layers.
 
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
@@ -29,7 +29,7 @@ fn released_models_have_their_published_counts() {
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights of attention, 256 of its norms, 3 h f of
-    // the perceptron, and 2 h of norms. The weights outside the blocks are V h of words and h of
+    // the MLP, and 2 h of norms. The weights outside the blocks are V h of words and h of
     // the last norm. With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 + 5,120) +
     // 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);

@@ -105,7 +105,7 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // DLRM has 154,112 + 605,952 multiplications in perceptrons, and 351 pairs of vectors of 64
+    // DLRM has 154,112 + 605,952 multiplications in MLPs, and 351 pairs of vectors of 64
     // numbers. The source counts every table weight, but no pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);

@@ -45,7 +45,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
 
 #[test]
 fn gpts_are_those_that_were_released() {
-    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h in the perceptron, and 4 h
+    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h in the MLP, and 4 h
     // in norms.
     let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
     for (name, l, h, released) in [
@@ -102,7 +102,7 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 #[test]
 fn llamas_are_those_that_were_released() {
     // Llama has two tables of V h. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f in
-    // the perceptron, and two gains. A final gain follows the blocks.
+    // the MLP, and two gains. A final gain follows the blocks.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -182,13 +182,13 @@ fn models_of_images_are_those_of_torchvision() {
 
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
-    // The tables have 39,143,231 x 64 weights. The perceptrons 13-512-256-64 and 415-512-512-256-1
+    // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1
     // have 154,112 + 605,952 weights, which the source counts, and one bias per output, 832 +
     // 1,281, which the source does not count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);
-    // 27 vectors form 351 pairs. With the first vector (64 numbers) appended, the top perceptron has 415
+    // 27 vectors form 351 pairs. With the first vector (64 numbers) appended, the top MLP has 415
     // inputs.
     assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
 }

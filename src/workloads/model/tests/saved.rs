@@ -28,7 +28,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
 
 #[test]
 fn its_parts_are_those_of_section_4_1() {
-    // Attention saves 11 s h + 5 a s^2 bytes, the perceptron 19 s h, and norms 4 s h.
+    // Attention saves 11 s h + 5 a s^2 bytes, the MLP 19 s h, and norms 4 s h.
     let (a, h, s) = (64, 6144, 2048);
     let model = preset("megatron-22b");
     let part = |names: &[&str]| -> u64 {

@@ -248,7 +248,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
                         } else {
-                            // The device that owns the row has the same samples and channels.
+                            // The device that owns the border row has the same samples and channels
+                            // as `device`.
                             let each = size[0] / u64::from(degrees.m);
                             let to = (element[2] / each) as u32;
                             let owner = ((ib * c + ic) * i + to) * degrees.n + ik;

@@ -111,10 +111,10 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 #[test]
 fn gathered_tokens_are_gathered_again() {
     // Four members share a sample's 1,024 tokens of 768 columns of 2 B, so each has 393,216 B.
-    // Before the heads and the perceptron, products gather these tokens in the forward pass. The
+    // Before the heads and the MLP, products gather these tokens in the forward pass. The
     // same products gather the tokens again in the backward pass for the weight gradients, because
     // members keep only a quarter of the tokens. The gradients of the products' inputs are
-    // scattered. After the heads and the perceptron, sums are scattered and their gradients
+    // scattered. After the heads and the MLP, sums are scattered and their gradients
     // gathered. The logits behave like the products before the heads, and the word table's sums
     // like the sums after the heads.
     let model = Model::load_named("gpt2-small").unwrap();
@@ -310,7 +310,7 @@ fn channels_are_summed_over_those_that_share_them() {
 
 #[test]
 fn tables_are_exchanged_for_samples() {
-    // DLRM on four members with 8 samples: the perceptrons are sharded by samples, and the tables
+    // DLRM on four members with 8 samples: the MLPs are sharded by samples, and the tables
     // by columns. 26 tables with 64 columns each give an output of 26 x 64 x 8 x 2 B = 26,624 B for
     // all samples. A member has a quarter of the columns, and exchanges it for a quarter of the
     // samples by one all-to-all of 6,656 B in each direction.
@@ -320,7 +320,7 @@ fn tables_are_exchanged_for_samples() {
     let ranks = every_rank(pattern(&model, &plan));
     for nodes in &ranks {
         let all = moved(nodes);
-        // Gradients of the weights of the perceptrons 13-512-256-64 and 415-512-512-256-1, with biases, 2 B
+        // Gradients of the weights of the MLPs 13-512-256-64 and 415-512-512-256-1, with biases, 2 B
         // each.
         let bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 64 + 64;
         let wide = 27 * 26 / 2 + 64;

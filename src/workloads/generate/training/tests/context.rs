@@ -11,8 +11,8 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Number of tokens. The next constants are the hidden size, the numbers of query heads and of
-/// heads of keys and values, the columns per head, and the columns of the perceptron.
+/// Number of tokens. The next constants are the hidden size, the number of query heads, the number
+/// of KV heads, the head size, and the intermediate size of the MLP.
 const T: u64 = 16;
 const H: u64 = 16;
 const A: u64 = 4;

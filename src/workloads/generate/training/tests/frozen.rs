@@ -11,7 +11,8 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Tokens, hidden size, columns of the perceptron, size of the vocabulary, and rank of adapters.
+/// Number of tokens, hidden size, intermediate size of the MLP, vocabulary size, and rank of
+/// adapters.
 const T: u64 = 8;
 const H: u64 = 16;
 const F: u64 = 24;

@@ -81,7 +81,7 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
-    // DLRM on four members, with 8 samples in numbers of 2 bytes. In the perceptrons 13-512-256-64
+    // DLRM on four members, with 8 samples in numbers of 2 bytes. In the MLPs 13-512-256-64
     // and 415-512-512-256-1, products are split alternately by outputs and by inputs. The outputs
     // of products that are split by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B.
     // The interaction needs all 64 columns of all 27 vectors. A member has a quarter of 8 x 64 x 2
