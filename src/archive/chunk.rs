@@ -35,7 +35,7 @@ pub enum ChunkCoding {
     Bytes,
     /// Columns of a trace, in a zstd frame within a skippable frame.
     Columns,
-    /// Columns of the lines of a text, in a zstd frame within a skippable frame.
+    /// A text whose lines are split into columns, in a zstd frame within a skippable frame.
     Lines,
 }
 

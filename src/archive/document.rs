@@ -31,7 +31,7 @@ impl Default for CatalogueChange {
     }
 }
 
-/// Plan of a segment: the document of the `CKST` frame, with which the segment begins.
+/// Plan of a segment: the document in the `CKST` frame at the segment's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentStart {

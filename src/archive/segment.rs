@@ -42,7 +42,8 @@ pub struct SegmentEnd {
     pub length: u64,
     /// Offset and length of the zstd frame of the catalogue, from the start of the segment.
     catalogue: (u64, u64),
-    /// Offset and length of the zstd frame of the index of objects, from the start of the segment.
+    /// Offset (from the start of the segment) and length of the zstd frame that contains the
+    /// index of objects.
     index: (u64, u64),
     /// BLAKE3 hash of the segment without its end.
     pub digest: [u8; 32],

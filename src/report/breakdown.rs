@@ -132,8 +132,8 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Creates an observer of all instances of the part of a folded job. It separates the time charged by each instance,
-    /// because instances represent different numbers of ranks.
+    /// Creates an observer of all ranks in the simulated part of a folded job. It separates the time charged by each
+    /// instance, because instances represent different numbers of ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
         let labels = |of: &RankInstance| of.groups.len() * KINDS + 2;

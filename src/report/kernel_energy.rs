@@ -19,7 +19,7 @@ pub struct KernelEnergy {
 }
 
 impl KernelEnergy {
-    /// Returns the energy of the kernels of a replay; `None` if no kernel is timed by loop nests.
+    /// Returns the energy of a replay's kernels; `None` if no kernel is timed by loop nests.
     pub(super) fn from_basis(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,

@@ -157,7 +157,7 @@ struct WatchedProgram<'a> {
     tally: LaunchTally,
 }
 
-/// Forwards each event to the observers of the program in which the event occurred.
+/// Forwards each event to the observers of the program that the event belongs to.
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
     /// For each instance of all programs, the index of its program, and its index within that program. `groups` has the

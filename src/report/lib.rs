@@ -321,8 +321,8 @@ impl Report {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Returns the exposed communication time in which a partner had not begun, including the bubble, as a mean over
-    /// NPUs.
+    /// Returns the exposed communication time while a partner had not yet begun, including the pipeline bubble, as a
+    /// mean over NPUs.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
@@ -332,7 +332,7 @@ impl Report {
         )
     }
 
-    /// Returns the exposed communication time in which all partners had begun (transfers), as a mean over NPUs.
+    /// Returns the exposed communication time while all partners had begun (transfers), as a mean over NPUs.
     pub fn exposed_transferring(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);

@@ -1,4 +1,4 @@
-//! Communications in progress on an NPU, and the communication to which the NPU's time is charged.
+//! Communications in progress on an NPU, one of which is charged with the NPU's time.
 //!
 //! A communication waits until all of its partners have begun, and transfers from then on. An instant is charged to
 //! the transfer that started first, or, if no communication transfers, to the wait that started first.
@@ -25,7 +25,7 @@ pub enum CommProgress {
 /// A communication that has started.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of the sum to which the communication's time is charged, or [`OVER`] after the end of the communication.
+    /// Index of the sum that receives the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: CommProgress,
 }

@@ -220,7 +220,7 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Creates an observer of the part of a folded job; its sums are those of the whole job.
+    /// Creates an observer of the simulated part of a folded job; the sums are scaled to the whole job.
     pub(super) fn of_part(folded: &'a FoldedReplay<'a>) -> Self {
         Self {
             counts: folded.counts.clone(),

@@ -1,8 +1,9 @@
 //! Relay between the event loop and the observers of a report: the relay collects events in batches and delivers them
 //! on a second thread.
 //!
-//! The loop writes 16 bytes per node event and continues. A second thread computes sums, memory and the critical path
-//! from the batches in order, so the results equal the results of observers that the loop calls directly.
+//! The loop writes 16 bytes per node event and continues. A second thread processes the batches in order and
+//! computes sums, memory and the critical path. The results are therefore the same as if the loop called the
+//! observers directly.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};

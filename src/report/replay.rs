@@ -315,7 +315,8 @@ impl<'a> ObservedResults<'a> {
         (results, extra)
     }
 
-    /// Collects the results of observers of the part of a folded job, as if they had observed the whole job.
+    /// Collects the results of observers that saw only the simulated part of a folded job, and extends them to the
+    /// whole job.
     fn unfold<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,

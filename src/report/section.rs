@@ -345,7 +345,7 @@ impl SectionNote {
     }
 }
 
-/// Groups adjacent rows for which `is_alike` returns true; returns each run with the index of its first row.
+/// Groups adjacent rows that `is_alike` finds equal; returns each group of rows with the index of its first row.
 pub(crate) fn indexed_runs<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool) -> Vec<(usize, &[T])> {
     let mut first = 0;
     let runs = rows.chunk_by(is_alike).map(|run| {

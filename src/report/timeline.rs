@@ -89,7 +89,7 @@ pub struct TimelineWriter<'a, W> {
     /// Memory of each instance at the start of the drawn time range; `None` once this memory has been drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
-    /// Start of the transfer of each send in progress, by instance.
+    /// Start time of the transfer of each send in progress, one map per rank instance.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineOrigins<'a>,

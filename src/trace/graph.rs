@@ -189,9 +189,9 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// The array has one word per node, whose meaning depends on the node's type. For a collective or a message, the
-    /// index into `calls` or `messages`. Unknown communication: its running index. Kernels: the number format. For a
-    /// load or a store, the direction, whether switches gather or reduce, and the memory.
+    /// The array has one word per node; the meaning of the word depends on the node's type. For a collective or a
+    /// message, the index into `calls` or `messages`. Unknown communication: its running index. Kernels: the number
+    /// format. For a load or a store, the direction, whether switches gather or reduce, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,

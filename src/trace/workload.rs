@@ -505,8 +505,8 @@ impl Workload {
         }
     }
 
-    /// Returns the same job with only the traces of ranks for which `kept` returns true. The ranks
-    /// without a kept trace are treated as missing under [`MissingRankPolicy::Mirror`].
+    /// Returns the same job with the traces of only those ranks that `kept` accepts. The ranks without a kept trace
+    /// are treated as missing under [`MissingRankPolicy::Mirror`].
     pub fn mirror_ranks(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {

@@ -74,8 +74,8 @@ pub fn compare_traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> 
     compare_labelled_traces(&label_both_traces([first, second]), matching::MANY)
 }
 
-/// Compares like [`compare_traces`]. `many` is the minimum number of nodes for which [`matching`] first tries to match
-/// nodes by their ids.
+/// Compares like [`compare_traces`]. If there are at least `many` nodes, [`matching`] first tries to match nodes by
+/// their ids.
 fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::match_nodes(sides, many);

@@ -75,7 +75,7 @@ impl NodeMatching {
     }
 }
 
-/// Minimum number of nodes in each trace for which both traces are processed in parallel.
+/// If each trace has at least this number of nodes, the two traces are processed in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
 /// Runs two functions, in parallel if `much` is true, and returns both results.

@@ -43,7 +43,7 @@ pub struct DiffThresholds {
 }
 
 impl DiffThresholds {
-    /// Checks the changes of `totals`, and the aspects for which `differs` returns true.
+    /// Checks the changes of `totals`, and the aspects that differ according to `differs`.
     pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],

@@ -20,9 +20,9 @@
 //!
 //! # Bytes
 //!
-//! Buffers of which every member has a full copy, such as gradients in an all-reduce, keep their size. For sharded
-//! buffers, [`ShardScaling`] keeps either the whole buffer or each member's shard constant when a group grows from `m`
-//! to `m'` members:
+//! If every member has a full copy of a buffer, such as the gradients in an all-reduce, the buffer keeps its size.
+//! For sharded buffers, [`ShardScaling`] keeps either the whole buffer or each member's shard constant when a group
+//! grows from `m` to `m'` members:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
@@ -314,7 +314,7 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles`, in which the copies of a group in further blocks have the group's role.
+    /// Returns `roles` extended to further blocks: each copy of a group there has the group's role.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {

@@ -17,7 +17,7 @@ pub struct NodeRow<'a> {
     pub ran: Option<(Time, Time)>,
     /// Duration, including waiting for other ranks.
     pub length: Span,
-    /// Part of the duration in which the node waited for other ranks.
+    /// Time that the node waited for other ranks, as part of its duration.
     pub wait: Span,
     /// Delay from the end of the node's last dependency until the node was ready.
     pub delay: Span,

@@ -125,7 +125,7 @@ impl<'a> InspectedTrace<'a> {
         self.raw.nodes[node as usize].view.total_duration()
     }
 
-    /// Returns the part of the duration in which the node waited for other ranks.
+    /// Returns the time that the node waited for other ranks; this time is part of the node's duration.
     pub fn wait_of_node(&self, node: u32) -> Span {
         if self.classes[node as usize].is_communication() {
             self.raw.nodes[node as usize].view.wait

@@ -117,7 +117,7 @@ impl DependencyChecker {
     /// Reports repeated dependencies of one kind on the same node.
     #[inline]
     fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
-        /// Maximum number of dependencies for which comparing all pairs is faster than sorting.
+        /// Up to this number of dependencies, comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = raw.dependencies_of(i);
         let mut again = |id: u64| {

@@ -36,8 +36,8 @@ impl ValidationStyle {
     }
 }
 
-/// Maximum number of ranks for which every rank has its own line. In larger jobs, only ranks with errors or warnings
-/// have a line.
+/// If there are at most this number of ranks, every rank has its own line. In larger jobs, only ranks with errors or
+/// warnings have a line.
 const LINES: usize = 16;
 
 /// Renders `report`.

@@ -66,8 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes. The old lifetime is the lifetime of the dictionary, to which the context no
-    // longer refers after the reset.
+    // SAFETY: only the lifetime changes. The old lifetime is the dictionary's, but after the
+    // reset the context no longer refers to the dictionary.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

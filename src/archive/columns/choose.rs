@@ -52,7 +52,8 @@ fn log2_fixed(n: u64) -> u64 {
     (whole << 16) + (fraction & 0xffff)
 }
 
-/// Estimates the compressed size of the planes of `values` by the entropy of their bytes, in 1/65,536 bit.
+/// Estimates the compressed size of the byte planes of `values` from the entropy of the bytes,
+/// in 1/65,536 bit.
 fn estimate_cost(values: &[u64]) -> u64 {
     let n = values.len() as u64;
     let planes = (0..byte_width(values)).map(|plane| {

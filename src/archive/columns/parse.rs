@@ -16,7 +16,7 @@ pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
 /// Maximum number of numbers in a text that have columns of their own; further numbers share one column.
 const MOST_PLACES: u64 = 8;
 
-/// First byte of the key of a record that is stored unchanged.
+/// First byte of a record's key if the record is stored unchanged.
 const LITERAL_KEY: u8 = 0;
 /// First byte of the key of a line of a text.
 const LINE_KEY: u8 = 5;
@@ -154,7 +154,7 @@ fn parse_message(
     Some(())
 }
 
-/// Template of a key in which every number is a slot.
+/// Key of a record with a slot (a gap) for every number, as a template.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOutline {
     /// Ops of the template.

@@ -1,4 +1,4 @@
-//! A buffer for writing records, in which the length of a message is written when the message ends.
+//! A buffer for writing records; the length of a message is written only when the message ends.
 
 use super::decimals::digit_count;
 use crate::wire::WireError;
@@ -216,7 +216,8 @@ mod tests {
         let mut out = RecordWriter::new(&mut buffer);
         let from = out.reserve_length_byte(1);
         (0..129).for_each(|_| out.write_literal(b"a", 1).unwrap());
-        // A length of two bytes moves the contents, for which the buffer has no room.
+        // A length of two bytes would move the contents by one byte, but the buffer has no room
+        // for this byte.
         assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
 

@@ -8,12 +8,13 @@ use super::predict::{ColumnSlice, RecordCursor};
 const SAMPLE: usize = 512;
 /// Number of sampled records checked first; a relation is dropped if it fits none of these records.
 const GLANCE: usize = 16;
-/// Minimum values for which predicting a column by a sum is worthwhile.
+/// Minimum value at which predicting a column as a sum of two others is worthwhile.
 const LARGE: u64 = 1 << 8;
 
-/// Returns, for each column, the columns that probably predict it: one column with about 1000 times the predicted
-/// values, or two columns whose sum is the predicted column. A column that predicts another column is not predicted
-/// itself; the first column (ids) is not predicted either.
+/// Returns, for each column, the columns that probably predict its values: one column whose
+/// values are about 1000 times as large, or two columns whose values add up to them. A column
+/// that predicts another column is not predicted itself; the first column (ids) is not predicted
+/// either.
 pub fn find_related_columns<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,

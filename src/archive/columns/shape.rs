@@ -31,7 +31,8 @@ impl RecordShape {
         &mut self.sequence
     }
 
-    /// Computes the records of the values of `columns` columns; fails if the columns have more than `most` values.
+    /// For each value of `columns` columns, computes the record that contains the value; fails
+    /// if the columns have more than `most` values.
     pub fn place_values(
         &mut self,
         templates: &TemplateTable,

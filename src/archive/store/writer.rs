@@ -81,8 +81,8 @@ impl ArchiveWriter {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. A failure leaves the archive unchanged. Returns the file to which the function moved an
-    /// unfinished tail, which occupied the place of the segment.
+    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail occupied
+    /// the segment's place, moves the tail to another file and returns that file.
     pub fn commit_segment(
         mut self,
         plan: &CommitPlan,
@@ -153,14 +153,14 @@ impl ArchiveWriter {
         let tail = write_segment(&mut out, plan.segment_start(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
-        // The end must not reach the disk before the data to which it refers.
+        // The segment's end must not reach the disk before the data that the end refers to.
         file.sync_data().map_err(io)?;
         file.write_all(&tail).map_err(io)?;
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. Returns the file to which an unfinished tail was moved, like
-    /// [`Self::commit_segment`].
+    /// Replaces all segments by one segment. If an unfinished tail is in the way, moves it to
+    /// another file and returns that file, like [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
         plan: &CommitPlan,

@@ -9,8 +9,8 @@ use chakram_base::units::{self, Span, format_percent_change};
 const NAMED: usize = 3;
 /// Limit on a change, as a share of the longer makespan: smaller changes are mentioned only briefly.
 const MATTERS: f64 = 0.002;
-/// A part of the time is named as large and unchanged if it is at least this share of the makespan and changes by
-/// less than `STAYS` percent.
+/// Minimum share of the makespan at which a part of the time is named as large and unchanged; the part must also
+/// change by less than `STAYS` percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
@@ -296,7 +296,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Returns the names of the parts of the time that are long on both machines and do not change.
+/// Names the parts of the makespan that are long on both machines and do not change.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();

@@ -270,8 +270,9 @@ impl SlackSums {
         self.by_range[range_of(slack)] += time;
     }
 
-    /// Returns the range that contains the time-weighted median, and half of the total time minus the time of ranges
-    /// with less slack; `None` if there are no nodes.
+    /// Returns the slack range that contains the time-weighted median, and the time from the range's start to the
+    /// median (half of the total time minus the time of ranges with less slack). Returns `None` if there are no
+    /// nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;

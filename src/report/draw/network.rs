@@ -10,7 +10,7 @@ const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
 /// Height of a group drawn as a line.
 const LINE: f64 = 70.0;
-/// Maximum number of nodes around a circle for which names are legible.
+/// Maximum number of nodes around a circle whose names stay legible.
 const NAMED: usize = 36;
 
 /// A node in the drawing of a network.

@@ -1,4 +1,5 @@
-//! Tables of the basis of a prediction and of unknown facts: the numbers behind the sentences of the head.
+//! Tables that show where a prediction's times come from and which facts are unknown: the numbers behind the
+//! sentences at the head of the page.
 
 use super::page::{escape_html, render_report_number, render_section, render_table};
 use super::render_span;
@@ -7,7 +8,7 @@ use crate::summary::format_thousands;
 use crate::text::format_share;
 use chakram_base::units::format_percent;
 
-/// Returns tables of the basis of times, of facts that the traces do not state, of options, and of inputs.
+/// Returns four tables: where the times come from, which facts the traces lack, the options, and the inputs.
 pub fn render_basis(report: &Report) -> String {
     let known = render_interval(report) + &render_kernels(report);
     let mut body = render_section("What the prediction rests on", "basis", &known);

@@ -73,7 +73,7 @@ impl<'a> RankCapacities<'a> {
         Some(Bytes(own.0.saturating_add(share)))
     }
 
-    /// Returns the number of bytes by which a peak exceeds the NPU's own memory, for a rank that uses remote memory.
+    /// For a rank that uses remote memory, returns how many bytes of a peak do not fit into the NPU's own memory.
     pub fn bytes_beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
         self.shared_memory(instance)?;
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;

@@ -31,7 +31,7 @@ pub struct PortMemory {
     pub peak: Bytes,
 }
 
-/// Returns the number of bytes by which a peak exceeds an NPU's SRAM, on a machine with memory ports.
+/// On a machine with memory ports, returns how many bytes of a peak do not fit into an NPU's SRAM.
 pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.first_remote_memory()?.npus_with_ports().is_empty() {
         return None;

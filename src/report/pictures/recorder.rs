@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 
 /// Maximum number of ranks that are drawn.
 const RANKS: usize = 64;
-/// Maximum number of ranks of a job for which every rank is observed.
+/// If a job has at most this number of ranks, every rank is observed.
 const ALL_WATCHED: usize = 128;
 /// In larger jobs, the maximum number of observed ranks per graph and NPU class. Ranks with the same graph and class
 /// differ only if their routes differ, so the recorder needs to observe only a few.

@@ -304,8 +304,8 @@ impl<'a> AttrView<'a> {
         Ok(numbers)
     }
 
-    /// Converts a list of booleans or whole numbers to a mask, in which bit `i` is entry `i`. Returns `None` if every
-    /// entry is set, because such a list means "all", whatever its length.
+    /// Converts a list of booleans or whole numbers to a mask; bit `i` of the mask is entry `i` of the list. Returns
+    /// `None` if every entry is set, because such a list means "all", whatever its length.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
         // Lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {

@@ -47,7 +47,7 @@ pub fn change_metadata(
             continue;
         };
         entry.remove("group_count");
-        // If `ranks` is empty, the group has all ranks, whose number is unknown here.
+        // If `ranks` is empty, the group has all ranks of the job; their number is unknown here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }

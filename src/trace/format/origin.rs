@@ -42,7 +42,7 @@ impl NodeOrigin {
     }
 }
 
-/// Returns the step number if `name` is the name of a range with which PyTorch's profiler marks a step.
+/// Returns the step number if `name` is a range name that PyTorch's profiler uses to mark a step.
 pub fn profiled_step(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }

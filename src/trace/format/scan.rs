@@ -266,8 +266,8 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
 
 /// Scans one node record, and passes its dependencies to `deps` in file order.
 ///
-/// Fails on bytes that break the wire format, on text that is not UTF-8 where text is needed, and on attributes that
-/// are invalid for the node's type.
+/// Fails if the bytes break the wire format, if a text field is not UTF-8, or if an attribute is invalid for the
+/// node's type.
 #[inline(always)]
 pub fn scan_node<'a>(
     record: RawRecord<'a>,

@@ -445,7 +445,7 @@ impl GraphBuilder {
         self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
-        // In nearly all traces, the order of ids is already a valid order, which `link` detects as a by-product.
+        // In nearly all traces, the order of ids is already a valid order; `link` detects this as a by-product.
         if !self.link_successors(with_control) && !self.sort_program_order() {
             if self.policy != DependencyPolicy::Auto || self.control_dependency_count() == 0 {
                 return Err(self.cycle_error());

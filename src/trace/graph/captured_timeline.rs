@@ -48,8 +48,8 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that settling nodes (see [`NodeTiming::settles`]) began at this instant, because all other
-    /// events were over.
+    /// How often, at this instant, all other events were over and settling nodes (see [`NodeTiming::settles`])
+    /// began.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,
@@ -95,7 +95,7 @@ impl CapturedTimeline {
         let mut freed = vec![TimelineInstant::default(); count];
         let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
         // A node ends after it became ready, so its successors become ready later. A queue ordered by readiness
-        // therefore visits nodes in the order in which lanes serve them.
+        // therefore visits nodes in the same order as lanes serve nodes.
         let mut ready = BinaryHeap::new();
         let ready_at = |freed: TimelineInstant, node| match step(node).delay {
             Span::ZERO => Reverse((freed, node)),

@@ -81,8 +81,8 @@ impl Csr {
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // A heap makes the result independent of the order of edges. With a queue, or with petgraph's `Topo`, the
-        // result would depend on this order.
+        // A heap picks the lowest ready row, so the result does not depend on the order of edges. With a queue, or
+        // with petgraph's `Topo`, the result would depend on this order.
         let first = (0..self.row_count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.row_count());

@@ -2,7 +2,7 @@
 
 use chakram_base::bounds;
 
-/// Minimum size in bytes of vectors for which huge pages are requested.
+/// Huge pages are requested for vectors of at least this size in bytes.
 #[cfg(target_os = "linux")]
 const LARGE: usize = 4 << 20;
 

@@ -85,7 +85,7 @@ impl<T: Copy + Default> SparseColumn<T> {
         self.0.push(value);
     }
 
-    /// Replaces the value of a node for which the column already has an entry.
+    /// Replaces the value of a node that already has an entry in the column.
     #[inline]
     pub fn replace_value(&mut self, node: NodeIndex, value: T) {
         self.0[node.index()] = value;

@@ -102,7 +102,7 @@ pub fn find_disagreement<'a, M: Borrow<MemberCalls<'a>>>(
     differing.min_by_key(|found| (found.k, found.difference))
 }
 
-/// Returns the index of the first entry in which two sequences differ, and both entries.
+/// Returns the index of the first entry that differs between two sequences, and the two entries.
 pub fn first_difference<T: PartialEq>(
     one: impl IntoIterator<Item = T>,
     other: impl IntoIterator<Item = T>,

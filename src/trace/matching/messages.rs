@@ -88,8 +88,8 @@ pub enum MessageDisagreement<S = ()> {
     },
 }
 
-/// Matches `halves`, in which the halves of each rank must be in program order. Channels are returned in ascending
-/// order.
+/// Matches the sends and receives in `halves`; each rank's halves must be in program order. Channels are returned in
+/// ascending order.
 pub fn match_messages<S: Copy + Ord>(
     halves: &mut [MessageHalf<S>],
 ) -> impl Iterator<Item = ChannelMatches<'_, S>> {

@@ -657,7 +657,7 @@ fn place_buckets(
                 .map(|layer| AttributeChange::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
-            // In generated jobs, a reduction has the name of the layer of its last gradient.
+            // In generated jobs, a reduction is named after the layer that computes its last gradient.
             let own = program.view_of(template).name;
             if let (Some((layer, _)), Some(at)) =
                 (hook.rsplit_once("/bwd"), own.find("/gradients/"))

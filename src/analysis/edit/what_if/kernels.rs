@@ -55,16 +55,16 @@ impl SizeScaling {
         hidden: ScaleFactor::ONE,
     };
 
-    /// Returns the factor by which the number of tokens grows.
+    /// Returns the growth factor of the number of tokens.
     fn token_growth(self) -> f64 {
         self.batch.to_f64() * self.sequence.to_f64()
     }
 }
 
-/// Numbers of scaled nodes, by the way in which their times were computed.
+/// Counts of scaled nodes, by the method that computed their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
-    /// Number of kernels, messages and collectives to which the scaling applies.
+    /// Number of kernels, messages and collectives that the scaling applies to.
     pub matched: u64,
     pub changed: u64,
     /// Number of kernels whose fixed call time came from a line through kernels of the same name.

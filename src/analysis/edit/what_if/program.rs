@@ -438,8 +438,8 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Copies `items`. Dependencies and callers among `items` become dependencies and callers among the copies.
-    /// Copies do not wait for items for which `left_out` returns true. Returns the copies in the order of `items`;
-    /// the caller must insert them into the program order.
+    /// Copies do not wait for items that `left_out` accepts. Returns the copies in the order of `items`; the caller
+    /// must insert them into the program order.
     pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();

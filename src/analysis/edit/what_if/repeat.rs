@@ -333,7 +333,7 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
 /// For each rank of a pipeline, the rank of the next stage and the order of passes.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages {
-    /// For each rank, the rank of the next stage, to which the rank sends in forward passes.
+    /// For each rank, the rank of the next stage that receives its messages in forward passes.
     next: BTreeMap<u32, u32>,
     /// Ranks whose order of passes can only be 1F1B. (On some ranks, 1F1B and GPipe give the same order.)
     alternate: BTreeSet<u32>,

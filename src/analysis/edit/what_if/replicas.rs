@@ -194,7 +194,7 @@ fn replicas_of_first(
     Ok(found)
 }
 
-/// Returns the grid of ranks (as text) in which `members` are all coordinates of one dimension.
+/// Returns the grid of ranks (as text) that has `members` as all coordinates of one dimension.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(

@@ -95,7 +95,7 @@ struct CapturedRank {
     /// Peer in the next stage, or `None`.
     next: Option<u32>,
     peers: BTreeSet<u32>,
-    /// Groups in which the rank reduces gradients, as (distance of members, number of members).
+    /// Groups that reduce the rank's gradients, as (distance of adjacent members in ranks, number of members).
     reductions: BTreeSet<(u32, u32)>,
     /// Total time of the rank's kernels, ps.
     kernels: u64,

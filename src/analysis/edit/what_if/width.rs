@@ -304,13 +304,13 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the factor by which the parameters of one layer grow; the parameters take `bytes` bytes.
+    /// Returns the growth factor of one layer's parameters; the parameters take `bytes` bytes.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)
     }
 
-    /// Returns the factor by which all parameters of a rank grow.
+    /// Returns the growth factor of all parameters of a rank together.
     pub fn growth_of_all(&self, by: ScaleFactor) -> f64 {
         let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
         self.growth_of_weights(&BTreeSet::new(), stated, false, by)

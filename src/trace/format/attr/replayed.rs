@@ -175,7 +175,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
 
 /// Returns the attribute `name` if replays read it.
 pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
-    /// For each letter, a mask of the lengths of the names that begin with this letter.
+    /// For each letter, a mask with bit `n` set if a name of `n` bytes begins with this letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
         let mut i = 0;

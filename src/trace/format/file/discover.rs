@@ -84,7 +84,7 @@ fn job_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
-/// Returns the prefix of the job to which a file with this name would belong.
+/// Returns the prefix of the job that a file with this name would belong to.
 pub fn prefix_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (prefix, ..) = split_file_name(name)?;

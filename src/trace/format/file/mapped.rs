@@ -24,8 +24,8 @@ pub(super) struct MappedFile {
 impl MappedFile {
     /// Maps `file` into memory; `path` is the file's name for messages.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
-        // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a signal,
-        // whose handler gets the file's name from `mapped_file`.
+        // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a signal.
+        // The signal handler gets the file's name from `mapped_file`.
         let map = unsafe { memmap2::Mmap::map(file) }?;
         let start = map.as_ptr() as usize;
         let name = escape_control_characters(&path.display().to_string()).into_owned();

@@ -10,7 +10,7 @@
 
 use super::{LeakKind, TextLeak};
 
-/// Minimum number of characters for which random text can be distinguished from names.
+/// Minimum number of characters that are needed to distinguish random text from names.
 const SHORTEST: usize = 32;
 /// Minimum score of random text: 3.6 standard deviations below the mean score of 40 random characters.
 const THRESHOLD: i32 = -20;

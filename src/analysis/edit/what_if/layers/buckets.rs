@@ -123,8 +123,8 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns the factor by which the parameters of a step grew, and the last hook, if there is one. Returns `None` if
-    /// the factor is unknown.
+    /// Returns the growth factor of a step's parameters, and the step's last hook, if there is one. Returns `None`
+    /// if the factor is unknown.
     pub fn parameter_growth(
         &self,
         program: &RankProgram<'_>,

@@ -176,7 +176,7 @@ impl LayerEditor {
         self.item_at(of.run, position, of.key)
     }
 
-    /// If the template is the first layer, only the last of its gathers of parameters is copied, because the gathers of
+    /// If the first layer is copied, only its last gather of parameters is copied with it, because the gathers of
     /// several layers run before the first layer.
     fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
@@ -407,7 +407,7 @@ pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> 
     program.facts_of(*layer.iter().find(computes)?).layer
 }
 
-/// Returns a hash of the name of a part of a layer. In a generated job, hashes only the part of the name after the
+/// Returns a hash of the name of a layer's part. In a generated job, hashes only the part of the name after the
 /// layer's own name.
 fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of(item).name;

@@ -80,7 +80,7 @@ impl StepPasses {
                 let pass = match facts.phase {
                     StepPhase::Forward => Some((false, micro_batch)),
                     StepPhase::Backward => Some((true, micro_batch)),
-                    // Gathers and hooks belong to the pass in which they run.
+                    // Gathers and hooks belong to the pass that is running when they run.
                     StepPhase::Parameters if !ended => {
                         Some(current.unwrap_or((false, micro_batch)))
                     }
