@@ -306,7 +306,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
-    /// The groups of an instance, by slot of its graph.
+    /// Returns the group of each communicator (group slot) in an instance's graph, by slot index.
     pub fn groups_of(&self, instance: InstanceId) -> impl Iterator<Item = ReplayGroupId> + '_ {
         let slots = self.plan.instances[instance.index()].slots.iter();
         slots.map(|slot| slot.group)

@@ -34,7 +34,7 @@ pub(super) const SERVED: u8 = 1;
 pub(super) const REPRICED: u8 = 2;
 /// Flag of an instance: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
-/// Flag of an instance: it waits until its feed releases it.
+/// Flag of an instance that waits until its feed (the source of launches) releases the instance.
 pub(super) const HELD: u8 = 4;
 /// Flag of an instance: several launches use its lanes in turn.
 pub(super) const TURNS: u8 = 8;
@@ -238,7 +238,8 @@ impl<'a> Dataflow<'a> {
         &self.places[self.instances[instance.index()].frame as usize]
     }
 
-    /// Returns the group slot of a collective node, and its sequence in the group.
+    /// Returns the communicator (group slot) of a collective node, and the node's index among the communicator's
+    /// collectives.
     #[inline]
     pub fn call_of_node(&self, instance: InstanceIndex, node: NodeIndex) -> (GroupSlot, u32) {
         let RunningInstance { graph, planned, .. } = self.instance(instance);
@@ -258,7 +259,7 @@ impl<'a> Dataflow<'a> {
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
-    /// Returns the number that a message of an instance shares with its other half, or [`NONE`] if the other end has no
+    /// Returns the number that a send shares with its matching receive, or [`NONE`] if the rank at the other end has no
     /// trace.
     #[inline]
     pub fn match_of_message(&self, instance: InstanceIndex, message: usize) -> u32 {

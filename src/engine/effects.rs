@@ -2,8 +2,8 @@
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
 //! instants go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the consequences
-//! of an event come before all other events. Components append these consequences as work, whose entries are done in
-//! order, each with all its consequences before the next entry (depth first).
+//! of an event come before all other events. Components append these consequences to a list of work. Entries are
+//! processed in order, each with all its consequences before the next entry (depth first).
 
 use super::agenda::Agenda;
 use super::discipline::Discipline;

@@ -132,7 +132,7 @@ impl Event {
         Self::new(class, order, op.0)
     }
 
-    /// Creates the event of a cell of a collective.
+    /// Creates an event for one chunk at one member (a cell) of a collective.
     #[inline]
     pub fn of_cell(class: EventClass, at: RunCell) -> Self {
         Self::new(class, at.run.0, at.cell.0)
@@ -159,7 +159,7 @@ impl Event {
         OpIndex(self.payload_bits())
     }
 
-    /// Returns the cell of an event of [`Self::of_cell`].
+    /// Returns the collective and the cell (a chunk at a member) of an event that [`Self::of_cell`] created.
     #[inline]
     pub fn run_cell(self) -> RunCell {
         RunCell {

@@ -1,9 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
 //! A failure takes effect before all other events of its instant. After the failure, nodes on the failed NPU never end,
-//! and neither do messages and collectives in which its ranks take part. If such work is left, the run is stuck, and
-//! its error names the failures and this work. A failed link is removed from the network, which continues over the
-//! other links.
+//! and neither do messages and collectives in which its ranks take part. If work that needs failed parts is left, the
+//! replay is stuck; the error names the failures and this work. A failed link is removed from the network, which
+//! continues over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;

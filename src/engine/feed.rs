@@ -13,9 +13,10 @@ pub use timed::TimedLaunches;
 
 /// A source of launches of programs. A job is a feed with a single launch at 0.
 ///
-/// A feed is notified after the events of a round: first of ended ranks and launches, in the order of their numbers,
-/// and then of a due wake. After each notification, the engine carries out the feed's requests before it sends the next
-/// notification. Feeds are notified in the order in which they were passed to the run.
+/// A feed is notified after the events of a round: first that ranks and launches have ended, in the order of their
+/// numbers, and then that the requested wake time has come. After each notification, the engine carries out the feed's
+/// requests before it sends the next notification. Feeds are notified in the order in which they were passed to the
+/// run.
 pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called before the run and
     /// after each notification below. A past instant means now, so time advances only after the feed has returned a
@@ -31,10 +32,10 @@ pub trait LaunchFeed {
         &[]
     }
 
-    /// Notifies the feed that all nodes of one of its launches are complete.
+    /// Notifies the feed that all nodes of a launch from this feed are complete.
     fn on_launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
 
-    /// Notifies the feed that all nodes of one rank of one of its launches are complete.
+    /// Notifies the feed that one rank of a launch from this feed has completed all nodes.
     fn on_rank_ended(
         &mut self,
         _now: Time,

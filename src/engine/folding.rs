@@ -1,15 +1,16 @@
-//! Folding: replays one of several ranks that do the same at the same time, and lets this rank represent the others.
+//! Folding: if several ranks do the same work at the same time, replays only one of these ranks, which represents the
+//! others.
 //!
 //! Ranks that exchange messages, directly or through others, form a *copy*; a pipeline is a copy. Copies are sorted
 //! into classes by repeated refinement: copies of one class have, rank by rank, the same durations, the same messages
 //! along the same dimensions of the machine, and groups whose members have, position by position, the same classes. On
 //! a network without contention, copies of a class affect each other only through collectives. A collective that is
-//! answered analytically ends for all members together. So, by induction over time, ranks at the same index of copies
-//! of one class do the same at the same time, and the first copy of each class represents the class.
+//! answered analytically ends for all members together. By induction over time, the ranks with the same index in copies
+//! of one class therefore do the same work at the same time. The first copy of each class represents the class.
 //!
 //! The part of the job with these first copies is replayed, with the other ranks absent: an absent member arrives with
-//! its representative. The argument does not hold for a collective with absent members that is simulated message by
-//! message, because its members end at different times. [`super::RepresentativeCheck`] detects such collectives.
+//! its representative. This proof fails if a collective with absent members is simulated message by message, because
+//! the members then end at different times. [`super::RepresentativeCheck`] detects such collectives.
 //!
 //! The refinement is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: all classes are
 //! recomputed until their number no longer grows.
@@ -54,8 +55,8 @@ pub struct FoldedReplay<'a> {
     pub instances: Vec<InstanceId>,
     /// For each instance of the part, the number of ranks that it represents, including itself.
     pub counts: Vec<u64>,
-    /// For each group of the job, the group of the part that represents it. Both have as many members, and members at
-    /// the same position do the same.
+    /// For each group of the job, the group of the part that represents it. Both groups have the same number of
+    /// members, and members at the same position do the same work.
     pub groups: Vec<ReplayGroupId>,
 }
 
@@ -168,7 +169,7 @@ impl CompiledReplay<'_> {
         })
     }
 
-    /// Returns for each member of a group of the part the number of members that it represents.
+    /// Returns, for each replayed member of a group, the number of members that it represents.
     fn count_represented(&self, group: &GroupPlan, of: &[InstanceId]) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
         let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
@@ -284,8 +285,8 @@ impl RankCopies {
             .collect()
     }
 
-    /// Appends what an instance does apart from its groups' other members: durations, release, which slots share a
-    /// group, and its partners in messages.
+    /// Appends a description of an instance's own work: durations, release time, communicators that are bound to the
+    /// same group, and partners in messages. The other members of its groups are not included.
     fn describe_instance(
         &self,
         replay: &CompiledReplay<'_>,
@@ -335,8 +336,8 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
     instance
 }
 
-/// Describes a group apart from what its members do: the members' placement, the order of their ranks, and whether the
-/// group has a name, which backends may distinguish.
+/// Describes a group, without the work of its members: the members' placement, the order of the members' ranks, and
+/// whether the group has a name, because backends may treat named groups differently.
 fn describe_group(replay: &CompiledReplay<'_>, group: &GroupPlan) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();

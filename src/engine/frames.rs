@@ -211,8 +211,8 @@ impl<'a> ProgramLaunches<'a> {
         }
     }
 
-    /// Counts an ended rank of a launch. Returns the launch, and true if this was its last rank; the run state is then
-    /// free.
+    /// Counts an ended rank of a launch. Returns the launch, and true if the launch has no other ranks left; the run
+    /// state is then free.
     pub fn end_rank(&mut self, frame: u32) -> (LaunchRecord, bool) {
         let of = &mut self.frames[frame as usize];
         of.ranks_left -= 1;

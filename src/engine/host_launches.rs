@@ -53,7 +53,7 @@ pub(super) fn resolve_default_prices(
     }
 }
 
-/// Returns the machine's correction for models whose most frequent matrix products have the sizes of those in
+/// Returns the machine's correction for models whose most frequent matrix multiplications have the same sizes as in
 /// `workload`. If there is none, returns the machine's correction for all other models.
 fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();

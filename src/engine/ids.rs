@@ -50,7 +50,7 @@ pub struct InstanceNode {
     pub node: NodeIndex,
 }
 
-/// A cell of a collective in flight.
+/// State of one chunk at one member (a cell) of a collective in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunCell {
     pub run: RunIndex,
@@ -65,7 +65,7 @@ pub struct SharedStep {
 }
 
 impl CellIndex {
-    /// Returns the cell of the same chunk at another position of the group.
+    /// Returns the index of the same chunk's state at another position of the group.
     #[inline]
     pub fn move_to_position(self, from: Position, to: Position) -> Self {
         Self(self.0 - from.0 + to.0)

@@ -41,7 +41,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds that are due.
+    /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds whose requested time has
+    /// come.
     pub(super) fn notify_feeds(&mut self, now: Time) {
         // Launches without nodes end immediately, so the list may grow during the loop.
         while !self.effects.ended.is_empty() {

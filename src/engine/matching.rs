@@ -20,7 +20,7 @@ use chakram_trace::matching::{
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
-/// A group slot of an instance, as (group, instance, slot).
+/// A communicator (group slot) of an instance, as (group, instance, slot).
 type CallingSlot = (ReplayGroupId, u32, u32);
 
 /// Matches the k-th collectives of all members of a group, and checks that they are equal.
@@ -204,7 +204,8 @@ fn root_rank(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     }
 }
 
-/// Renumbers the calls of an instance if two of its slots are bound to the same group.
+/// Renumbers the collective calls of an instance if two of its communicators (slots of the graph) are bound to the same
+/// group.
 pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
@@ -297,9 +298,9 @@ pub(super) fn number_channels(
     }
 }
 
-/// Returns the first unmatched send and an unmatched receive with the same ends and tag but another size, if there is
-/// such a pair. The send and the receive are probably two halves of one message with different sizes. Channels with
-/// equal ends and tag must be neighbours in the list.
+/// Returns the first unmatched send with an unmatched receive that has the same ends and tag but a different size, or
+/// `None` if no pair differs only in size. The send and the receive are probably two halves of one message with
+/// different sizes. Channels with equal ends and tag must be neighbours in the list.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),

@@ -164,7 +164,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.freed = freed;
     }
 
-    /// Posts a ready node: completes it immediately, or queues it for its place in the launch order or for its lane.
+    /// Posts a ready node: the node completes immediately, waits for its place in the launch order, or queues for its
+    /// lane.
     #[inline]
     pub(super) fn post_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
@@ -209,7 +210,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective. When the launch order of its group allows it, the collective queues for its lane.
+    /// Posts a collective. The collective queues for its lane when the group's launch order allows its launch.
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;

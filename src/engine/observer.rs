@@ -105,8 +105,8 @@ pub struct CollectiveRecord {
     /// duration of a member.
     pub transfer: Span,
     /// The rank that caused the longest wait, and its share of `waited`. This rank arrived last among ranks with a
-    /// trace (the lowest of several such ranks) or, with recorded durations, may be the root. `None` if no member
-    /// waited, and in a replay as captured.
+    /// trace (the lowest rank if several arrived last). With recorded durations, it may instead be the root. `None` if
+    /// no member waited, and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
     /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
     /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, the sum of the

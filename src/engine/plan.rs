@@ -100,7 +100,7 @@ impl GroupPlan {
     }
 }
 
-/// A group slot of an instance, bound to a group.
+/// A communicator in the graph of an instance (a group slot), bound to a group of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundSlot {
     /// The group in the plan.
@@ -116,8 +116,8 @@ pub(super) struct InstancePlan {
     /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group. `None` if the graph's sequences apply, because no two slots are bound to
-    /// the same group.
+    /// Sequence of each call within its group. `None` if the graph's sequences apply, because each communicator (group
+    /// slot) of the graph is bound to a different group.
     pub sequences: Option<Vec<u32>>,
     /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
@@ -135,7 +135,7 @@ pub(super) struct SharedGraphPlan {
     pub memories: Vec<u32>,
     /// Number of lanes of the NPU that the graph uses.
     pub lane_count: u32,
-    /// For each group slot, true if its collectives share a lane with other nodes.
+    /// For each communicator (group slot) of the graph, true if its collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each lane of the NPU; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodes>>,

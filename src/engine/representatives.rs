@@ -3,7 +3,7 @@
 //!
 //! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a job of replicas. On
 //! a network without contention, copies affect each other only through collectives. Copies with the same graphs and
-//! equivalent placements on the machine arrive at collectives together, so the end of one copy is the end of all.
+//! equivalent placements on the machine arrive at collectives together, so all copies end at the same time.
 //!
 //! For collectives within one copy, such as the all-reduce of tied weights' gradients, one copy is always enough. For a
 //! collective across copies, one copy's members are enough only if the collective is answered analytically: the
@@ -204,8 +204,8 @@ impl CopyComparison<'_> {
     }
 }
 
-/// Returns the layout of `npus` along dimension `d`. In switched dimensions, only the equality of coordinates has an
-/// effect, so equal coordinates get the same number, in the order of first use. In wired dimensions, the result
+/// Returns the layout of `npus` along dimension `d`. In switched dimensions, it matters only which coordinates are
+/// equal. Equal coordinates therefore get the same number, in the order of first use. In wired dimensions, the result
 /// contains each NPU's distance from the first NPU.
 pub(super) fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus

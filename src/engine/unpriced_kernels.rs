@@ -31,7 +31,7 @@ pub(super) struct UnpricedKernels {
 #[derive(Clone, Copy, Debug)]
 struct UnpricedFormat {
     count: u64,
-    /// Lowest rank that has such a kernel; `node` is its first such kernel.
+    /// Lowest rank with a kernel of this kind; `node` is the first of these kernels on the rank.
     rank: Rank,
     node: NodeIndex,
 }

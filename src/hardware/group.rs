@@ -80,7 +80,8 @@ impl GroupExtent {
         let cells: u64 = coordinates
             .iter()
             .fold(1, |product, c| product.saturating_mul(c.len() as u64));
-        // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many cells as NPUs.
+        // NPUs are distinct, so they fill the grid of their coordinates exactly if the numbers of grid points and NPUs
+        // are equal.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self::along_dimension(npus, spanned.unwrap_or(0));
@@ -177,7 +178,8 @@ impl GroupExtent {
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// Returns the paths between the members of a line along `phase`, if all these paths are equal.
+    /// Returns the paths between members that differ only in their index in the dimension of `phase`, if all these
+    /// paths are equal.
     pub fn shared_paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         SharedPaths {
             next: self.neighbour_path(phase, topology),

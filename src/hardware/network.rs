@@ -154,8 +154,8 @@ pub struct NetworkMessage {
     /// Priority among messages whose first bytes reach a port at the same instant, lowest first. Derived from the
     /// message's content, because indices of ops are reused and therefore have no stable order. Below 2^27.
     pub order: u32,
-    /// Place in the receiver's program. Messages of one `strand` that enter one port are received in ascending order of
-    /// `step`, so a message that arrives early never delays an earlier step.
+    /// Place in the receiver's program. If several messages with the same `strand` enter one port, they are received in
+    /// ascending order of `step`, so an early message never delays an earlier step.
     pub turn: MessagePriority,
 }
 
@@ -164,7 +164,7 @@ pub struct NetworkMessage {
 pub struct MessagePriority {
     /// Identifies the message's chunk and its receiver.
     pub strand: u32,
-    /// Position of the message among the messages of the strand.
+    /// Position of the message among the messages of its chunk to the same receiver.
     pub step: u64,
 }
 

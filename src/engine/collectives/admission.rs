@@ -114,7 +114,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Begins the stage of every chunk that can be admitted to the queue or phase in which `cell` waits.
+    /// Begins the stage of every chunk that can now be admitted to the same queue or phase as the waiting `cell`.
     #[inline]
     pub(super) fn admit_waiting<N: NetworkBackend>(
         &mut self,

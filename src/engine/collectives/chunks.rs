@@ -84,7 +84,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.open_strand(fabric, effects, now, other, place);
     }
 
-    /// Begins one strand of a chunk's stage at a member.
+    /// Begins one strand of a chunk's stage (one of two halves if a ring is used in both directions) at a member.
     #[inline]
     fn open_strand<N: NetworkBackend>(
         &mut self,
@@ -129,8 +129,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a message of the stage with the common number `stage` to `cell`. The cell receives the message once it
-    /// has taken a given number of steps.
+    /// Delivers a message of the stage with the common number `stage` to `cell`. The cell (a chunk at a member)
+    /// receives the message after a given number of the cell's own steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -174,8 +174,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.begun_chunks.clear();
     }
 
-    /// Advances a chunk at a member as far as possible at `now`: takes all steps for which it has credits, and ends the
-    /// stage after the last step. Chunks that begin a stage as a result are appended to `begun_chunks`.
+    /// Advances a chunk at a member as far as possible at `now`: takes steps as long as the chunk has credits, and ends
+    /// the stage after the last step. Chunks that begin a stage as a result are appended to `begun_chunks`.
     #[inline]
     pub(super) fn advance_chunk<N: NetworkBackend>(
         &mut self,
@@ -261,7 +261,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.nth_send(stage, slot, line, i)
     }
 
-    /// Ends one strand of a chunk's stage. Ends the stage too if the other strand has ended.
+    /// Ends one strand of a chunk's stage (one of two halves if a ring is used in both directions). Ends the stage too
+    /// if the other strand has ended.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

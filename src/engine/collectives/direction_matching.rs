@@ -2,8 +2,8 @@
 //!
 //! NPUs may alternate between the queues or trees of a dimension. If two members executed different numbers of
 //! collectives before, they may then use opposite directions of a ring or different trees. A message is received only
-//! if its receiver, in its own direction, expects messages from the sender; it then counts among the messages from this
-//! sender. Messages and requests are stored until the queue slot of their receiver is known.
+//! if the receiver's direction expects messages from the sender. The message is then counted with the other messages
+//! from this sender. Messages and requests are stored until the receiver's direction or tree (its queue slot) is known.
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
@@ -27,9 +27,9 @@ pub(super) struct UnsortedMessage {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Converts the number of a message or request to the numbering of its receiver, the cell `to`. `None` if the
-    /// receiver never receives from the sender. Also `None` if the receiver is not enrolled yet; the message is then
-    /// stored.
+    /// Converts the number of a message or request to the numbering of the receiver `to` (a chunk at a member). `None`
+    /// if the receiver never receives from the sender. Also `None` if the receiver is not enrolled yet; the message is
+    /// then stored.
     pub(super) fn number_for_receiver(
         &mut self,
         id: RunIndex,
@@ -88,8 +88,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         found
     }
 
-    /// Processes the messages that were stored for a chunk until its member enrolled, because the chunk's queue slots
-    /// are now known.
+    /// Processes the messages that arrived for a chunk before the member started, because the directions or trees that
+    /// the chunk uses (its queue slots) are now known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position_of_cell(at.cell), run.length);

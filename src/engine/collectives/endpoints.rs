@@ -87,7 +87,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.submit_transfer(now, npu, load, clock);
     }
 
-    /// Handles a message that has arrived at a cell with a posted receive.
+    /// Handles a message that has arrived at a member whose chunk has posted the receive.
     #[inline]
     pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, at: RunCell) {
         let run = &mut self.runs[at.run];

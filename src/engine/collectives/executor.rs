@@ -92,8 +92,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message from one cell of a run to another. Stage and steps are in the sender's
-    /// numbering.
+    /// Handles the arrival of a step's message at the same chunk of another member of the collective. Stage and steps
+    /// are in the sender's numbering.
     #[inline]
     pub fn step_arrived<N: NetworkBackend>(
         &mut self,
@@ -231,7 +231,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
             messages: run.messages,
         });
         running.order.run_of[run.sequence as usize] = None;
-        // Free the run's slot only if none of its messages are in flight, because ops of messages refer to the slot.
+        // Free the collective's entry only if none of the collective's messages are in flight, because messages refer
+        // to the entry by index.
         if run.progress.is_none() {
             self.runs.give_back(id);
         }

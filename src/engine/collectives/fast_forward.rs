@@ -1,11 +1,11 @@
 //! Analytical answers on networks with contention: a formula gives a collective's time instead of a simulation, until
 //! other traffic uses its links.
 //!
-//! An analytically answered collective *reserves* the ports or links of its members along the dimensions that it spans,
-//! if all of them are idle. The answer is valid as long as no other traffic uses one of these links. When another
-//! message, load or store is about to use such a link, the run is *materialized*: it is simulated message by message
-//! from its start until now, and continues this way. The simulation is exact, because the run was alone on its links so
-//! far. The run's messages of this instant are submitted together with the other message.
+//! An analytically answered collective *reserves* its members' ports or links in all dimensions of the collective, if
+//! all these ports or links are idle. The answer is valid as long as no other traffic uses one of these links. When
+//! another message, load or store is about to use a reserved link, the collective is *materialized*: simulated message
+//! by message, first from its start until now and then until its end. The simulation is exact, because the run was
+//! alone on its links so far. The run's messages of this instant are submitted together with the other message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;
@@ -136,8 +136,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Switches a run from an analytical answer, or from reserved links, to simulation: simulates the run message by
-    /// message from its start until `now`, and continues in this way.
+    /// Withdraws the analytical answer or the reserved links of a collective in flight. The collective is simulated
+    /// message by message instead, first from its start until `now` and then until its end.
     pub(super) fn materialize_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -35,7 +35,7 @@ impl MainLoopProgress {
     }
 }
 
-/// Components of a run that is simulated alone.
+/// Components of the event loop that simulates one collective alone.
 ///
 /// At the present instant, the run must be at exactly the same event as the main loop. If, since this instant began or
 /// since the last members arrived, the main loop has run out of events of the instant, the simulation handles all its
@@ -111,8 +111,8 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Simulates a run whose members arrive in `waves`, up to the `present` or to the run's end. No event of the run
-    /// may be pending elsewhere.
+    /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
+    /// arrive at one time. No event of the run may be pending elsewhere.
     pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -15,7 +15,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use std::collections::BTreeMap;
 
-/// Ops of steps that wait for their rendezvous request, by cell, stage and step.
+/// Messages that wait for their rendezvous request, by cell (a chunk at a member), stage and step.
 #[derive(Debug, Default)]
 pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStep), OpIndex>);
 

@@ -47,7 +47,8 @@ pub struct CollectiveRun {
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
     pub(super) chunks: u32,
-    /// Maximum number of strands of a chunk: 2 if a stage uses both directions of a ring.
+    /// Maximum number of strands (concurrent halves of a chunk's stage): 2 if a stage uses both directions of a ring,
+    /// otherwise 1.
     pub(super) strands: u32,
     /// Number of stages that each chunk passes.
     pub(super) length: usize,
@@ -159,8 +160,8 @@ pub(super) struct ChunkProgress {
     pub credits: u32,
 }
 
-/// Place of a cell: its stage, its queue slot, and its position on a line (`None` if the member takes no part in the
-/// stage).
+/// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on the line of members
+/// that exchange data (`None` if the member takes no part in the stage).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellLocation {
     pub stage: StageRef,
@@ -168,7 +169,7 @@ pub(super) struct CellLocation {
     pub line: Option<LinePosition>,
 }
 
-/// Place of a cell whose member takes part in the stage.
+/// Place of a chunk at a member that takes part in the chunk's stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineCellLocation {
     pub stage: StageRef,
@@ -189,9 +190,10 @@ pub(super) struct AdmissionProgress {
 #[derive(Debug)]
 pub(super) struct StepwiseProgress {
     pub ports: PortRange,
-    /// State by chunk, strand and position. Cells of the second strand are used only in stages with two strands.
+    /// State of each chunk at each member, indexed by chunk, strand (ring direction) and position. Cells of the second
+    /// strand are used only in stages with two strands.
     pub cells: Vec<ChunkProgress>,
-    /// Queue slot of each passage through a stage, by cell and stage:
+    /// Number that the backend gives to a chunk's passage through a stage (queue slot), by cell and stage:
     /// [`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot).
     pub queue_slots: Vec<u16>,
     /// State by position and phase, if chunks are admitted in a fixed order.
@@ -199,15 +201,16 @@ pub(super) struct StepwiseProgress {
     /// Number of messages that arrived before their receiver entered the stage, by cell and the members' common stage
     /// number.
     pub waiting: Vec<u32>,
-    /// Messages and rendezvous requests that arrived in their stage but before their step. A key consists of the cell,
-    /// the stage, the number of steps that the cell must have taken, and whether it is a request.
+    /// Messages and rendezvous requests that arrived in their stage but before their step. A key consists of the cell
+    /// (a chunk at a member), the stage, the number of steps that the cell must have taken, and true for requests or
+    /// false for messages.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
     /// Number of completed chunks, by position.
     pub done: Vec<u32>,
     /// Number of positions whose chunks are all complete.
     pub ended: u32,
-    /// Messages and requests that arrived before their receiver was enrolled, by cell. Used only if members may run one
-    /// stage in different directions.
+    /// Messages and requests that arrived before their receiver started the collective, by the receiving cell (a chunk
+    /// at a member). Used only if members may run one stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
     /// The first position that was enrolled. Recorded only if members may run one stage in different directions.
     pub first: Option<Position>,
@@ -333,7 +336,8 @@ impl CollectiveRun {
     /// a fixed order.
     pub(super) fn begin_simulation(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
-        // The product cannot overflow, because `too_large` has already bounded the number of cells.
+        // The multiplication cannot overflow, because `too_large` has already bounded the number of cells (chunks at
+        // members).
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = ChunkProgress {
             stage: OUTSIDE,
@@ -385,7 +389,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the strand of a cell.
+    /// Returns the strand (half of a chunk's stage, by ring direction) to which a cell belongs.
     #[inline]
     pub(super) fn strand_of_cell(&self, cell: CellIndex) -> u32 {
         match self.strands {
@@ -423,7 +427,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the place of a cell, or `None` before the first stage and after the last.
+    /// Returns the place of a cell, or `None` if the chunk has not begun its first stage or has ended its last stage.
     // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]
@@ -474,7 +478,8 @@ impl StepwiseProgress {
             .or_insert(0) += 1;
     }
 
-    /// Removes the messages or requests that wait for `cell` to take `taken` steps, and returns their number.
+    /// Removes the messages or requests that wait until `cell` has taken `taken` steps, and returns the number of
+    /// removed messages or requests.
     #[inline]
     pub(super) fn take_deferred(
         &mut self,

@@ -1,4 +1,4 @@
-//! The collectives in flight, in reusable slots.
+//! The collectives in flight, in a list whose entries are reused.
 
 use super::run::CollectiveRun;
 use crate::ids::{GroupSlot, RunIndex};
@@ -29,7 +29,7 @@ impl IndexMut<RunIndex> for CollectiveRuns {
 }
 
 impl CollectiveRuns {
-    /// Returns a free slot, which may still have the state of an earlier collective.
+    /// Returns the index of a free entry, which may still contain the state of an earlier collective.
     pub fn take_free_run(&mut self) -> RunIndex {
         self.free.pop().unwrap_or_else(|| {
             self.all.push(CollectiveRun::default());
@@ -37,7 +37,7 @@ impl CollectiveRuns {
         })
     }
 
-    /// Frees a slot.
+    /// Frees the entry of a collective that has ended.
     pub fn give_back(&mut self, run: RunIndex) {
         self.free.push(run);
     }

@@ -72,7 +72,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a script event to the member of `cell`. The actions that the script then takes are appended to `acts`.
+    /// Delivers an event to the script of the member of `cell`. The actions that the script then takes are appended to
+    /// `acts`.
     fn advance_script(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
@@ -80,8 +81,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             run: at.run.0,
             position: run.position_of_cell(at.cell),
         };
-        // A message may arrive before its receiver begins, when the cell has no stage yet. All scripts have exactly one
-        // stage.
+        // A message may arrive before its receiver begins, while the chunk has no stage at the receiver. All scripts
+        // have exactly one stage.
         let Some(stage) = self
             .schedules
             .get(run.schedule)
@@ -118,8 +119,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Submits a message of a script. Each member of a collective has one port per phase, or one port per direction of
-    /// a phase. The message leaves through the port of the first phase in which the ends differ, and enters through the
-    /// port of the last such phase.
+    /// a phase. The sender's port belongs to the first phase in which the ends differ, the receiver's port to the last
+    /// phase in which they differ.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

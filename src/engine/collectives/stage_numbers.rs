@@ -8,9 +8,9 @@ use crate::ids::{RunCell, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the shared number of a cell's current stage: the index of the corresponding stage in the first member's
-    /// schedule. Members with different collectives may pass phases in different orders, but messages are matched by
-    /// line, so both ends of a message need a common number.
+    /// Returns the number by which all members know the current stage of a cell (a chunk at a member): the index of the
+    /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
+    /// different orders, but messages are matched by line, so both ends of a message need a common number.
     // Always inlined: called three times per message, and mostly reads only the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
@@ -35,8 +35,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         StageIndex(self.matching_stage_index(run, run.schedule, own, shared.0))
     }
 
-    /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`: the stage along the
-    /// same line with the same number of earlier stages along that line.
+    /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`. If `number` is the
+    /// n-th stage of its phase, so is the returned stage.
     #[cold]
     fn matching_stage_index(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {

@@ -7,7 +7,7 @@ use chakram_hardware::network::PortRange;
 /// Context of a message in flight, needed to handle its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightOp {
-    /// A step of a collective, between two cells.
+    /// A step of a collective: a message of one chunk between two members.
     Step {
         run: RunIndex,
         from: CellIndex,
@@ -64,7 +64,7 @@ pub enum InFlightOp {
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
-    /// Submission number of each slot's message. Used only with contention.
+    /// Submission number of the message in each entry of the list. Used only with contention.
     handed: Vec<u64>,
     count: u64,
     free: Vec<OpIndex>,

@@ -1,4 +1,4 @@
-//! Groups on the machine: the members of each slot that take part, and their placement.
+//! Groups on the machine: for each communicator (group slot), the members that take part and their placement.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
 use crate::CollectiveModel;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl ReplayPlan {
-    /// Finds the group on the machine for each group slot of each instance.
+    /// Finds the group on the machine for each communicator (group slot) of each instance.
     pub(super) fn bind_groups<M: CollectiveModel>(
         &mut self,
         workload: &Workload,

@@ -225,8 +225,8 @@ pub(super) fn price_graph(
     })
 }
 
-/// Returns, for each group slot of `graph`, whether a lane of its collectives also runs other nodes. `lanes` maps the
-/// graph's lanes to lanes of the NPU.
+/// Returns, for each communicator (group slot) of `graph`, true if a lane of its collectives also runs other nodes.
+/// `lanes` maps the graph's lanes to lanes of the NPU.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// Nodes that use a lane.
     #[derive(Clone, Copy, PartialEq)]

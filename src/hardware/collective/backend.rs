@@ -278,7 +278,7 @@ pub trait CollectiveBackend {
     ) -> ChunkSchedule<Self::Stage>;
 
     /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
-    /// members' positions, the other strand their [`LinePosition::reversed`] positions.
+    /// members' positions, the other strand the [`LinePosition::reversed`] positions.
     fn is_bidirectional(&self, _: &Self::Stage) -> bool {
         false
     }
@@ -337,7 +337,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
 
-    /// Delivers `cue` to a scripted member, and appends the member's actions to `acts`. `root` is the root's position.
+    /// Delivers the event `cue` to a member that runs a script, and appends the script's next actions to `acts`. `root`
+    /// is the root's position.
     fn advance_script(
         &mut self,
         stage: &Self::Stage,
@@ -477,8 +478,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns the ring direction, or the tree, that a queue slot selects. A message is matched only if the classes of
-    /// its sender and its receiver are equal.
+    /// Returns the ring direction, or the tree, of the chunk passage with this number (queue slot). A message is
+    /// matched only if the classes of its sender and its receiver are equal.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }

@@ -103,12 +103,14 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Returns the schedule in which a stage of a chunk has up to `strands` concurrent strands.
+    /// Returns the schedule in which a chunk's stage has up to `strands` concurrent parts (2 if a ring is used in both
+    /// directions).
     pub fn with_strands(self, strands: u32) -> Self {
         Self { strands, ..self }
     }
 
-    /// Returns the maximum number of concurrent strands of a chunk.
+    /// Returns the maximum number of strands: concurrent parts of a chunk's stage, 2 if a ring is used in both
+    /// directions.
     #[inline]
     pub fn strand_count(&self) -> u32 {
         self.strands

@@ -55,7 +55,7 @@ pub struct CurvePrice {
 /// measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedRates {
-    /// Factor on the rate of matrix products under continuous load and a power limit.
+    /// Factor on the rate of matrix multiplications under continuous load and a power limit.
     pub products: f64,
     /// Factor on the rate of attention under a power limit.
     pub attention: f64,
@@ -78,9 +78,9 @@ impl Default for SustainedRates {
 pub struct KernelCurves {
     /// Kernels measured by name. The measured times take precedence over the curves.
     pub measured: MeasuredKernels,
-    /// Curve of matrix products, by number format.
+    /// Time curve of matrix multiplications, by number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],
-    /// By number format: measured shapes that correct the curve of matrix products.
+    /// Measured shapes that correct the time curve of matrix multiplications, by number format.
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// Curve of attention, by number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],

@@ -1,5 +1,5 @@
-//! GEMM by tiles and waves: time of `batch` products of `m x k` by `k x n` on multiprocessors that each compute one
-//! tile at a time.
+//! GEMM by tiles and waves: time of `batch` multiplications of an `m x k` by a `k x n` matrix on multiprocessors that
+//! each compute one tile at a time.
 //!
 //! With `d` bytes per operand element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
 //! each choice of tiles of `a x b` and of a split of `k` into `s` parts:
@@ -19,10 +19,10 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Slowdown of matrix products that last long enough to reach the power limit.
+/// Slowdown of matrix multiplications that last long enough to reach the power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerThrottling {
-    /// Fraction by which the longest products are slower.
+    /// Fraction by which the longest matrix multiplications are slower.
     pub slower: f64,
     /// Seconds after which half of the slowdown is reached.
     pub after: f64,
@@ -47,7 +47,7 @@ pub struct GemmCurve {
     pub reduction: f64,
     /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
-    /// Slowdown of long products, or `None` if unknown.
+    /// Slowdown of long matrix multiplications at the power limit, or `None` if unknown.
     pub throttling: Option<PowerThrottling>,
 }
 

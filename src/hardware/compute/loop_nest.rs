@@ -125,8 +125,8 @@ impl LoopNestModel {
     }
 
     /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention, use the best
-    /// mapping. Any other kernel takes the longer of two times: of its operations on all units, and of its bytes from
-    /// memory. Its energy is the sum of both. `None` if the kernel has neither operations nor bytes.
+    /// mapping. Any other kernel takes the longer of two times: the time of its operations on all units, and the time
+    /// of its memory traffic. Its energy is the sum of both. `None` if the kernel has neither operations nor bytes.
     pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {
@@ -145,8 +145,9 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Attention has two products: the scores, and the values weighted by the scores. The backward pass has
-                // five: the scores again, and the gradients of the scores and of the three inputs.
+                // Attention consists of two matrix multiplications: one computes the scores, the other the values
+                // weighted by the scores. The backward pass has five: the scores again, and the gradients of the scores
+                // and of the three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::from_matrix_product([queries, keys, width]);
                 let values = LayerShape::from_matrix_product([queries, width, keys]);

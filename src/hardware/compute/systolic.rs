@@ -24,7 +24,8 @@ pub struct SystolicArrays {
 }
 
 impl SystolicArrays {
-    /// Returns the time of `batch` products of `m` x `k` by `k` x `n`, or `None` if the number of cycles overflows.
+    /// Returns the time of `batch` multiplications of an `m` x `k` by a `k` x `n` matrix, or `None` if the number of
+    /// cycles overflows.
     pub fn matmul_duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
         let [rows, columns] = self.array.map(u64::from);
         let parts = |size: u64, along: usize| {

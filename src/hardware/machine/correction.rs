@@ -1,8 +1,8 @@
 //! Corrections of the durations of kernels, launches and collectives, derived from measured steps.
 
-/// Factor on the durations of a pass, for models whose most frequent matrix products have given sizes.
+/// Factor on the kernel times of a pass, for models whose most frequent matrix multiplications have given sizes.
 ///
-/// The sizes of these products depend on the tokens of a micro-batch, the model's width and the members of a tensor
+/// The sizes of these multiplications depend on the micro-batch's tokens, the model's width and the size of a tensor
 /// group. The predicted times of steps with equal sizes therefore have similar errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceCorrection {

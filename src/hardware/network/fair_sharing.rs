@@ -68,7 +68,7 @@ struct MessageStream {
     begun: Time,
     /// Size of the message in bytes.
     size: f64,
-    /// Range of the stream's links in [`FairSharingNetwork::ways`].
+    /// Range of entries in [`FairSharingNetwork::ways`] that contain the stream's links.
     way: (u32, u32),
     /// End of the range of links in `ways` that the message still has to pass.
     last: u32,
@@ -87,7 +87,7 @@ struct MessageStream {
 /// Route between two endpoints.
 #[derive(Clone, Copy, Debug)]
 struct StreamRoute {
-    /// Range of the route's links in [`FairSharingNetwork::ways`].
+    /// Range of entries in [`FairSharingNetwork::ways`] that contain the route's links.
     links: (u32, u32),
     latency: Span,
     /// Sum of the inverse rates of the links at which a device waits for a segment.

@@ -1,5 +1,5 @@
-//! Links used by a collective that was simulated alone in advance (rehearsed), and claims on these links while a later
-//! collective reuses the result of the rehearsal.
+//! Use of links by a collective that was simulated alone in advance (rehearsed), and claims on these links while a
+//! later collective reuses the result.
 
 use super::servers::{ServerId, ServerTable};
 use chakram_base::ids::Npu;
@@ -69,7 +69,7 @@ impl LinkRehearsal {
         }
     }
 
-    /// Records a transfer over the links of `way` that was submitted `now`.
+    /// Records a transfer, submitted at `now`, over the links of `way`.
     pub fn record_transfer(&mut self, now: Time, way: &[ServerId], span: Span) {
         self.instantaneous |= span == Span::ZERO;
         for place in way {

@@ -141,7 +141,7 @@ impl Topology {
 }
 
 impl MemoryEndpoint {
-    /// Extends the path `way` by the memory's link.
+    /// Appends the memory's link to the path `way`.
     fn extend_path(&self, way: Option<NetworkPath>, switching: SwitchingMode) -> NetworkPath {
         let Some(way) = way else {
             return NetworkPath {

@@ -76,7 +76,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<SustainedRates, ConfigError> {
     })
 }
 
-/// Returns the curve that applies to short runs of matrix products, without the slowdown under continuous load.
+/// Returns the curve for matrix multiplications that run only briefly, without the slowdown under continuous load.
 pub(super) fn derive_short_run_curve(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
