@@ -225,7 +225,7 @@ impl AstraSimArgs {
         fields.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Returns the flags in the library's form.
+    /// Converts the parsed arguments to the library's type for ASTRA-sim's flags.
     fn to_flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
             model: self.network_model,

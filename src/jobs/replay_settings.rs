@@ -54,7 +54,7 @@ pub struct ReplayOption {
 pub enum ReplayOptionSyntax {
     /// No words: the option is on if it is present.
     Switch,
-    /// One text, which may be any word.
+    /// A single word, without restrictions.
     Word,
     /// One of a few words; each is listed with its meaning.
     Choice(fn() -> Vec<(&'static str, &'static str)>),
@@ -443,7 +443,7 @@ pub enum ReplaySettingsError {
     CustomTwice(CollectiveKind),
     /// Rates are given, although the machine file already has rates.
     OwnRates(String),
-    /// Of bandwidth and latency, only one is given.
+    /// Only bandwidth or only latency is given, but both are needed.
     RateMissing {
         /// The option that is given.
         given: SettingKey,

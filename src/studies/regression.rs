@@ -4,7 +4,7 @@
 //! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
 //! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
 //! prediction from measured steps?* compares the prediction with a distribution, if the archive has
-//! one. This second verdict alone never fails a check: a prediction may become less accurate for a
+//! one. The second verdict alone never fails a check. A prediction may become less accurate for a
 //! good reason, and an accurate prediction does not excuse an unintended change.
 
 mod budget;

@@ -162,8 +162,8 @@ impl GeneratedJob {
         self.0.core_of(rank)
     }
 
-    /// Checks that the job's largest trace fits into memory, because otherwise `generate` would write files
-    /// that no run can read.
+    /// Checks that the job's largest trace fits into memory. Otherwise `generate` would write files
+    /// that no replay can read.
     ///
     /// # Errors
     ///

@@ -117,7 +117,7 @@ pub enum WeightTraining {
     /// A low-rank adapter of frozen weights: the product of a matrix with `rank` columns and a matrix with `rank` rows
     /// (Hu et al., "LoRA", 2021).
     Adapter {
-        /// Number of columns of the first matrix.
+        /// Rank of the adapter: number of columns of its first matrix.
         rank: u32,
     },
 }

@@ -78,8 +78,8 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// PALM's Table VI gives 3.75 MB / 16 TFLOP/s = 0.234, and a link has 1024 / 256 = 4 times the
-    /// bandwidth of one of 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
+    /// PALM's Table VI gives 3.75 MB / 16 TFLOP/s = 0.234. A link has 1024 / 256 = 4 times the
+    /// bandwidth of one of the 80 ports. On a die of 4 x 4 cores with ports at rows 1 and 2 of both
     /// sides, cores such as (1, 0) are 2 links away from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {

@@ -22,9 +22,9 @@ use chakram_base::setting::SettingChoice;
 /// A model of DEAP's family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanguageModel {
-    /// Width of embeddings (columns of a token).
+    /// Hidden size: elements of a token's embedding.
     pub embedding: u64,
-    /// Width of the feed-forward part.
+    /// Intermediate size of the feed-forward network.
     pub forward: u64,
     /// Number of attention heads; must divide the width.
     pub heads: u64,

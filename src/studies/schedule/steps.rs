@@ -38,7 +38,7 @@ use std::fmt;
 pub enum DataId {
     /// The weights with this index.
     Weights(u32),
-    /// The part of the model's input with this index.
+    /// A part of the model's input, by the part's index.
     Input(u32),
     /// The output of this sub-layer.
     Output(u32),

@@ -6,7 +6,7 @@
 //! uncorrected parts of a step (messages, sums over replicas between nodes) do not grow with the
 //! factor.
 //!
-//! The factors of all groups have a part in common. Let `t` be the variance between groups and `s`
+//! The factors of all groups share a common factor. Let `t` be the variance between groups and `s`
 //! the variance within a group, both of the factors' logarithms. A group of `n` steps keeps the
 //! part `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared
 //! factor's logarithm is reduced by its own variance (James and Stein, 1961). Models outside the

@@ -96,9 +96,9 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns two mean relative errors over `points`: of the curve alone, and of the curve that is
-/// corrected by other points. Each fifth of the points is omitted in turn; only points that the
-/// other points surround are counted.
+/// Returns two mean relative errors over `points`: the error of the curve (the model of kernel
+/// times) alone, and the error of the curve that is corrected by other points. Each fifth of the
+/// points is omitted in turn; only points that the other points surround are counted.
 pub fn left_out_errors(
     points: &GemmPoints,
     curve: &GemmCurve,

@@ -56,8 +56,8 @@ pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns>
     found.into_values().collect()
 }
 
-/// Returns the option in which two runs differ. Returns `None` if the runs differ in no option or
-/// in several.
+/// Returns the only option that differs between two runs. Returns `None` if the runs differ in no
+/// option or in several.
 fn differing_option(
     one: &BTreeMap<String, String>,
     other: &BTreeMap<String, String>,

@@ -32,9 +32,9 @@ impl Sink for RankPartners {
 }
 
 impl GeneratedJob {
-    /// Returns runs of neighbouring ranks that one trace can represent. These are ranks of one
-    /// shape that exchange no messages among themselves, such as the ranks of a stage. Ranks that
-    /// no such trace can represent are in no run.
+    /// Returns ranges of neighbouring ranks that one trace can represent. The ranks of a range have
+    /// the same graph and exchange no messages among themselves, such as a stage's ranks. A rank
+    /// that no shared trace can represent is in no range.
     ///
     /// # Errors
     ///

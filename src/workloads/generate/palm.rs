@@ -317,8 +317,8 @@ impl PalmGenerator {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a layer or its update: a kernel and a sum, a memory access in parallel to both, and a
-    /// barrier over all cores of the stage.
+    /// Emits a layer or the layer's update: a kernel and an all-reduce, a memory access in parallel
+    /// to both, and a barrier over all cores of the stage.
     fn emit_layer(
         &self,
         core: PalmCore,

@@ -1,14 +1,14 @@
 //! Pipeline schedules: the order in which a stage runs its micro-batches' forward and backward passes.
 //!
-//! Four parameters define most pipeline schedules: the number of chunks of a stage's layers, the
-//! number of micro-batches that pass a chunk before the next chunk's turn, the number of forward
-//! passes before the first backward pass, and whether there are backward passes. After the warm-up,
-//! forward and backward passes alternate. After the last forward pass, the remaining backward
-//! passes follow. Backward passes keep the order of micro-batches but reverse the order of chunks
-//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
-//! Megatron-LM", SC'21, figures 3 and 4). Other schedules are defined by lists of steps: schedules
-//! that compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two
-//! passes at the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
+//! Four parameters define most pipeline schedules: the number of chunks into which a stage's layers
+//! are divided, the number of micro-batches that a chunk processes before the next chunk's turn,
+//! the number of forward passes before the first backward pass, and a flag for backward passes.
+//! After the warm-up, forward and backward passes alternate. After the last forward pass, the
+//! remaining backward passes follow. Backward passes keep the order of micro-batches but reverse
+//! the order of chunks (Narayanan et al., "Efficient large-scale language model training on GPU
+//! clusters using Megatron-LM", SC'21, figures 3 and 4). Lists of steps define the other schedules.
+//! These compute weight gradients in separate passes ([`zero_bubble`]), run two passes at the same
+//! time ([`dual_pipe`]), or take their order from a file ([`PassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -435,8 +435,8 @@ impl PipelineSchedule {
     /// the same stage. A backward predecessor has the kind of `pass`, whether the schedule splits
     /// backward passes or not.
     ///
-    /// Unless the schedule places chunks otherwise, the last stage is followed by the first stage
-    /// with its next chunk; for backward passes the order is reversed. A single stage has all
+    /// Unless the schedule places chunks otherwise, the first stage's next chunk follows the last
+    /// stage. Backward passes reverse this order of stages and chunks. A single stage has all
     /// chunks, so it sends no messages. A backward pass also needs its own forward pass, which
     /// comes earlier in the same stage's order.
     pub fn predecessor_of(

@@ -37,8 +37,8 @@ impl OperatorKind {
         ))
     }
 
-    /// Elements per token in the cache for decoding: the token's keys and values, or the latent
-    /// vector and the rotary key from which keys and values are computed.
+    /// Elements per token in the KV cache: the token's keys and values, or the latent vector and
+    /// the rotary key that keys and values are computed from.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -102,7 +102,7 @@ impl OperatorKind {
         saturate_to_u64(spec.sum_volumes(&spec.inputs))
     }
 
-    /// Elements of the output per sample.
+    /// Number of elements of the operator's output, per sample.
     pub fn output_elements(&self) -> u64 {
         let spec = self.to_spec();
         saturate_to_u64(spec.sum_volumes(&spec.outputs))

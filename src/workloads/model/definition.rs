@@ -1,4 +1,4 @@
-//! Models in the form in which model files describe them.
+//! Models as model files describe them.
 //!
 //! Every file has `name`, `source` and `kind`; unknown keys are rejected. Defaults are in parentheses.
 //!
@@ -78,7 +78,7 @@ impl DefinitionKind {
         (Self::Layers, "layers"),
     ];
 
-    /// Word for the form in files.
+    /// Value of `kind` in model files.
     pub fn kind_name(self) -> &'static str {
         match self {
             Self::Transformer => "transformer",

@@ -11,8 +11,8 @@
 //! their section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token
 //! ids do not count either, because they are the sample itself.
 //!
-//! One kind of tensor is nevertheless counted twice: in a ResNet block that changes the number of
-//! channels, two convolutions have the same input, and both count it.
+//! One kind of tensor is nevertheless counted twice. In a ResNet block that changes the number of
+//! channels, two convolutions have the same input, and each convolution counts this input.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};

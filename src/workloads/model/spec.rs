@@ -127,7 +127,7 @@ pub enum KeptByKernels {
 /// Sizes of sliding windows over an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSpec {
-    /// Rows of a window.
+    /// Number of rows of a window.
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
     pub stride: u64,

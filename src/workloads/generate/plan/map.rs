@@ -1,7 +1,7 @@
 //! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
 //! Rank r is on NPU r, and NPUs count along the innermost dimension first. Therefore a mapping is
-//! converted to a numbering of ranks: dimensions count from the innermost outward, and the
+//! converted to a numbering of ranks. Dimensions count from the innermost outward. The
 //! [`AxisMapping`]es of one dimension count in list order. If an axis has several mappings,
 //! neighbouring members of the axis are neighbours along the first of them.
 

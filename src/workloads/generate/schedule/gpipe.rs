@@ -1,5 +1,5 @@
 //! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline
-//! parallelism", 2019): all forward passes precede all backward passes, so every stage stores the
+//! parallelism", 2019). All forward passes precede all backward passes, so every stage stores the
 //! activations of every micro-batch.
 //!
 //! In the figure of Huang et al., the last micro-batch runs backward first. In this module, the

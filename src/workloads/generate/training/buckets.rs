@@ -50,8 +50,8 @@ pub(super) struct GradientBucket {
     pub among: ParallelGroupKind,
 }
 
-/// Returns the numbers of weights of an operator of kind `work`, in the order in which their
-/// gradients are computed.
+/// Returns the sizes of the weight tensors of an operator of kind `work`, in the order in which
+/// their gradients are computed.
 pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
     let spec = work.to_spec();
     let mut each = spec.gradient_sizes(false).map(|count| count as u64);

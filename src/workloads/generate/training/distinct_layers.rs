@@ -22,8 +22,8 @@ struct LoweredExample<'m> {
     flow: LayerDataflow<'m>,
 }
 
-/// Rejects a sharded input of layer `i` if `unlike` is true, which means that the previous layer's
-/// stage has another tensor degree: shards fit only groups of the same size.
+/// Rejects a sharded input of layer `i` if the previous layer's stage has another tensor degree
+/// (`unlike`), because shards cannot be exchanged between groups of different sizes.
 fn check_whole_input(
     i: usize,
     held: &Option<ShardedActivation>,

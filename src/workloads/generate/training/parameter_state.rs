@@ -9,10 +9,10 @@
 //! | SGD | `d` | `g` | 0 | `g + 2d` |
 //! | none | `d` | 0 | 0 | 0 |
 //!
-//! Passes that are not part of the optimizer's kernel add to the bytes that a step moves: Megatron-LM's
-//! passes for fp16 gradients (16: copied to single precision, unscaled and checked, copied back to weights),
-//! PyTorch's unfused Adam (52), gradient clipping (12: norm and product), and casts of weights for 8-bit
-//! products.
+//! Passes that are not part of the optimizer's kernel add to the bytes that a step moves:
+//! Megatron-LM's passes for fp16 gradients (16: copied to single precision, unscaled and checked,
+//! copied back to weights), PyTorch's unfused Adam (52), gradient clipping (12: norm and scaling),
+//! and casts of weights for 8-bit products.
 //!
 //! With 16-bit formats, mixed-precision Adam takes 16 bytes per parameter. With ZeRO, each of `N`
 //! replicas keeps only its part of the sharded state (Rajbhandari et al., 2020, figure 1: `16`,

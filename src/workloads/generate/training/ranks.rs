@@ -142,8 +142,8 @@ impl TraceGenerator for TrainingGenerator {
             };
             return replicas.map(replica).collect();
         }
-        // If members of a tensor group exchange messages, a copy is a replica; if ranks of a context group do, a copy
-        // is all replicas of the group.
+        // If members of a tensor group exchange messages, a copy is a replica. If ranks of a
+        // context group exchange messages, a copy consists of all replicas of the group.
         let members = match (self.slots > 0, self.ring_slots > 0) {
             (_, true) => self.plan.tensor * self.plan.context,
             (true, false) => self.plan.tensor,

@@ -120,7 +120,7 @@ pub(super) struct ShardedLowering {
     items: u64,
 }
 
-/// An operator in the form in which one member runs it.
+/// An operator as one member runs it.
 struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
     spec: OperatorSpec,

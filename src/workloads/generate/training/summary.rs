@@ -86,7 +86,7 @@ pub struct CommunicationTotals {
     pub kind: String,
     /// Kind of the groups; `stages` for messages between stages.
     pub family: &'static str,
-    /// Phase of the step; `None` if nodes have no phase.
+    /// Phase of the step (such as forward); `None` if nodes have no phase.
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,

@@ -9,7 +9,7 @@ use std::fmt;
 /// Shape of the activations that one operator passes to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActivationShape {
-    /// Channels of an image.
+    /// An image, or its feature maps.
     Image {
         channels: u64,
         /// Height and width.

@@ -86,8 +86,8 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // This cannot fail, because each shard of a block is on the same number of members, and members
-    // of other blocks have none of these shards.
+    // The groups are always valid, because each shard of a block is on the same number of members,
+    // and members of other blocks have none of these shards.
     let among = change
         .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");

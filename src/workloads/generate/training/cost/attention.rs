@@ -120,8 +120,9 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Returns the kernel that adds the results of attention to a part of the keys to those of other parts: the output and
-    /// the sums of exponentials, or in the backward pass gradients of queries, keys and values.
+    /// Returns the kernel that adds attention's results for one part of the keys to the results for
+    /// other parts. The results are the output and the sums of exponentials or, in the backward
+    /// pass, the gradients of queries, keys and values.
     pub fn merge_kernels(
         &self,
         work: &OperatorKind,
@@ -155,8 +156,8 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Adds the norms of query and key heads before all other kernels, and the gradients of these
-    /// norms after them; `x` are the sizes of the tensor with all these heads.
+    /// Adds the norms of query and key heads before all other kernels, and the norms' gradients
+    /// after all other kernels; `x` are the sizes of the tensor with all these heads.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);

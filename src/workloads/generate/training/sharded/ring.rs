@@ -127,8 +127,9 @@ impl MemberProgramWriter<'_> {
         after
     }
 
-    /// Sends `bytes` to the next rank when `have` are done, and receives as many from the previous rank when the chain
-    /// has come here, because earlier steps used the memory. Returns the receiving node.
+    /// Sends `bytes` to the next rank once the nodes `have` are done. Receives the same number of
+    /// bytes from the previous rank, but not before the chain has reached this point, because
+    /// earlier steps used the memory. Returns the receiving node.
     fn pass_on(
         &mut self,
         one: &MemberOperator<'_>,
@@ -168,8 +169,9 @@ fn node(index: u32) -> ProgramDependency {
     ProgramDependency::Node(index)
 }
 
-/// Splits the kernels of attention into those of queries and keys alone, which a rank runs once, and those of attention
-/// itself. The former come first in the forward pass, and last in the backward pass.
+/// Splits attention's kernels into two lists: the kernels of queries and keys alone, which a rank
+/// runs once, and the kernels of attention itself. The former come first in the forward pass, and
+/// last in the backward pass.
 fn split_kernels(
     kernels: &[LoweredKernel],
     backward: bool,
