@@ -1,18 +1,18 @@
 //! Validation of traces before a replay.
 //!
-//! The validator checks each trace on its own ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles,
-//! durations. The check collects the parts that must agree with other ranks, in program order: collectives, messages,
-//! loads that switches gather, and the declared groups. [`validate_job`] compares these parts across ranks. [`job`]
-//! checks the traces of all ranks together: each rank has a trace, each group has its members, all members of a
-//! group run the same collectives, and each send has a receive. It also checks that ranks do not deadlock (wait in a
-//! cycle).
+//! The validator first checks each trace separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies,
+//! cycles, durations. The check collects the parts that must agree with other ranks, in program order: collectives,
+//! messages, loads that switches gather, and the declared groups. [`validate_job`] compares these parts across
+//! ranks. [`job`] checks the traces of all ranks together: each rank has a trace, each group has its members, all
+//! members of a group run the same collectives, and each send has a receive. It also checks that ranks do not
+//! deadlock (wait in a cycle).
 //!
 //! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
 //! reject is an error, a defect that a replay repairs is a warning, and any other is a note. The validator counts all
 //! defects and keeps the first few of each kind.
 //!
-//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks,
-//! because its missing parts would look like faults of the other ranks.
+//! If a trace is truncated or has a duplicate id or a cycle, the rank is left out of comparisons between ranks.
+//! Otherwise, the missing parts would look like faults of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::graph::DependencyPolicy;

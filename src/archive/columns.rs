@@ -43,8 +43,9 @@ pub struct TraceColumns {
     count: usize,
     /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// Predictor of each written column, and the columns that may predict that column. A chunk is likely to use the
-    /// predictors of its base.
+    /// Predictor of each written column, and the columns that may predict that column. A later
+    /// chunk with this chunk as its base probably needs the same predictors, so it tries only
+    /// these and the predictors that use the base.
     chosen: Vec<Option<Predictor>>,
     relations: Vec<Vec<usize>>,
 }

@@ -42,8 +42,9 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns a lower bound on the disk space of the traces of `ranks`: the space of their names, and of one file per
-    /// distinct trace. Ranks with the same trace share one file under several names.
+    /// Returns the least disk space, in bytes, that the traces of `ranks` can take: the space
+    /// for their names and for one file per distinct trace. Ranks with the same trace share one
+    /// file under several names.
     fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // A name has at least a dot and a digit between prefix and ending.

@@ -163,7 +163,7 @@ fn version_parts(text: &str) -> Vec<(usize, &str)> {
 pub enum MetadataQuery {
     /// Compares a key's value with a text.
     Compare(String, Comparison, String),
-    /// True if both queries are true.
+    /// Conjunction: true if the two queries are true.
     And(Box<Self>, Box<Self>),
     /// True if at least one of the queries is true.
     Or(Box<Self>, Box<Self>),

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Everything except plain objects is in skippable zstd frames, whose contents begin with four letters, such as
-//! `CKST`. Documents are JSON in zstd frames. The end has a fixed size, so readers find it from the end of a file;
-//! the end contains the locations of the catalogue and of the index of objects.
+//! `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a fixed size, so readers find
+//! it at the end of a file. It contains the locations of the catalogue and of the object index.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};

@@ -36,7 +36,7 @@ pub struct RankBusyTime {
     pub overlap: Span,
 }
 
-/// State of one rank.
+/// Busy times of one rank so far.
 #[derive(Clone, Debug, Default)]
 struct RankTracker {
     /// Number of the rank's nodes that have not completed.

@@ -255,7 +255,7 @@ impl MeasuredLinks {
             * near(self.latency.as_seconds(), self.machine_latency.as_seconds())
     }
 
-    /// Formats the keys that differ, each with both values.
+    /// Formats the machine keys that differ, each with the measured and the predicted machine's value.
     pub(super) fn describe_differences(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();

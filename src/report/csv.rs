@@ -106,7 +106,7 @@ impl CsvRows {
         self.add_cells(cells);
     }
 
-    /// Adds a row with the cells of an iterator.
+    /// Adds a row; the iterator yields the cells.
     pub fn add_cells<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
         for cell in cells {
             self.cell.clear();

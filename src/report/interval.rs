@@ -12,11 +12,12 @@
 //! Kernels timed by measured curves form one class per curve of the NPU: matrix multiplications, attention, kernels
 //! that move bytes, and kernels measured by name.
 //!
-//! Collectives that were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates)
-//! have the error `hypot(0.10, 0.30 (1 - q))`, where q is the ratio of the smaller to the larger bandwidth times the
-//! same ratio of latencies. If the links are equal, this error equals the error of measured collectives. If the links
-//! have nothing in common, this error is slightly above the error of other transfers. The class of such collectives
-//! uses the mean of these errors, weighted by time.
+//! Some collectives were measured on [links that differ from the
+//! machine's](chakram_hardware::collective::LinkRates). Their error is `hypot(0.10, 0.30 (1 - q))`, where q is the
+//! smaller bandwidth divided by the larger, times the smaller latency divided by the larger. If the links are equal,
+//! this error equals the error of measured collectives. If the links have nothing in common, this error is slightly
+//! above the error of other transfers. The class of such collectives uses the mean of these errors, weighted by
+//! time.
 //!
 //! Hosts reach a collective of `n` members at different times, with a standard deviation `J` that the machine states.
 //! The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
@@ -29,9 +30,9 @@
 //!
 //! If kernels recorded on another NPU are scaled to this NPU, the scaled times have the roofline error. If the kernels
 //! keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. For three models
-//! captured on both H100 and MI300X, the ratios of total kernel time have the logarithms 0.34, -0.28 and 0.24, whose
-//! root mean square is 0.29. The hosts of these captures differ too: the ratios of host time have the logarithms -0.14,
-//! 0.19 and -0.12, whose root mean square is 0.15.
+//! captured on both H100 and MI300X, the logarithms of the total kernel times' ratios are 0.34, -0.28 and 0.24; the
+//! root mean square is 0.29. The hosts of these captures differ too: the logarithms of the host times' ratios are
+//! -0.14, 0.19 and -0.12; the root mean square is 0.15.
 //!
 //! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training jobs
 //! on 128 GPUs or more, a tenth of the jobs take at least `1 / (1 - 0.213)` times as long as without stragglers, and a

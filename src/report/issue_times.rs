@@ -1,7 +1,7 @@
 //! Issue times of nodes in progress, for observers that need durations.
 //!
-//! A node occupies its lane until it completes, so one time per lane suffices. Receives occupy no lane, so each
-//! receive has a time of its own. Nodes that do no work end when they begin and may share a lane's time. Storing one
+//! A node occupies its lane until it completes, so one time per lane suffices. Receives occupy no lane, so one time
+//! is stored for each receive. Nodes that do no work end when they begin and may share a lane's time. Storing one
 //! time per node would miss the cache on every access.
 
 use chakram_base::ids::NodeIndex;
@@ -14,7 +14,7 @@ use chakram_trace::graph::{Graph, NodeKind};
 #[derive(Debug)]
 pub(super) struct IssueTimes<'a> {
     instances: Vec<TimedInstance<'a>>,
-    /// For each instance: one time per lane, then one time per message of its graph.
+    /// For each rank instance: one time per lane, then one time per message of the graph.
     at: Vec<Time>,
 }
 

@@ -1,7 +1,7 @@
 //! Reports of launches: repeated steps, and jobs that share a machine.
 //!
-//! In a replay with launches, each program has its own report and its own set of observers, which receive only the
-//! events of the program's ranks. A rank runs one launch of its program at a time (feeds such as
+//! In a replay with launches, each program has a separate report and a separate set of observers. These observers
+//! receive only the events of the program's ranks. A rank runs one launch of its program at a time (feeds such as
 //! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this), so observers may store state per node.
 
 use super::memory::MemoryObserver;

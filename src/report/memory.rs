@@ -1,10 +1,10 @@
 //! Memory that each NPU needs, by tensor class. A node allocates memory when it is issued; the memory stays allocated
 //! until a node frees it.
 //!
-//! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant, regardless
-//! of the order in which the event loop handles the nodes. A node that is issued and completes at the same instant
-//! frees memory after it allocates, and before the next such node allocates. Therefore, in a chain of nodes that take
-//! no time, only one node's temporary memory is allocated at a time.
+//! If some nodes complete and others are issued at the same instant, frees are counted before allocations, whatever
+//! the order of the nodes in the event loop. A node that is issued and completes at the same instant frees memory
+//! after it allocates, and before the next such node allocates. Therefore, in a chain of nodes that take no time,
+//! only one node's temporary memory is allocated at a time.
 //!
 //! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise one bit per node is
 //! stored.

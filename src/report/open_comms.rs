@@ -1,7 +1,7 @@
 //! Communications in progress on an NPU, one of which is charged with the NPU's time.
 //!
-//! A communication waits until all of its partners have begun, and transfers from then on. An instant is charged to
-//! the transfer that started first, or, if no communication transfers, to the wait that started first.
+//! A communication waits until all partners have begun; then it transfers. An instant is charged to the transfer
+//! that started first, or, if no communication transfers, to the wait that started first.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;

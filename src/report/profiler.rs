@@ -3,11 +3,12 @@
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job measured steps without a profiler, the ends of the interval are the makespan multiplied by shortest /
-//! median and by longest / median of these steps' times. Otherwise, the removed time is scaled to both ends of the
-//! interval of a record's cost (`converters/pytorch/profiler_cost.rs`), and each result is subtracted from the makespan
-//! with the profiler. If traces do not state the cost, there is no interval. Both kinds of intervals are widened by
-//! [`REPEATS`], the variation between repetitions of a step (docs/validation.md).
+//! If the job measured steps without a profiler, the makespan is multiplied by two ratios of these steps' times:
+//! shortest / median for the lower end of the interval, and longest / median for the upper end. Otherwise, the cost
+//! of one record has an interval (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of
+//! this interval, and each result is subtracted from the makespan with the profiler. If traces do not state the
+//! cost, there is no interval. Both kinds of intervals are widened by [`REPEATS`], the variation between repetitions
+//! of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;

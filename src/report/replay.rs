@@ -152,7 +152,7 @@ fn replay_watched(
 }
 
 /// Replays one of several ranks that do the same at the same time, and returns the report of the whole job, without a
-/// critical path. Returns `None` if too few ranks do the same.
+/// critical path. Returns `None` if too few ranks have identical work.
 ///
 /// # Errors
 ///
@@ -626,9 +626,9 @@ fn derived_from(
     })
 }
 
-/// Returns the labels of the algorithms of collectives of several sizes: the labels (by [`algorithm_label`]) of the
-/// smallest and of the largest collective, if the two differ. An algorithm's time is a constant plus a part
-/// proportional to the buffer, so an algorithm that is fastest at both ends is fastest in between.
+/// For collectives of several sizes, returns the algorithm labels (see [`algorithm_label`]) of the smallest and of
+/// the largest collective, if the two labels differ. An algorithm's time is a constant plus a part proportional to
+/// the buffer, so an algorithm that is fastest at both ends is fastest in between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

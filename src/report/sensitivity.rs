@@ -1,5 +1,5 @@
-//! Sensitivities: how much earlier a run would end if one class of its durations were shorter, and for which speedups
-//! this prediction is valid.
+//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were
+//! shorter, and up to which speedup this prediction is valid.
 //!
 //! The run is recorded once. [`ScaledRun`] then computes the end T(x) of the run with all durations of one class
 //! multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The derivative is exact as
@@ -320,8 +320,8 @@ fn family_of_name(name: &str) -> String {
     out
 }
 
-/// Returns the pattern by which kernels are grouped: the class of the kernel's shape, or the family of its name if the
-/// shape is unknown.
+/// Returns the pattern that groups this kernel with others: the class of the kernel's shape or, if the shape is
+/// unknown, the family of the kernel's name.
 fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class_name()),

@@ -1,11 +1,11 @@
 //! Pipeline stages, as far as the groups of a job define stages.
 //!
-//! A message is between two stages if a pipeline group contains both ranks. If the job has no pipeline group, a message
-//! is within a stage if both ranks are in a group with a known role (tensor, data, context, expert) and fewer ranks
-//! than the job; all other messages are between stages. The reason is that the members of such a group are in one
-//! stage, or in replicas of one stage. If no group has a known role, every rank that sends messages counts as a
-//! separate stage. A collective is between stages if its group is a pipeline, or if it sums the embedding that the
-//! first and the last stage share.
+//! A message is between two stages if a pipeline group contains both ranks. In a job without pipeline groups, a
+//! message is within a stage if a group with a known role (tensor, data, context, expert) contains both ranks, but
+//! not all ranks of the job. All other messages are between stages. The reason is that the members of such a group
+//! are in one stage, or in replicas of one stage. If no group has a known role, every rank that sends messages
+//! counts as a separate stage. A collective is between stages if its group is a pipeline, or if it sums the
+//! embedding that the first and the last stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};

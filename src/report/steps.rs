@@ -1,9 +1,9 @@
 //! Profiled steps of a captured job: when each step ran, and how its time divides into categories.
 //!
-//! A step lasts from the issue of its first node on any rank to the completion of its last node on any rank. A kernel
-//! belongs to the step that launched it. Within a step, each instant of a rank belongs to the first category (in the
-//! order compute, communication, memory, host) with a node *of the step* in progress. All other instants are idle. The
-//! parts of a step sum to its time, even if steps overlap.
+//! A step begins when any rank issues the first node of the step, and ends when all ranks have completed their nodes
+//! of the step. A kernel belongs to the step that launched it. Within a step, each instant of a rank belongs to the
+//! first category (in the order compute, communication, memory, host) with a node *of the step* in progress. All
+//! other instants are idle. The parts of a step sum to its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};

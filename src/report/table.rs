@@ -329,7 +329,7 @@ fn max_line_width(style: TextStyle) -> usize {
     }
 }
 
-/// Shortens each line of a cell that is wider than `most`.
+/// Shortens the lines of a cell that are wider than `most` characters.
 fn shorten_cell(cell: &mut String, most: usize) {
     if cell.len() > most {
         let lines: Vec<_> = cell

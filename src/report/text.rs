@@ -86,8 +86,8 @@ pub fn clip_middle(text: &str, width: usize) -> String {
     cut_middle(&escape_control_characters(text), width).into_owned()
 }
 
-/// Returns `text` in at most `width` columns. The middle is removed, because names of kernels differ at both
-/// ends.
+/// Returns `text` in at most `width` columns. The middle is removed, because kernel names differ at the start and at
+/// the end.
 pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     // No character has more columns than bytes, so a text of at most `width` bytes always fits.
     if text.len() <= width || display_width(text) <= width {

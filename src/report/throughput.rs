@@ -200,7 +200,7 @@ pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// A job causes a warning if it executes 3 FLOPs in a time in which the peaks allow 2, or if its model needs 4
+    /// A job causes a warning if its kernels execute 3 FLOPs while the peaks allow only 2, or if its model needs 4
     /// FLOPs but its kernels execute 3. A difference in the last digit is not reported.
     #[test]
     fn utilizations_above_one_another_are_warnings() {

@@ -148,13 +148,13 @@ pub struct CallSplits {
 pub struct MessageNode {
     /// The node.
     pub node: NodeIndex,
-    /// Peer slot of the other end.
+    /// Slot (number in this graph) of the rank at the other end.
     pub peer: u32,
     /// Tag that distinguishes messages between the same two ranks.
     pub tag: i32,
     /// True if this is the receiving half.
     pub receive: bool,
-    /// True if this half did not wait for the other when it was recorded.
+    /// True if, in the recorded run, this end of the message did not wait for the other end.
     pub eager: bool,
     /// True if the size is unknown; the node then takes its recorded duration.
     pub size_unknown: bool,

@@ -10,7 +10,8 @@ use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// One rank's use of a graph: the graph, the ranks and groups bound to its slots, and a release time.
+/// One rank's use of a graph: the graph, a release time, and the actual ranks and groups for the graph's slots
+/// (numbered placeholders).
 #[derive(Clone, Debug)]
 pub struct RankInstance {
     /// Graph that the rank executes.

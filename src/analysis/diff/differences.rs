@@ -6,12 +6,12 @@ use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::RawDependency;
 
-/// A node that both traces have, with different fields.
+/// A node that is in both traces, but with different values in some fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
     /// Index of the node in each trace.
     pub nodes: [u32; 2],
-    /// Fields that differ.
+    /// Changed fields of the node, with the values in the two traces.
     pub fields: Vec<FieldChange>,
 }
 

@@ -11,15 +11,15 @@ use std::fmt;
 /// Field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeField {
-    /// Type.
+    /// Type of the node.
     Type,
-    /// Name.
+    /// Name of the node.
     Name,
     /// Stream or thread number.
     Lane,
     /// Whether the node is host work.
     Host,
-    /// Rank of the other end of a message.
+    /// Rank that a message is sent to or received from.
     Peer,
     /// Own rank of a send or receive, if the node states it.
     Own,
@@ -31,7 +31,7 @@ pub enum NodeField {
     Root,
     /// Mask of the participating dimensions of the machine.
     Dimensions,
-    /// Number format.
+    /// Number format of the node's elements.
     Dtype,
     /// Whether switches gather or reduce the data.
     InSwitch,
@@ -72,7 +72,7 @@ pub enum DiffAspect {
     Bytes,
 }
 
-/// Difference in a field.
+/// Two values of a field that differ between the traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     /// The field that differs.

@@ -21,7 +21,7 @@ use chakram_base::interrupt::inherit_token;
 use color_refinement::ColorRefinement;
 use equal_labels::pair_unique_labels;
 
-/// Partner of each node in the other trace.
+/// For each node, the matching node of the other trace.
 #[derive(Clone, Debug)]
 pub struct NodeMatching {
     partner: [Vec<u32>; 2],
@@ -108,7 +108,7 @@ pub(super) fn compute_both_sides<T: Send>(
     run_both(many, || work(a), || work(b))
 }
 
-/// Matches the nodes. Nearly identical traces of at least `many` nodes are matched by ids first.
+/// Matches the nodes of the two traces. Nearly identical traces of at least `many` nodes are matched by ids first.
 pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
     let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
     if sides[0].len().min(sides[1].len()) >= many && same_ids::pair_same_ids(sides, &mut pairs) {

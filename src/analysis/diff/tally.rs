@@ -55,12 +55,12 @@ pub enum ChangeKind {
     EdgeAdded,
 }
 
-/// Key of a line. One line covers all nodes with the same change.
+/// Key that groups changes into one line. One line covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
     /// Kind of the change.
     pub change: ChangeKind,
-    /// Name of the node. If both traces have the node, its name in the first trace.
+    /// Name of the node. If the node is in both traces, the name in the first trace.
     pub name: String,
     /// Type of the node.
     pub kind: String,
@@ -347,7 +347,7 @@ impl DiffTally {
         let times = self
             .largest
             .partition_point(|s| s.field.aspect_of_field() == DiffAspect::Time);
-        // Times sort before sizes, and each aspect has its own limit.
+        // Changes of times sort before changes of sizes; each group is cut to its own limit.
         let mut sizes = self.largest.split_off(times);
         self.largest.truncate(most);
         sizes.truncate(most);

@@ -76,7 +76,7 @@ type RingStep = (i64, (u32, u32));
 /// tag; the bytes.
 type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
-/// Scaling of a job.
+/// Scaling of a job along one dimension: the dimension, the rule for sharded buffers, and the job's groups.
 #[derive(Debug)]
 pub struct JobScaling {
     along: ScaledDimension,
@@ -123,7 +123,7 @@ impl JobScaling {
         &self.along
     }
 
-    /// Returns whether ranks exchange data along the dimension. Without such exchanges, the copies
+    /// Returns whether ranks exchange data along the dimension. Without exchanges along the dimension, the copies
     /// run independently.
     pub fn exchanges_along(&self) -> bool {
         self.exchanges

@@ -24,10 +24,10 @@
 //!
 //! # Times
 //!
-//! Times are computed for every rank on its own. A node starts when its delay has passed after the end of its last
-//! dependency. A node takes its recorded duration, including recorded waiting. For traces that chakram converted, the
-//! computed starts equal the captured starts to the nanosecond. Let `S` be the earliest start of any selected node of
-//! the job. Then `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
+//! Times are computed for every rank alone, without waits for other ranks. A node starts when its delay has passed
+//! after the end of its last dependency. A node takes its recorded duration, including recorded waiting. For traces
+//! that chakram converted, the computed starts equal the captured starts to the nanosecond. Let `S` be the earliest
+//! start of any selected node of the job. Then `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)

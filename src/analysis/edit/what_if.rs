@@ -530,7 +530,7 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
 }
 
-/// Scales kernels by the product of the factors of earlier edits and of this edit.
+/// Multiplies this edit's factors with the factors of earlier edits, and scales the kernels by the result.
 fn scale_program(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refuse_edit(

@@ -26,7 +26,7 @@ pub struct PathSegment {
     pub delay: Span,
     /// Time that the node then waited for another rank; zero if the path continues on the other rank instead.
     pub wait: Span,
-    /// Remaining time of the part: work of the node, or transfer of its data.
+    /// Time of the part without waits: the node's work, or the transfer of the node's data.
     pub work: Span,
 }
 

@@ -6,7 +6,7 @@ use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 use serde::Serialize;
 
-/// Faults of one kind.
+/// Number of faults of one kind, with examples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CountedFault {
     /// Number of faults.

@@ -143,7 +143,7 @@ impl<'a> NodeNeighbourhood<'a> {
                     .map(|near| &near.row),
             )
             .collect();
-        // If there is a cycle, a node can be both before and after the centre.
+        // On a cycle, a node can be both a predecessor and a successor of the centre node.
         let mut places: BTreeMap<u64, u32> = BTreeMap::new();
         let mut vertices = Vec::new();
         for row in rows {

@@ -29,7 +29,7 @@ pub struct NodeRow<'a> {
     pub name: &'a str,
     /// Group of a collective.
     pub group: Option<String>,
-    /// Rank of the other end of a message, and the tag.
+    /// For a message: the rank that it is sent to or received from, and the tag.
     pub peer: Option<(u32, i32)>,
     /// Floating-point operations.
     pub flops: u64,

@@ -313,8 +313,8 @@ pub struct JobInspection {
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Schema versions in the files, each with its number of ranks.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type: the value on the first rank with the attribute, the number
-    /// of ranks with the attribute, and whether all these ranks have the same value.
+    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has
+    /// it, the number of ranks that have it, and whether all their values are the same.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,

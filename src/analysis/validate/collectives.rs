@@ -66,7 +66,7 @@ impl<'a> GroupCalls<'a> {
         format!("rank {} {next}", self.rank_of_member(member))
     }
 
-    /// Checks one call on its own, without the calls of other members.
+    /// Checks one member's call alone, without comparing it with other members' calls.
     fn check_call(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);

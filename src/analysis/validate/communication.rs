@@ -36,7 +36,7 @@ pub(super) struct CallDigest {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
     pub node: NodeDigest,
-    /// The rank at the other end.
+    /// The rank that the message is sent to or received from.
     pub peer: u32,
     /// Rank of this end, if the node states it.
     pub own: u32,
@@ -69,7 +69,7 @@ pub(super) struct CommunicationDigest {
     /// In-switch accesses in the order of ids.
     pub accesses: Vec<InSwitchAccess>,
     pub slots: Vec<GroupReference>,
-    /// Calls of each slot.
+    /// Calls by group slot (the trace's index of a group).
     pub calls_of: SlotCalls,
     pub declared: DeclaredGroups,
     /// Waits among the calls and messages (empty if the digest is incomplete).

@@ -1,4 +1,4 @@
-//! Finds cycles of waits across ranks. Such a cycle is a deadlock on every machine, in any order of events.
+//! Finds cycles of waits across ranks. A cycle of waits is a deadlock on every machine, in any order of events.
 //!
 //! A receive waits for its send. A member of a collective waits for all work that the other members must do before
 //! their calls. In a collective with a root, members wait for fewer others: members that only send wait for no other

@@ -18,8 +18,8 @@ pub(super) struct BoundGroup {
     pub members: Vec<u32>,
     /// Mask of the participating dimensions, if the members depend on an unknown machine.
     pub partial: Option<u32>,
-    /// Members that use the group and have complete traces, each as the index of its trace and the slots that refer
-    /// to the group.
+    /// Members that use the group and have complete traces: for each member, the index of the trace, and the slots
+    /// (group indices in the trace) that refer to the group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }

@@ -11,9 +11,9 @@ use std::fmt::{self, Write};
 pub struct ValidationStyle {
     /// Errors.
     pub error: anstyle::Style,
-    /// Warnings.
+    /// Style of the word for warnings.
     pub warning: anstyle::Style,
-    /// Names of kinds.
+    /// Style of the names of defect kinds.
     pub heading: anstyle::Style,
 }
 

@@ -1,4 +1,4 @@
-//! Validates one trace on its own.
+//! Validates one trace separately, without the other ranks.
 
 use super::allocations;
 use super::communication::{CommunicationDigest, DigestCollector};
@@ -106,7 +106,7 @@ impl ValidatedTrace {
         self.edges
     }
 
-    /// Returns the defects of this trace on its own.
+    /// Returns the defects that this trace has without regard to other ranks.
     pub fn defect_log(&self) -> &DefectLog {
         &self.findings
     }

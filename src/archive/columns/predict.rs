@@ -1,4 +1,4 @@
-//! Predicts the values of a column, for both encoder and decoder.
+//! Predicts the values of a column; the encoder and the decoder make the same predictions.
 
 /// Records and values of a column.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
@@ -31,7 +31,7 @@ impl<'v> ColumnView<'v> {
 }
 
 impl<'v> ColumnView<'v> {
-    /// Returns cursors over the other columns.
+    /// Returns cursors over the two columns that predict this column.
     fn other_cursors(&self) -> [RecordCursor<'v>; 2] {
         self.others
             .map(|other| RecordCursor::new(other.map(|(_, column)| column)))

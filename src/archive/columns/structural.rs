@@ -5,8 +5,8 @@
 use super::parse::RecordOutline;
 use std::sync::Arc;
 
-/// Structural columns, and for each of these columns the values that templates contain. A record with another value in
-/// such a column stores that value in the column.
+/// Structural columns, and for each of these columns the values that templates contain. A record
+/// with a different value stores this value in the column.
 #[derive(Clone, Debug, Default)]
 pub struct StructuralColumns {
     /// Values by column; the list of a column that is not structural is empty.

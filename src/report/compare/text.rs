@@ -207,8 +207,8 @@ pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static s
     meanings.map(|(_, words)| words).collect()
 }
 
-/// Returns the rows of the table, each with a name and a cell per machine. A row whose name begins with spaces is a
-/// part of the row above. The result is empty if there is no report.
+/// Returns the rows of the table; each row has a name and one cell for each machine. A row whose name begins with
+/// spaces is a part of the row above. The result is empty if there is no report.
 pub(super) fn build_table_rows(
     comparison: &MachineComparison<'_>,
 ) -> Vec<(&'static str, Vec<String>)> {
@@ -343,7 +343,7 @@ fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: Te
 /// Sentence that explains how the parts add up.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
-/// Returns, for each machine, the explanation of its difference from the first machine.
+/// For each machine, returns lines that explain the difference from the first machine.
 pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
     let Some((first, reference)) = comparison.reference_machine() else {
         return Vec::new();

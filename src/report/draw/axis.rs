@@ -22,8 +22,8 @@ impl AxisScale {
         }
     }
 
-    /// Creates a scale for values in a range: logarithmic if the ratio of the ends is above 20, from 0 if the ratio
-    /// is above 3, and otherwise from the minimum to the maximum with a margin.
+    /// Creates a scale for values from `least` to `most`. The scale is logarithmic if `most / least` is above 20. It
+    /// starts at 0 if this ratio is above 3; otherwise it covers the range with a margin.
     pub fn fitting_scale((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic_scale((least, most), places);

@@ -43,7 +43,7 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
     chart.svg.into_element(name)
 }
 
-/// Minimum width of a span that gets a tooltip of its own.
+/// Minimum width of a span that gets a separate tooltip, in drawing units.
 const TITLED: f64 = 4.0;
 
 /// Spans of a row that are too narrow for a mouse pointer. Narrow spans are combined into one mark per series,

@@ -79,7 +79,7 @@ pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &st
     )
 }
 
-/// Returns a table; cells are HTML.
+/// Returns a table; the cells must already be escaped HTML.
 pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = headings
         .iter()
@@ -157,7 +157,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     out
 }
 
-/// Maximum number of rows of a table without a scroll bar of its own.
+/// A table with more rows than this gets a separate scroll bar.
 const TALL: usize = 24;
 
 /// Returns a cell without its end tag. The tooltip shows the full text of a shortened name.

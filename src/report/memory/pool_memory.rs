@@ -2,8 +2,8 @@
 //!
 //! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of own memory and its peak is p
 //! bytes, then p - S bytes are in the remote memory. Ranks reach their peaks at different times, so the sum over ranks
-//! is an upper bound on the remote memory needed at one time. The bound is exact if all ranks do the same. Ranks that
-//! never access remote memory have only the memory of their own NPU.
+//! is an upper bound on the remote memory needed at one time. The bound is exact if all ranks access the memory in
+//! the same way. Ranks that never access remote memory have only the memory of their own NPU.
 
 use super::MemoryRow;
 use crate::Report;

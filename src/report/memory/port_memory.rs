@@ -2,7 +2,7 @@
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
 //! reach their peaks at different times, so the sum over cores is an upper bound on the memory needed at a port at one
-//! time. The bound is exact if all stages do the same.
+//! time. The bound is exact if all stages use their ports in the same way.
 
 use super::MemoryRow;
 use crate::Report;

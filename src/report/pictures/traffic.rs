@@ -54,7 +54,7 @@ impl TrafficCounter {
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
             // Each member must send to every other member that member's part of the buffer. In an all-reduce, each
-            // member must also send the sums of its own part.
+            // member must also send the sums of the part that it reduced.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,
                 CollectiveKind::AllGather

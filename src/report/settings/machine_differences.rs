@@ -18,7 +18,7 @@ pub enum MachineDifference {
     Latency(Vec<usize>),
     /// Forwarding at devices (cut-through or store-and-forward) differs.
     Switching,
-    /// Individual links differ.
+    /// Links that the machine lists one by one differ.
     Links,
     /// The part of a dimension that jobs may use differs.
     RankDomain,

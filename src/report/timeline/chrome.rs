@@ -4,10 +4,10 @@
 //! some then round or truncate to nanoseconds. Decimal fractions are rounded in each of these steps. Adjacent slices,
 //! if written as start and duration, would therefore overlap: Perfetto's trace processor, v52, dropped one in ten to
 //! twenty such slices. The processor also sorted a slice before the path slice that begins at the same instant. The
-//! timeline therefore writes slices as begin and end events, each with its own instant. Instants are rounded to 1/1024
-//! us, which a double represents exactly (up to 2^43 us, 101 days), so adjacent slices share the same number. Nodes
-//! that start and end at one such instant are drawn as instants, because viewers sort slices without duration after
-//! other slices.
+//! timeline therefore writes a slice as two events: one at the begin and one at the end. Instants are rounded to
+//! 1/1024 us, which a double represents exactly (up to 2^43 us, 101 days), so adjacent slices share the same number.
+//! Nodes that start and end at one such instant are drawn as instants, because viewers sort slices without duration
+//! after other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,

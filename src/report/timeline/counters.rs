@@ -24,11 +24,11 @@ struct WaitingNodes {
     drawn: u64,
 }
 
-/// Counters of all instances.
+/// Counters of all rank instances.
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
     waiting: Vec<WaitingNodes>,
-    /// For each instance, the changes of its sending rate, bytes per second.
+    /// For each rank instance, the changes of the sending rate, bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
 }
 

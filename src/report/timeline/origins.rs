@@ -56,8 +56,8 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a thread, outermost first: the ranges and operators that called the node,
-    /// the node itself if it called other nodes on its thread, and Python calls.
+    /// Appends the ranges around a node of a thread, outermost first. The ranges are: annotations and operators that
+    /// called the node, the node itself if it called other nodes on the same thread, and Python calls.
     pub fn append_ranges(
         &self,
         instance: InstanceId,

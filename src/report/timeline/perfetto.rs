@@ -110,7 +110,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes the collected packets.
+    /// Writes all collected packets to the output and empties the buffer.
     fn write_packets(&mut self) {
         if self.failed.is_some() {
             return;

@@ -11,7 +11,7 @@ use std::io::Write;
 /// Number of the first track for receives, above the numbers of all lanes.
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
-/// A track for receives.
+/// A track that shows receives, which occupy no lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReceiveTrack {
     /// Receive that occupies the track.

@@ -39,7 +39,7 @@ impl OutputFile {
         })
     }
 
-    /// Makes the file compute a hash of its contents while they are written.
+    /// Makes the file compute a hash of the contents during writing.
     #[must_use]
     pub fn with_digest(mut self) -> Self {
         self.hasher = Some(Box::default());

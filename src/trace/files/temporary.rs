@@ -136,7 +136,7 @@ pub(super) fn remove_stale(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Removing files of other users fails. The error is ignored, and such files remain.
+            // Removing files of other users fails. An error is ignored; the file then remains.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -1,6 +1,6 @@
 //! Encoder of the protobuf wire format: one message, field by field.
 
-/// Message under construction.
+/// A protobuf message to which fields are appended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageEncoder(Vec<u8>);
 

@@ -6,9 +6,9 @@
 //! unordered fields is sound only if the next record is sound too. Salvage keeps all well-formed data. A bit flip
 //! inside a number or a name cannot be detected, because the result is another valid number or name.
 //!
-//! If no sound record begins at a byte, reading resumes at the next position that is followed by three consecutive
-//! sound records, or by fewer that reach the end of the file. If the skipped bytes are a wrong length followed by a
-//! sound record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
+//! If no sound record begins at a byte, reading resumes at the next position where three consecutive sound records
+//! begin; fewer records suffice if they reach the end of the file. If the skipped bytes are a wrong length followed
+//! by a sound record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
 //!
 //! An empty record is a node whose fields have default values, with the id 0. A single empty record between sound
 //! records is kept; several in a row are treated as a range of zero bytes and dropped.
@@ -181,7 +181,7 @@ fn salvage_lines(
     for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         let range = at..at + bytes.len();
         at = range.end;
-        // Each line has a reader of its own. Only the reader of the first line expects metadata.
+        // A new reader is used for each line. Only the reader of the first line expects metadata.
         let mut reader = JsonLineReader::new(bytes);
         if line > 1 {
             reader.skip_metadata();

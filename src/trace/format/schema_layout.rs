@@ -11,13 +11,13 @@ pub(super) enum FieldKind {
     Number,
     /// Varint with this maximum.
     Enum(u64),
-    /// A list of varints, each in its own field, as in proto2.
+    /// A list of varints, each encoded as a separate field, as in proto2.
     Numbers,
     /// A list of varints, packed in one field, as in proto3.
     Packed,
     /// Four bytes.
     Fixed32,
-    /// A list of 32-bit values, each in its own field.
+    /// A list of 32-bit values, each encoded as a separate field.
     Fixed32s,
     /// A list of 32-bit values, packed in one field.
     Packed32,

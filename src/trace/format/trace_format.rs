@@ -1,7 +1,7 @@
 //! Formats of traces. Formats are detected from the content, not from the name.
 //!
 //! - `.et` of the current schema, used directly;
-//! - `.et` of 2023, which is upgraded ([`old_schemas`]);
+//! - `.et` of 2023, upgraded when opened ([`old_schemas`]);
 //! - text ([`text`](super::text)): chakram's JSON Lines, protobuf's JSON, `workload_graph` and `nodes`.
 //!
 //! Text begins with `{` or `[`, possibly after white space, followed by a key of its format. A binary file also

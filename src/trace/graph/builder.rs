@@ -127,7 +127,7 @@ impl GraphBuilder {
         // Memory beyond this number is not reserved: for so many nodes, growing the arrays takes only a small part of
         // the total time.
         let nodes = nodes.min(1 << 20) as usize;
-        // `nodes` may be a lower bound. A margin avoids moving all arrays for a few more nodes.
+        // `nodes` may be too low. A margin avoids moving all arrays for a few more nodes.
         let nodes = nodes + nodes / 16 + 16;
         let graph = &mut self.graph;
         graph.ids.reserve_exact(nodes);

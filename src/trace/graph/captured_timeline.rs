@@ -2,9 +2,9 @@
 //!
 //! Files state durations and delays, but not start times. The start times are computed in one pass over the graph, by
 //! the rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
-//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
-//! the order in which they became ready; nodes that became ready together are served in the order of ids. The node ends
-//! when its duration has passed. The computation visits each node once, in the order of readiness.
+//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves first
+//! the node that became ready first; nodes that became ready together are served by ascending id. The node ends when
+//! its duration has passed. The computation visits each node once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};

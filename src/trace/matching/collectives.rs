@@ -1,4 +1,4 @@
-//! Matching of collectives: the k-th call of a group on each of its members.
+//! Matches collectives: the k-th call of a group on one member matches the k-th call on every other member.
 
 use super::CommRef;
 use crate::format::CollectiveKind;

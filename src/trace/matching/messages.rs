@@ -43,7 +43,7 @@ impl<S> MessageHalf<S> {
         }
     }
 
-    /// Returns the rank of this half and the rank of the other half.
+    /// Returns the rank of this send or receive, and the rank at the other end.
     pub fn sender_and_receiver(&self) -> (u32, u32) {
         let MessageChannel { source, target, .. } = self.channel;
         if self.receive {
@@ -83,7 +83,7 @@ pub enum MessageDisagreement<S = ()> {
         k: usize,
         /// The half without a counterpart.
         half: MessageHalf<S>,
-        /// The other rank's last half on this channel.
+        /// Last half on this channel of the rank with fewer halves.
         last: Option<MessageHalf<S>>,
     },
 }

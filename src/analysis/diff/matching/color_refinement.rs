@@ -31,8 +31,8 @@ impl RefinementClass {
     }
 }
 
-/// A set of nodes by which classes are split: members of a class with different numbers of edges into the set are
-/// separated.
+/// A set of nodes that splits classes: members of a class are separated if they have different numbers of edges into
+/// the set.
 enum ClassSplitter {
     Class(u32),
     /// A pair, given by its node of the first trace.
@@ -154,8 +154,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // An unbalanced class (with different numbers of nodes from the two traces) is not used as a
-                    // splitter, because it contains nodes without a partner, whose edges would separate true pairs.
+                    // A class with different numbers of nodes from the two traces is not used as a splitter. Some of
+                    // its nodes have no partner, and their edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }

@@ -18,7 +18,7 @@ const WORK: usize = 1 << 16;
 pub(super) struct NeighbourAgreement {
     /// Number of neighbours with a known partner, counted for the node that has more such neighbours.
     known: usize,
-    /// Number of known pairs among the neighbours of both nodes.
+    /// Number of neighbours of the two nodes that are already paired with each other.
     common: usize,
 }
 

@@ -14,7 +14,7 @@ use chakram_report::text::{TextStyle, write_paragraph};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
-/// Renders `tally`.
+/// Renders the differences between two traces or jobs as text.
 pub fn render_text(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, tally, titles).expect("a string grows as needed");

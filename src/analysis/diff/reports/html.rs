@@ -45,7 +45,7 @@ pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
 /// Function that formats an amount.
 type AmountFormat = fn(u128) -> String;
 
-/// Returns the cells of a change: both sides, the difference, and the percentage.
+/// Returns a change as table cells: the values in the two reports, their difference, and the percentage.
 fn render_change_cells(pointer: &str, shift: &AmountChange, show: AmountFormat) -> [String; 4] {
     let side = |side: &str, amount: u128| {
         render_report_number(&format!("{pointer}/{side}"), amount, &show(amount))
@@ -151,7 +151,7 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
     )
 }
 
-/// Renders the parts of an NPU's mean time in both reports.
+/// Renders a table of the two reports' time breakdowns, as means over NPUs.
 fn render_breakdown_table(
     replay: &ReplayDiff,
     pointer: &dyn Fn(&str) -> String,

@@ -210,7 +210,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the changed finish times of ranks that both reports have.
+/// Returns the changed finish times of the ranks that are in both reports.
 fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();

@@ -10,7 +10,7 @@ use crate::diff::render::words::{format_bytes, format_count, format_signed, form
 use chakram_report::table::TextTable;
 use std::fmt::Result;
 
-/// Renders `reports`.
+/// Renders the comparison of two reports as text.
 pub fn render_text(reports: &ReportDiff, titles: &DiffRenderOptions<'_>) -> String {
     let mut out = String::new();
     write_all(&mut out, reports, titles).expect("a string grows as needed");

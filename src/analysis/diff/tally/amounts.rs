@@ -21,7 +21,7 @@ pub enum GroupBy {
     Group,
 }
 
-/// Total times, in picoseconds, and sizes of nodes in both traces.
+/// Sums over nodes in each of the two traces: times in picoseconds, and sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeTotals {
     /// Number of nodes.

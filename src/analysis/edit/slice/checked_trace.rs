@@ -17,12 +17,12 @@ pub struct CheckedTrace<'a> {
     pub cyclic: bool,
     /// All nodes in program order.
     pub order: Vec<u32>,
-    /// Start of each node if the rank runs on its own.
+    /// Start of each node if the rank runs alone, without waits for other ranks.
     pub starts: Vec<Span>,
 }
 
 impl<'a> CheckedTrace<'a> {
-    /// Reads a trace. Fails if a replay would reject the trace.
+    /// Reads a trace and computes the start of each node. Fails if a replay would reject the trace.
     pub fn read_trace(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw = RawTrace::read_trace(contents);
         if !raw.faults.is_empty() {
@@ -52,7 +52,7 @@ impl<'a> CheckedTrace<'a> {
             let cycle = find_short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
-        // The rank runs on its own, and nodes do not wait for lanes.
+        // The rank runs alone, and nodes do not wait for lanes.
         let run = CapturedTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeTiming {

@@ -104,8 +104,8 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
     Ok((owner, said))
 }
 
-/// Returns, for each node by index, whether the node is part of the step. The nodes' attributes decide; if no node
-/// has such an attribute, the step's annotation decides.
+/// Returns, for each node by index, whether the node is part of the step. Nodes are selected by their step attribute
+/// or, if no node has this attribute, by the step's annotation.
 fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
@@ -125,7 +125,7 @@ fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceEr
     Ok(asked.collect())
 }
 
-/// Returns the step that each node states in its own attribute.
+/// Returns the step number from each node's attribute.
 fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {

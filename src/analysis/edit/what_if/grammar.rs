@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// Ratio of two whole numbers, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleFactor {
-    /// Numerator.
+    /// Numerator, after reduction to lowest terms.
     pub over: u64,
     /// Denominator.
     pub under: u64,
@@ -126,7 +126,7 @@ pub enum JobEdit {
     Batch(ScaleFactor),
     /// Factor for the number of tokens in a sequence.
     Sequence(ScaleFactor),
-    /// New hidden size. The other widths of layers change in proportion.
+    /// New hidden size. All other widths of the layers change in proportion to the hidden size.
     Hidden(WidthChange),
     /// New number of repeated layers.
     Layers(LayerChange),

@@ -10,7 +10,7 @@ use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Name of the attribute of the metadata record in which the replaced records are stored.
+/// Attribute of the metadata record that stores the records replaced by edits.
 pub(super) const KEPT: &str = "unedited_records";
 
 /// Records by their index in the trace before all edits, and the number of records of that trace.

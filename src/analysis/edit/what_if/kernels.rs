@@ -17,9 +17,9 @@
 //! that moved its bytes at least at half of the trace's highest rate. For such a kernel, `w` is `max(F / f, Y / y)`
 //! with the highest rates `f` (FLOPs) and `y` (bytes) of the trace.
 //!
-//! `a` is the fixed time of a kernel call, which does not depend on the kernel's work. If kernels of the same name
-//! differ in work by a factor of two or more, `a` is the intercept of a line through the median times of these kernels
-//! over their work. Otherwise, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, which does not depend on the kernel's work. If the work of kernels of the
+//! same name differs by a factor of two or more, a line is fitted to their median times over work, and `a` is the
+//! intercept of this line. Otherwise, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -114,7 +114,7 @@ pub(super) struct KernelScaler {
     bytes_rate: f64,
 }
 
-/// Operators, each with the argument positions of its parameters.
+/// PyTorch operators with parameters, and the positions of the parameters among the arguments.
 const PARAMETERS: &[(&str, &[usize])] = &[
     ("aten::linear", &[1, 2]),
     ("aten::embedding", &[0]),

@@ -99,8 +99,8 @@ pub(super) struct NodeFacts<'a> {
 pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
-    /// Whether the dependency only expresses the order in one thread. After an edit, such a dependency is on the new
-    /// previous item of the thread.
+    /// Whether the dependency only expresses the order in one thread. After an edit, the dependency points to the
+    /// item that is then the previous one of the thread.
     pub in_turn: bool,
 }
 
@@ -695,8 +695,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns whether a node's own work is in its delay instead of its duration. This is the case if the duration is
-    /// part of a wait by the node's caller.
+    /// Returns whether the time of a node's work is in its delay instead of its duration. This is the case if the
+    /// duration is part of a wait by the node's caller.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO

@@ -342,7 +342,7 @@ pub(super) struct PipelineStages {
 /// Place of a rank in its pipeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PipelinePlace {
-    /// Number of stages from the rank's stage to the last stage, including both.
+    /// Number of stages from the rank's stage to the last stage; these two are counted too.
     pub stages: u32,
     /// Whether the order of passes on one of these stages can only be 1F1B.
     pub alternates: bool,

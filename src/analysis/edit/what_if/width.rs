@@ -23,7 +23,7 @@ pub(super) struct ModelWidths {
     /// Sizes of weights that grow with the hidden size.
     widths: BTreeSet<u64>,
     hidden: Option<u64>,
-    /// Sizes of the vocabulary or of its shards.
+    /// Sizes of the whole vocabulary and of a rank's vocabulary shard.
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,

@@ -13,9 +13,9 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Key of a part of a layer; the same part has the same key in different layers. The key consists of a hash of the
-/// node's name without numbers, the number of layers by which the node is ahead of the running layer, and an index
-/// among the nodes with the same hash and number.
+/// Key of a part of a layer; the same part has the same key in different layers. The key has three parts: a hash of
+/// the node's name without numbers; how many layers the node is ahead of the running layer; and an index among the
+/// nodes with the same hash and lead.
 type LayerItemKey = (u64, i64, u32);
 
 /// A pass with its layers.

@@ -52,8 +52,8 @@ impl<'g> GroupTable<'g> {
         this
     }
 
-    /// Returns the name and the members of a group of rank `to` in the second grid: the group that corresponds to the
-    /// group `name` of the captured rank `from` in the first grid.
+    /// Takes the group `name` of the captured rank `from` in the first grid, and returns the name and the members of
+    /// the corresponding group of rank `to` in the second grid.
     pub(super) fn move_group(
         &mut self,
         [grid, target]: [&RoleGrid; 2],

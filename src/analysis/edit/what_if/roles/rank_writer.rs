@@ -1,4 +1,4 @@
-//! Writes the trace of an absent rank from the trace of its model.
+//! Writes the trace of an uncaptured rank by changing the trace of a captured rank, the *model*.
 
 use super::grid::RoleGrid;
 use super::group_table::GroupTable;
