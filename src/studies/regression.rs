@@ -84,7 +84,7 @@ pub fn machine_text(
 /// A prediction, and the first option that had no effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
-    /// Report of the replay from which the prediction is taken.
+    /// Report of the replay that gave the prediction.
     pub report: Report,
     /// The first option that has no effect on this workload. An option without effect need not be
     /// an error, because in a corpus an option may concern only some of the workloads.

@@ -34,8 +34,8 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers whose outputs this sub-layer reads. All these indices are smaller
-    /// than the sub-layer's own index.
+    /// Indices of the sub-layers that this sub-layer reads outputs from. All these indices are
+    /// smaller than the sub-layer's own index.
     pub after: Vec<u32>,
     /// Index of the piece that is read from each of these outputs; `None` if the whole outputs are
     /// read.
@@ -54,7 +54,7 @@ pub struct SubLayer {
 /// The sub-layers of a model, in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
-    /// The sub-layers; each sub-layer comes after the sub-layers on which it depends.
+    /// The sub-layers. Each sub-layer comes after its dependencies.
     pub tasks: Vec<SubLayer>,
 }
 

@@ -135,8 +135,8 @@ pub struct PredictedRun {
 /// Predicts the runs of a table, and calls `ended` with each prediction in the table's order. For a
 /// run that cannot be predicted, calls it with the reason.
 ///
-/// Runs are generated and replayed independently on `threads` threads, whose number does not affect
-/// the results. `ended` receives a result as soon as all earlier results are known.
+/// Runs are generated and replayed independently on `threads` threads. The number of threads does
+/// not affect the results. `ended` receives a result as soon as all earlier results are known.
 ///
 /// # Errors
 ///

@@ -14,7 +14,7 @@ pub struct CoveredWorkload {
     pub millis: u64,
 }
 
-/// The predictions whose checks fit into a time budget.
+/// The predictions that can be checked within a time budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
     /// Names of the selected workloads, in order of selection.

@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn steps_become_a_median_and_a_deviation() {
-        // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from it are 2, 1, 0, 2
-        // and 18 ms, whose median is 2 ms.
+        // The median of 10, 11, 12, 14 and 30 ms is 12 ms. The deviations from the median are 2, 1,
+        // 0, 2 and 18 ms. The median of these deviations is 2 ms.
         let measured = read_steps("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
         let expected = MeasuredTimes {
@@ -108,9 +108,10 @@ mod tests {
         assert!(read_steps("\n").is_err());
     }
 
-    /// Number of measured steps, percentage of further steps of the same distribution that are
-    /// reported as outside, and percentage of predictions at five standard deviations that are not
-    /// reported. `docs/how-to/archives.md` gives these rates.
+    /// Three numbers per entry: the number of measured steps, the percentage of further steps of
+    /// the same distribution that are wrongly reported as outside, and the percentage of
+    /// predictions at five standard deviations that are not reported. `docs/how-to/archives.md`
+    /// gives these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),

@@ -1,5 +1,5 @@
-//! Tables of the cycles that other tools computed for layers. These cycles determine the durations
-//! of sub-layers.
+//! Tables of the cycles that other tools computed for layers. These cycle counts determine the
+//! durations of sub-layers.
 //!
 //! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and
 //! any numeric keys that describe a layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column have

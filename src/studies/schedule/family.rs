@@ -32,13 +32,13 @@ pub struct LanguageModel {
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Number of words of the vocabulary; 0 omits the last product.
+    /// Number of words of the vocabulary; 0 omits the last matrix product.
     pub vocabulary: u64,
     /// Number of tokens per sequence.
     pub sequence: u64,
     /// Number of sequences; each is a micro-batch.
     pub micro_batches: u32,
-    /// Number of sub-layers into which each product is cut.
+    /// Number of sub-layers into which each matrix product is cut.
     pub tensor: u64,
     /// Rule for cutting matrix products into sub-layers.
     pub partition: PartitionRule,
@@ -47,11 +47,11 @@ pub struct LanguageModel {
 /// Rule for cutting matrix products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
-    /// All products are cut over their columns, as in tensor parallelism.
+    /// All matrix products are cut over their columns, as in tensor parallelism.
     Columns,
-    /// All products are cut over their rows, as in data parallelism.
+    /// All matrix products are cut over their rows, as in data parallelism.
     Rows,
-    /// Each product is cut so that the model moves the fewest words ([`super::partition`]).
+    /// Each matrix product is cut so that the model moves the fewest words ([`super::partition`]).
     Hierarchical,
 }
 
@@ -75,10 +75,10 @@ impl SettingChoice for PartitionRule {
     ];
 }
 
-/// A model's products with their cuts, and the number of words that a forward pass moves.
+/// A model's matrix products with their cuts, and the number of words that a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionedModel {
-    /// Name and cuts of each product, in execution order.
+    /// Name and cuts of each matrix product, in execution order.
     pub products: Vec<(String, ProductCut)>,
     /// Number of words that a forward pass moves between chips and from memory.
     pub words: u64,
@@ -108,7 +108,7 @@ const MOST: u64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,
-    /// Number of tokens, or for products per head, of tokens times heads.
+    /// Number of tokens, or for matrix products per head, of tokens times heads.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -132,11 +132,11 @@ impl LayerProduct {
     }
 }
 
-/// Prefix of the names of products of queries with keys.
+/// Prefix of the names of matrix products of queries with keys.
 const SCORES: &str = "scores";
 
 impl LanguageModel {
-    /// Returns the products of one encoder layer, or of one decoder layer.
+    /// Returns the matrix products of one encoder layer, or of one decoder layer.
     fn layer_products(&self, decoder: bool) -> Vec<LayerProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
         let product = |name, rows, inputs, outputs, has_weights| LayerProduct {
@@ -149,7 +149,7 @@ impl LanguageModel {
         let attention = |names: [&'static str; 4]| {
             [
                 product(names[0], s, e, 3 * e, true),
-                // The product has one row per query and head.
+                // The matrix product has one row per query and head.
                 product(names[1], s * h, e / h, s, false),
                 product(names[2], s * h, s, e / h, false),
                 product(names[3], s, e, e, true),
@@ -175,7 +175,7 @@ impl LanguageModel {
         all
     }
 
-    /// Returns all products in order, each with the name of its layer.
+    /// Returns all matrix products in order, each with the name of its layer.
     fn list_all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         let sizes = [
@@ -230,7 +230,7 @@ impl LanguageModel {
         Ok(products)
     }
 
-    /// Returns the cuts of all products.
+    /// Returns the cuts of all matrix products.
     ///
     /// # Errors
     ///
@@ -272,8 +272,8 @@ impl LanguageModel {
         })
     }
 
-    /// Returns the positions of the parts of each product. If products are cut only by columns, a
-    /// product with fewer columns than parts has fewer parts.
+    /// Returns the positions of the parts of each matrix product. If products are cut only by
+    /// columns, a product with fewer columns than parts has fewer parts.
     fn part_places(
         &self,
         products: &[(String, LayerProduct)],
@@ -301,8 +301,8 @@ impl LanguageModel {
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero, if heads do not divide the width, if there are too many sub-layers, or if a
-    /// product has too few rows or columns to be cut.
+    /// Fails if a size is zero, if heads do not divide the width, if there are too many sub-layers,
+    /// or if a matrix product has too few rows or columns to be cut.
     pub fn build_task_graph(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.list_all_products()?;
         let places = self.part_places(&products)?;

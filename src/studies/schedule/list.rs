@@ -185,8 +185,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules by the printed algorithm, in which only a chip without a sub-layer is given any. A
-/// chip without a sub-layer is given all ready sub-layers, and runs them one by one.
+/// Schedules by the printed algorithm, which gives sub-layers only to chips that have none. A chip
+/// without a sub-layer is given all ready sub-layers, and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];

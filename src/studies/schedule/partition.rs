@@ -1,10 +1,10 @@
-//! Layer-wise partition: hierarchical dynamic programming, which decides for each product whether
-//! to cut its rows or its columns.
+//! Layer-wise partition: hierarchical dynamic programming, which decides for each matrix product
+//! whether to cut its rows or its columns.
 //!
-//! The method is HyPar (Song et al., HPCA 2019), to which DEAP refers. The chips are repeatedly
-//! divided into halves. At each level, every product is cut in two. If a product is cut along rows,
-//! each half has all weights and half of the data. If it is cut along columns, each half has half
-//! of the weights and all data. HyPar counts the transfers of training; this module counts only the
+//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. The chips are repeatedly divided
+//! into halves. At each level, every product is cut in two. If a product is cut along rows, each
+//! half has all weights and half of the data. If it is cut along columns, each half has half of the
+//! weights and all data. HyPar counts the transfers of training; this module counts only the
 //! transfers of a forward pass, as DEAP does. Part p of every product is on chip p. A product of P
 //! parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
 //!
@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 
-/// Direction along which a product is cut.
+/// Direction along which a matrix product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutDirection {
     /// Rows: tokens, or tokens times heads.
@@ -31,22 +31,22 @@ pub enum CutDirection {
     Columns,
 }
 
-/// Cuts of a product, from the outermost level to the innermost.
+/// Cuts of a matrix product, from the outermost level to the innermost.
 pub type ProductCut = Vec<CutDirection>;
 
-/// Sizes of a product that determine its transfers.
+/// Sizes of a matrix product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSize {
-    /// Number of rows of the product's output.
+    /// Number of rows of the matrix product's output.
     pub rows: u64,
-    /// Number of columns of the product's output.
+    /// Number of columns of the matrix product's output.
     pub columns: u64,
-    /// Words of the weights; 0 for a product without weights.
+    /// Words of the weights; 0 for a matrix product without weights.
     pub weights: u64,
-    /// Words of input per micro-batch that the product reads from memory; 0 except for the first
-    /// product.
+    /// Words of input per micro-batch that the matrix product reads from memory; 0 except for the
+    /// first product.
     pub inputs: u64,
-    /// True if every part needs the whole output of the previous product.
+    /// True if every part needs the whole output of the previous matrix product.
     pub takes_all: bool,
 }
 
@@ -62,8 +62,8 @@ pub struct PartPosition {
 /// Costs are counted in units of this fraction of a word, so that they are integers.
 const SHARES: u128 = 1 << 24;
 
-/// Returns the position of `part` in a product with these cuts. Each level adds one binary digit to
-/// the index of the block that it cuts.
+/// Returns the position of `part` in a matrix product with these cuts. Each level adds one binary
+/// digit to the index of the block that it cuts.
 pub fn place_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
@@ -93,8 +93,8 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
-/// Returns the cuts of each product on `levels` levels, or `None` if a product has too few rows and
-/// columns for so many cuts.
+/// Returns the cuts of each matrix product on `levels` levels, or `None` if a product has too few
+/// rows and columns for so many cuts.
 pub fn partition_products(
     products: &[ProductSize],
     levels: u32,
@@ -121,11 +121,11 @@ pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32
 /// The possible cuts at a level; the first one is preferred if costs are equal.
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
-/// Adds the best cut on one more level to each product.
+/// Adds the best cut on one more level to each matrix product.
 fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutCosts::default();
-    // `least` is the minimal cost so far, for each possible cut of the last product. `before` is
-    // the best cut of the previous product, for each product and each of its cuts.
+    // `least` is the minimal cost so far, for each possible cut of the last matrix product.
+    // `before` is the best cut of the previous product, for each product and each of its cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
     let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
@@ -174,8 +174,8 @@ fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Returns the words of the model's input that all parts of the first product together read from
-/// memory, in fractions of a word.
+/// Returns the words of the model's input that all parts of the first matrix product together read
+/// from memory, in fractions of a word.
 fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
@@ -190,8 +190,8 @@ struct CutCosts {
 }
 
 impl CutCosts {
-    /// Returns the words of the first product's output that the second product's parts receive from
-    /// other chips, in fractions of a word.
+    /// Returns the words of the first matrix product's output that the second product's parts
+    /// receive from other chips, in fractions of a word.
     fn moved_words(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();

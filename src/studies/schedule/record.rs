@@ -72,8 +72,8 @@ pub enum RecordError {
 }
 
 impl LayerRecord {
-    /// Creates the product of `rows` x `inputs` by `inputs` x `outputs` as a linear layer. Returns
-    /// `None` if the product has too many operations to count.
+    /// Creates the matrix product of `rows` x `inputs` by `inputs` x `outputs` as a linear layer.
+    /// Returns `None` if the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::from_matrix_product([rows, outputs, inputs])?,
@@ -187,9 +187,10 @@ enum InputReference {
     Part(u32),
 }
 
-/// A sub-layer to which records can refer, or an omitted layer, which its predecessors replace.
+/// A sub-layer that records can refer to, or an omitted layer. The predecessors of an omitted layer
+/// replace it.
 struct KnownLayer {
-    /// Sub-layers whose outputs are read instead of the output of an omitted layer.
+    /// Sub-layers that replace an omitted layer: their outputs are read instead of its output.
     stands_for: Vec<u32>,
     /// Part of the model's input that an omitted layer passes on.
     input: Option<u32>,

@@ -204,8 +204,8 @@ impl TaskGraph {
         n * k * p * q * word
     }
 
-    /// Returns a sub-layer's output in the form in which other sub-layers read it (whole or in
-    /// pieces), each part with its bytes.
+    /// Returns the parts of a sub-layer's output, each with its number of bytes. The output has
+    /// several parts if other sub-layers read it in pieces.
     pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);

@@ -27,7 +27,7 @@ const ALONE: f64 = 0.05;
 /// Standard deviation of factors within a group, if no group has two steps. 722 steps of small GPTs
 /// on A100 gave this value.
 const INSIDE: f64 = 0.036;
-/// Minimum number of groups for which a shared factor is computed.
+/// Minimum number of groups that a shared factor requires.
 const LEAST_GROUPS: usize = 3;
 /// Number of rounds in which a factor is computed.
 const ROUNDS: usize = 2;
@@ -35,12 +35,12 @@ const ROUNDS: usize = 2;
 /// Correction of kernel times that a group of measured steps gives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
-    /// Factor by which the times of the group's kernels are multiplied.
+    /// Factor that multiplies the times of the group's kernels.
     pub correction: PriceCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
-    /// Leave-one-out error of each step: its error with the factor that the other steps of its
-    /// group give; empty for a group with a single step.
+    /// Leave-one-out error of each step: the step's error if the other steps of the group determine
+    /// the factor; empty for a group with a single step.
     pub left_out: Vec<f64>,
 }
 

@@ -41,7 +41,7 @@ pub(super) const MODEL: &str = "model";
 /// Key of the number of NPUs, which is optional: it is used to group runs, and to compute a missing
 /// data-parallel degree.
 pub(super) const NPUS: &str = "npus";
-/// Key of the machine, for tables whose runs have different machines.
+/// Key for the machine, in tables with runs on different machines.
 pub(super) const MACHINE: &str = "machine";
 
 /// Key of the option for the software stack.
@@ -73,7 +73,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
 ];
 
-/// Options whose values depend on the value in a column.
+/// Options that a column's value determines.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ConditionalOptions {
     /// Heading of the column in the table.
@@ -171,7 +171,7 @@ fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>,
     Ok(only)
 }
 
-/// Parses the options whose values depend on columns.
+/// Parses the options that the values in columns determine.
 fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
@@ -303,7 +303,7 @@ impl RunColumns {
         Ok(())
     }
 
-    /// Returns the machine for runs whose columns give no other.
+    /// Returns the machine for runs without a machine in their columns.
     pub fn default_machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,
@@ -311,7 +311,7 @@ impl RunColumns {
         }
     }
 
-    /// Sets the machine on which all runs are replayed.
+    /// Replays all runs on `machine`, in place of the table's machines.
     pub fn replay_all_on(&mut self, machine: &str) {
         // An option `machine` overrides the machine in the file.
         let _ = self.set_for_all(MACHINE, machine);

@@ -215,8 +215,8 @@ impl ConstantSensitivity {
     }
 }
 
-/// Solves linear equations whose matrix is symmetric and positive definite. The last entry of each row is its
-/// right-hand side.
+/// Solves linear equations with a symmetric, positive definite matrix. The last entry of each row
+/// is its right-hand side.
 pub(super) fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {

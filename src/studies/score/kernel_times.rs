@@ -1,4 +1,4 @@
-//! Times of kernels by name, format, FLOPs and bytes, from jobs in which these times were recorded.
+//! Recorded kernel times of jobs, by the kernels' names, formats, FLOPs and bytes.
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
@@ -35,7 +35,7 @@ pub struct KernelTimes {
 }
 
 impl KernelTimes {
-    /// Returns the relative error to expect for a kernel whose size was not measured.
+    /// Returns the relative error to expect for a kernel of an unmeasured size.
     pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }

@@ -37,8 +37,8 @@ const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Minimum number of groups with different products from which a part of the correction can be
-/// chosen.
+/// Minimum number of groups with different matrix products from which a part of the correction can
+/// be chosen.
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
@@ -149,7 +149,7 @@ struct StepResiduals {
     weights: Vec<f64>,
     /// Logarithms of each step's model FLOPs per second.
     rates: Vec<f64>,
-    /// Part of the correction that jobs with other products get, by NPU class.
+    /// Part of the correction that jobs with other matrix products get, by NPU class.
     parts: Vec<((String, u64), f64)>,
 }
 
@@ -209,7 +209,8 @@ impl StepResiduals {
         known
     }
 
-    /// For each NPU class, chooses the part of the correction that jobs with other products get.
+    /// For each NPU class, chooses the part of the correction that jobs with other matrix products
+    /// get.
     fn choose_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
         let inverse = invert_lower(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();

@@ -208,8 +208,8 @@ words! {
     RecomputePolicy {
         /// Nothing is recomputed.
         None = "none",
-        /// Attention scores: all results from the product of queries and keys to the product with
-        /// values.
+        /// Attention scores: all results from the matrix product of queries and keys to the product
+        /// with values.
         Selective = "selective",
         /// Every block is recomputed from its input.
         Full = "full",
@@ -264,8 +264,8 @@ words! {
         /// A single fused kernel. Scores stay on chip, so the backward kernel recomputes them (Dao
         /// et al., "FlashAttention", 2022).
         Flash = "flash",
-        /// Separate kernels for the product, softmax, dropout and the second product. Each kernel
-        /// reads and writes all scores.
+        /// Separate kernels for the matrix product, softmax, dropout and the second product. Each
+        /// kernel reads and writes all scores.
         Unfused = "unfused",
     }
 }
@@ -394,7 +394,7 @@ words! {
 }
 
 words! {
-    /// Place where the partial results of a stage's last product are summed (PALM, Fig. 11).
+    /// Place where the partial results of a stage's last matrix product are summed (PALM, Fig. 11).
     AdapterSums {
         /// Before sending, in the tensor group that computed them (strategy 1, PALM's Eq. 7).
         Source = "source",
@@ -409,7 +409,7 @@ words! {
     AblationEffect {
         /// Waiting of pipeline stages for one another.
         Bubble = "bubble",
-        /// Logits, loss, and other products after the blocks.
+        /// Logits, loss, and other matrix products after the blocks.
         Logits = "logits",
         /// Kernels that only move bytes: norms, activations, residuals, softmax, dropout, pools.
         MemoryBound = "memory-bound",

@@ -25,7 +25,7 @@ pub struct TransformerArchitecture {
     pub base: TransformerModel,
     /// Latent attention, which replaces attention with directly computed keys and values.
     pub latent: Option<LatentAttention>,
-    /// True if the products before attention have biases, even if other products have none.
+    /// True if the matrix products before attention have biases, even if other products have none.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
@@ -169,7 +169,7 @@ impl TransformerArchitecture {
         operators
     }
 
-    /// Returns the products before attention: `qkv`, or the products of latent attention.
+    /// Returns the matrix products before attention: `qkv`, or the products of latent attention.
     fn products_before_attention(
         &self,
         block: &TransformerBlock,
@@ -297,9 +297,9 @@ impl TransformerArchitecture {
         perceptron.collect()
     }
 
-    /// Returns a block that predicts one more token: norms of the hidden state and of the token's
-    /// embedding, a product of both, a copy of the last block, and a norm before the model's
-    /// logits.
+    /// Returns a block that predicts one more token. It consists of norms of the hidden state and
+    /// of the token's embedding, a matrix product that joins both, a copy of the last block, and a
+    /// norm before the model's logits.
     fn prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

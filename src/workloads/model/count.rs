@@ -82,11 +82,11 @@ impl OperatorKind {
 
     /// Number of weights in tables whose rows are looked up.
     ///
-    /// LIGHTSPEED's Table 5.2, and the simulator from which it was computed, count each of these
-    /// weights as one multiplication per sample, as if a look-up were a product with a one-hot
-    /// vector. The sum of these weights and [`multiplications`](Self::multiplication_count) gives the
-    /// counts of GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM
-    /// (3.14e9) in that table do not follow from any published sizes.
+    /// LIGHTSPEED's Table 5.2, and the simulator behind this table, count each of these weights as
+    /// one multiplication per sample, as if a look-up were a product with a one-hot vector. The sum
+    /// of these weights and [`multiplications`](Self::multiplication_count) gives the counts of
+    /// GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM (3.14e9) in
+    /// that table do not follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.to_spec().looks_up() {
             self.parameter_count()
@@ -108,7 +108,7 @@ impl OperatorKind {
         saturate_to_u64(spec.sum_volumes(&spec.outputs))
     }
 
-    /// 0 for operators without windows. 0 for other operators.
+    /// Number of rows of the output, for operators with windows; 0 for all other operators.
     pub fn window_rows(&self) -> u64 {
         self.to_spec().extent_of_axis('h')
     }

@@ -43,7 +43,7 @@ pub struct TransformerBlock {
     pub ffn: u64,
     /// The MLP's activation function.
     pub function: ActivationFunction,
-    /// True if one half of the first product's result gates the other half.
+    /// True if one half of the first matrix product's result gates the other half.
     pub gated: bool,
     /// True if norms have a bias (LayerNorm), false if not (RMSNorm).
     pub norm_bias: bool,
@@ -92,8 +92,8 @@ pub enum OutputHead {
         /// True if the logits use the embedding's weights.
         tied: bool,
     },
-    /// Logits with tied weights and a bias, after one more product, an activation and a norm:
-    /// BERT's prediction of masked words.
+    /// Logits with tied weights and a bias, after one more matrix product, an activation and a
+    /// norm: BERT's prediction of masked words.
     Masked,
     /// A matrix product on the first token: BERT's pooler.
     Pooler,

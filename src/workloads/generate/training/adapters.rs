@@ -1,12 +1,12 @@
 //! Adapters between stages (PALM, Fig. 11). An adapter is a member of a tensor group. It exchanges
 //! messages with other stages on behalf of several members, the adapter's share.
 //!
-//! After a stage's last product, each member has a partial sum. With [`AdapterSums::Source`], the
-//! whole group adds up the partial sums before adapters send the result. Each adapter of the
-//! destination broadcasts the result to the adapter's share of the group (PALM's Eq. 7). With
-//! [`AdapterSums::Destination`], each share of the source sums its partial results on its adapter.
-//! The adapters send these sums, which the destination's adapters all-reduce and then broadcast
-//! (PALM's Eq. 8).
+//! After a stage's last matrix product, each member has a partial sum. With
+//! [`AdapterSums::Source`], the whole group adds up the partial sums before adapters send the
+//! result. Each adapter of the destination broadcasts the result to the adapter's share of the
+//! group (PALM's Eq. 7). With [`AdapterSums::Destination`], each share of the source sums its
+//! partial results on its adapter. The adapters send these sums, which the destination's adapters
+//! all-reduce and then broadcast (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};

@@ -97,9 +97,9 @@ fn tied_last(
     Err(option_refused("pass_orders", "others", expected))
 }
 
-/// Rejects plans whose SRAM cannot store the smallest tile of a product: a row of inputs, a column
-/// of weights, and their result. In a product that sums over K numbers, each core of a tensor group
-/// with t cores has at least K / t of these numbers.
+/// Rejects plans whose SRAM cannot store the smallest tile of a matrix product: a row of inputs, a
+/// column of weights, and their result. In a product that sums over K numbers, each core of a
+/// tensor group with t cores has at least K / t of these numbers.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -145,7 +145,8 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Each expert has kernels for casts, a product and two gradients, and their additional kernels.
+    // Each expert has kernels for casts, a matrix product and two gradients, and their additional
+    // kernels.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
@@ -156,7 +157,7 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         }
         ExpertProducts::Grouped | ExpertProducts::Fused => 0,
     };
-    // Adapters have three products, as many gradients, and sums.
+    // Adapters have three matrix products, as many gradients, and sums.
     let products = if plan.lora.is_some() { 3 } else { 1 };
     // Steps of a ring have a kernel, a merge and up to four messages in each direction.
     let steps = match plan.context_exchange {

@@ -94,8 +94,8 @@ pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Rejects a degree that does not divide the tokens or heads of `model`, and models whose operators
-/// have no exchange rule.
+/// Rejects a degree that does not divide the tokens or heads of `model`, and a model with operators
+/// that have no exchange rule.
 pub(super) fn check_context_degree(
     model: &Model,
     plan: &ParallelismPlan,

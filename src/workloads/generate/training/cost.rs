@@ -1,10 +1,10 @@
 //! Kernels of an operator: FLOPs, bytes, and the tensors that are saved for the backward pass.
 //!
-//! `n` is the number of rows of all samples of a micro-batch, or a member's share of these rows;
-//! `d` is the number of bytes of a number, and `g` is the number of bytes of a weight gradient.
-//! Only matrix products count as FLOPs, two per multiply-add. Elementwise work does not count, as
-//! is usual in papers that state FLOPs of models. A kernel reads every operand once and writes
-//! every result once.
+//! `n` is the number of rows in a micro-batch, over all samples, or a member's share of these rows.
+//! `d` is the number of bytes per number, and `g` is the number of bytes per weight gradient. Only
+//! matrix products count as FLOPs, two per multiply-add. Elementwise work does not count, as is
+//! usual in papers that state FLOPs of models. A kernel reads every operand once and writes every
+//! result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -62,7 +62,7 @@ pub(super) struct CostParameters {
     pub scaling: ScalingRecipe,
     /// Implementation of all kernels that are not matrix products.
     pub elementwise: ElementwiseKernels,
-    /// True if each expert has its own product kernel.
+    /// True if each expert has its own matrix product kernel.
     pub one_by_one: bool,
     /// Number format to which tokens are cast before they are sent to experts; `None` if they are
     /// not cast.
@@ -96,7 +96,8 @@ impl CostParameters {
         }
         if self.training != WeightTraining::All && kernels.weights.take().is_some() {
             kernels.after_weights.clear();
-            // Gradients of the inputs of products need only the weights. A router also keeps its scores.
+            // Gradients of the inputs of matrix products need only the weights. A router also keeps
+            // its scores.
             if !matches!(spec.kernels, KernelSpec::Router { .. }) {
                 kernels.keeps = 0;
             }

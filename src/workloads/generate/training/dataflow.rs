@@ -413,8 +413,8 @@ impl DataflowCursor {
         }
     }
 
-    /// Makes the output of `operator` the current result, and returns the operator's inputs with
-    /// the layouts in which they arrive and are needed.
+    /// Makes the output of `operator` the current result. Returns the operator's inputs, each with
+    /// the layout that it arrives in and the layout that the operator needs.
     fn advance_past(
         &mut self,
         operator: &LayerOperator,

@@ -66,7 +66,7 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Buffer for a node's dependencies, reused for every node.
     data: Vec<u64>,
-    /// Nodes whose gradients are computed but for which no reduction waits yet, in two lists:
+    /// Nodes that have computed gradients but have no reduction waiting for them yet, in two lists:
     /// gradients of weights that all replicas have, and gradients of experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Nodes of the gradient reductions of the current step.

@@ -15,10 +15,11 @@
 //! Megatron-Bridge and PEFT; otherwise the sum includes the scale. Products of adapters use the plan's number format,
 //! also if `linears` has another.
 //!
-//! If a tensor group shards the product by outputs, it shards `B`, and every member has `A`; if the group shards the
-//! product by inputs, it shards `A`, and every member has `B`. Since products are linear, sums over the group that the
-//! frozen product needs anyway include the adapter's share. The gradient of the matrix that every member has is a sum
-//! over the group, once per step.
+//! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`.
+//! If the group shards the product by inputs, the group shards `A`, and every member has `B`. Since
+//! products are linear, sums over the group that the frozen product needs anyway include the
+//! adapter's share. The gradient of the matrix that every member has is a sum over the group, once
+//! per step.
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
 use crate::generate::{GenerateError, option_refused};
@@ -127,7 +128,7 @@ fn has_adapter(work: &OperatorKind) -> bool {
     )
 }
 
-/// Rejects a frozen table with a trained product that shares its weights, or the opposite.
+/// Rejects a frozen table with a trained matrix product that shares its weights, or the opposite.
 fn check_tied(model: &Model) -> Result<(), GenerateError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators
@@ -151,7 +152,8 @@ fn check_tied(model: &Model) -> Result<(), GenerateError> {
     }
 }
 
-/// Returns the two products of an adapter of `work`, or `None` if the operator has no adapter.
+/// Returns the two matrix products of an adapter of `work`, or `None` if the operator has no
+/// adapter.
 pub(super) fn adapter_products(
     training: WeightTraining,
     work: &OperatorKind,

@@ -39,7 +39,7 @@ pub(super) struct LoweringContext {
     pub context_ranks: u32,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
-    /// True if sums over the tensor group overlap products that do not depend on them.
+    /// True if sums over the tensor group overlap matrix products that do not depend on them.
     pub overlap: bool,
     pub branches: BranchOrder,
     pub trains: bool,
@@ -129,7 +129,7 @@ impl LoweringContext {
     }
 
     /// Removes two kinds of kernels from an operator of `layer`: kernels that the plan leaves out,
-    /// and kernels that the fused products of experts include.
+    /// and kernels that the fused matrix products of experts include.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
@@ -144,7 +144,7 @@ impl LoweringContext {
             kernels.after_weights.clear();
         }
         if self.expert_products == ExpertProducts::Fused && among_experts {
-            // The fused products of experts also copy tokens, multiply by gates, and cast.
+            // The fused matrix products of experts also copy tokens, multiply by gates, and cast.
             let stays = |kernel: &LoweredKernel| !kernel.moves || is_of_scores(kernel.suffix);
             kernels.forward.retain(stays);
             kernels.backward.retain(stays);
@@ -165,7 +165,8 @@ impl LoweringContext {
     }
 }
 
-/// Returns true for the kernels of a router's scores, which are never fused into experts' products.
+/// Returns true for the kernels of a router's scores, which are never fused into experts' matrix
+/// products.
 fn is_of_scores(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",

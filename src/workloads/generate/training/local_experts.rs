@@ -9,10 +9,11 @@
 //! sequence parallelism, each member of a tensor group sends copies of its own tokens, and the
 //! members that share an expert gather them.
 //!
-//! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
-//! the same number of copies, and processes these with its own experts. So expert parallelism
-//! divides the weights among ranks, but does not change a rank's number of rows. If routing is
-//! skewed, every rank has as many rows as the fullest rank ([`routing`](crate::generate::plan)).
+//! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies and
+//! receives the same number. The rank's own experts process the received copies. So expert
+//! parallelism divides the weights among ranks, but does not change a rank's number of rows. If
+//! routing is skewed, every rank has as many rows as the fullest rank
+//! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
     ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest_rank_load,

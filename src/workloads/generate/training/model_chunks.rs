@@ -22,8 +22,8 @@ pub(super) struct ModelChunks {
     ends: Vec<Range<usize>>,
     /// For each part, the bytes that it sends to the next part.
     boundaries: Vec<u64>,
-    /// Number of trained tied weights of which the first and the last stage each have a copy; `None`
-    /// without such weights.
+    /// Number of trained tied weights that both the first and the last stage have a copy of; `None`
+    /// without tied weights.
     tied: Option<u64>,
 }
 
@@ -126,8 +126,8 @@ impl ModelChunks {
         self.boundaries[below as usize]
     }
 
-    /// Number of trained tied weights of which the first and the last stage each have a copy; `None`
-    /// without such weights.
+    /// Number of trained tied weights that both the first and the last stage have a copy of; `None`
+    /// without tied weights.
     pub fn tied_weights(&self) -> Option<u64> {
         self.tied
     }

@@ -55,7 +55,7 @@ impl TrainingGenerator {
         operator.work.multiplication_count() - skipped
     }
 
-    /// Number of backward products of `operator` per forward product.
+    /// Number of backward matrix products of `operator` per forward product.
     fn backward_products(&self, operator: &LayerOperator, input_gradient: bool) -> u128 {
         let spec = operator.work.to_spec();
         let has_weights = !spec.weights.is_empty();
@@ -68,8 +68,9 @@ impl TrainingGenerator {
                 let of_weights = operator.training == WeightTraining::All;
                 u128::from(of_weights) + u128::from(input_gradient)
             }
-            // In a product of two results, either both factors need gradients or neither does. The
-            // gains of attention's norms have gradients, so both factors' gradients are needed.
+            // In a matrix product of two results, either both factors need gradients or neither
+            // does. The gains of attention's norms have gradients, so both factors' gradients are
+            // needed.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }

@@ -83,8 +83,8 @@ pub(super) fn recomputed_part(
         let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-        // Queries and keys are kept only as outputs of their products, not a second time after
-        // their norms.
+        // Queries and keys are kept only as outputs of their matrix products, not a second time
+        // after their norms.
         let behind_norms = match own.weights.is_empty() {
             true => 0,
             false => own

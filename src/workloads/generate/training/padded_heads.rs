@@ -1,8 +1,8 @@
 //! Attention heads that are padded to a multiple of the tensor degree, so that each member has the
 //! same number of whole heads.
 //!
-//! With `v` heads of keys and values and `a` query heads, `t` members together have
-//! `v' = t ⌈v / t⌉` and `a' = v' ⌈a / v'⌉` heads. The products before and after attention grow
+//! With `v` KV heads and `a` query heads, `t` members together have `v' = t ⌈v / t⌉` KV heads
+//! and `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow
 //! accordingly: for heads of `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs.
 //! Padding is computed and communicated like real heads. So each member takes the time that the
 //! fullest member would take if heads were distributed unevenly.

@@ -26,8 +26,8 @@ impl TrainingGenerator {
         sum_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
     }
 
-    /// Returns the state of trained and frozen weights that all replicas have, and of trained and frozen weights of
-    /// experts, each with its number of weights on `stage`.
+    /// Returns four states, each with its number of weights on `stage`: trained and frozen weights
+    /// that all replicas have, then trained and frozen weights of experts.
     fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 4] {
         let experts = self.stage_experts(stage);
         let all = self.stage_parameters(stage);

@@ -11,7 +11,7 @@ pub(super) struct ShardSpec {
     pub rows: MeshAxis,
     /// Digit that shards the columns of the output.
     pub outputs: MeshAxis,
-    /// Digit that shards the columns of the input, which products sum.
+    /// Digit that shards the columns of the input, which matrix products sum.
     pub inputs: MeshAxis,
 }
 
@@ -62,9 +62,9 @@ impl ShardSpec {
     }
 
     /// Returns the part of `work` that one member does, per sample. An image is divided by rows so
-    /// that each member gets the same number of windows; a member's part is an image of its own
-    /// with the same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does
-    /// with the vocabulary.
+    /// that each member gets the same number of windows. A member's part is a separate image with
+    /// the same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does with
+    /// the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.to_spec();
@@ -79,8 +79,8 @@ impl ShardSpec {
         local
     }
 
-    /// Returns true if a member's part of `work` has exactly its share of the windows; this
-    /// requires that the rows that these windows cover extend past the padding.
+    /// Returns true if a member's part of `work` has exactly the member's share of the windows.
+    /// This is true only if the rows that the windows cover extend past the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()

@@ -24,11 +24,11 @@
 //! (PALM, Table III.) Communication moves the minimum number of bytes: by an all-gather or an
 //! all-to-all where one is possible, otherwise by messages.
 //!
-//! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019): an
-//! all-reduce after a product that is split by inputs, and an all-reduce of the gradient before a
-//! product that is split by outputs. With sequence parallelism (Korthikanti et al., 2022, section
-//! 4.2.2), operators that are not split have shards of the tokens, and each all-reduce becomes an
-//! all-gather and a reduce-scatter:
+//! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An
+//! all-reduce follows a matrix product that is split by inputs. An all-reduce of the gradient
+//! precedes a matrix product that is split by outputs. With sequence parallelism (Korthikanti et
+//! al., 2022, section 4.2.2), operators that are not split have shards of the tokens, and each
+//! all-reduce becomes an all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -186,7 +186,7 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Returns the number of elements of the input of a product that is split by outputs, if
+    /// Returns the number of elements of the input of a matrix product that is split by outputs, if
     /// members gather this input and gather it again in the backward pass. With sequence
     /// parallelism, members gather again, because each member keeps only its own tokens
     /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts stay gathered, as in
@@ -319,8 +319,8 @@ impl ShardedLowering {
                 true => cutting.outputs,
                 false => MeshAxis::WHOLE,
             };
-            // The first matrix of an adapter sees all columns of the input that the member has, and a part of the
-            // outputs; the second matrix sees the opposite.
+            // An adapter's first matrix takes all input columns that the member has, and produces a
+            // part of the outputs. For the second matrix, the opposite is true.
             let gradients = match training {
                 WeightTraining::Adapter { .. } => {
                     vec![(of_a, cutting.outputs), (of_b, cutting.inputs)]

@@ -1,4 +1,4 @@
-//! Weights that an embedding shares with a product.
+//! Weights that an embedding shares with a matrix product.
 
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
@@ -12,10 +12,10 @@ pub(super) struct TiedEmbedding {
 }
 
 impl TiedEmbedding {
-    /// Records the table, if `operator` looks up the shared weights. Rejects a tied product if a
-    /// member's shards of the product's weights and of the table differ. The table's rows (sharded
-    /// by k) are the product's outputs (sharded by n), and its columns (sharded by n) are the
-    /// product's inputs (sharded by k).
+    /// Records the table, if `operator` looks up the shared weights. Rejects a tied matrix product
+    /// if a member's shards of the product's weights and of the table differ. The table's rows
+    /// (sharded by k) are the product's outputs (sharded by n), and its columns (sharded by n) are
+    /// the product's inputs (sharded by k).
     pub fn check_operator(
         &mut self,
         layer: &str,

@@ -372,8 +372,8 @@ fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAtte
     }))
 }
 
-/// Returns two flags: true if the products before attention have biases, and true if all products
-/// have biases.
+/// Returns two flags: true if the matrix products before attention have biases, and true if all
+/// products have biases.
 fn read_biases(config: &HubConfig<'_>, kind: &str) -> ConfigRead<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
     if config.read_flag("mlp_bias", false)? && !attention {

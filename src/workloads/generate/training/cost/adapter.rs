@@ -1,4 +1,4 @@
-//! Kernels of a low-rank adapter, in addition to the kernels of its frozen product
+//! Kernels of a low-rank adapter, in addition to the kernels of its frozen matrix product
 //! ([`frozen_weights`](crate::generate::training::frozen_weights)).
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, kernel_chain, to_bytes};
@@ -8,7 +8,8 @@ use crate::model::{OperatorKind, WeightTraining};
 use chakram_trace::format::MemoryBoundKernel;
 
 impl CostParameters {
-    /// Adds the kernels of an adapter with the two `products` to the kernels of a frozen product.
+    /// Adds the kernels of an adapter with the two `products` to the kernels of a frozen matrix
+    /// product.
     pub fn add_adapter(
         &self,
         products: &[OperatorKind; 2],
@@ -78,22 +79,23 @@ impl CostParameters {
         Ok(())
     }
 
-    /// Returns the bytes that an adapter keeps for the gradients of its matrices: of its input, and of the result of its
-    /// first product.
+    /// Returns the bytes that an adapter keeps for the gradients of its matrices: of its input, and
+    /// of the result of its first matrix product.
     pub fn kept_of_adapter(&self, products: &[OperatorKind; 2]) -> Result<[u64; 2], GenerateError> {
         let [rows, inputs, rank] = self.matrix_sizes(&products[0]);
         let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
     }
 
-    /// Rows, columns of the input and columns of the output of a product.
+    /// Rows, columns of the input and columns of the output of a matrix product.
     fn matrix_sizes(&self, work: &OperatorKind) -> [u128; 3] {
         let spec = work.to_spec();
         let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
         [self.row_count(rows), inputs, outputs]
     }
 
-    /// Returns the kernels that add the adapter's result to that of the frozen product, after a kernel that scales it.
+    /// Returns the kernels that add the adapter's result to that of the frozen matrix product,
+    /// after a kernel that scales it.
     fn join_results(
         &self,
         x: [u128; 2],

@@ -92,8 +92,8 @@ impl CostParameters {
             };
             let forward = product(w) + product(u);
             let forward = build_kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
-            // The backward kernel recomputes the scores and then computes four products: the gradients of
-            // queries, keys, values and attention weights.
+            // The backward kernel recomputes the scores and then computes four matrix products: the
+            // gradients of queries, keys, values and attention weights.
             let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
             let backward = 3 * product(w) + 2 * product(u);
             let backward = build_kernel("", backward, back, &inputs, &outputs)?;
@@ -157,7 +157,7 @@ impl CostParameters {
     }
 
     /// Adds the norms of query and key heads before all other kernels, and the norms' gradients
-    /// after all other kernels; `x` are the sizes of the tensor with all these heads.
+    /// after all other kernels. `x` has the sizes of the tensor with all query and key heads.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);

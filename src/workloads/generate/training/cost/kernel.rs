@@ -90,8 +90,8 @@ impl LoweredKernel {
     }
 }
 
-/// Returns the shape of `batch` equal products in one kernel. Sizes saturate, because a shape whose
-/// sizes do not fit is empty, or was already rejected for its FLOPs.
+/// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate. If a shape's
+/// sizes do not fit, the shape is empty or was already rejected for its FLOPs.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }

@@ -39,14 +39,15 @@ pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
 }
 
 impl CostParameters {
-    /// Returns true if separate kernels cast the operands of products.
+    /// Returns true if separate kernels cast the operands of matrix products.
     pub fn casts_operands(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
         narrow && self.number > 1
     }
 
-    /// Returns the kernels of a product with the sizes `[n, k, m]`, and of its bias if `bias`. With
-    /// several `experts`, which divide the `n` rows evenly, there is one product per expert.
+    /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if
+    /// `bias`. With several `experts`, which divide the `n` rows evenly, there is one product per
+    /// expert.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -66,8 +67,8 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped product takes as long as its largest product. Therefore, if rows do not divide
-        // evenly, use the number of rows of the largest expert.
+        // A grouped matrix product takes as long as its largest product. Therefore, if rows do not
+        // divide evenly, use the number of rows of the largest expert.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -116,8 +117,8 @@ impl CostParameters {
         })
     }
 
-    /// Returns the kernels of `experts` separate products, among which the rows are divided. If
-    /// rows do not divide evenly, the first experts have one row more.
+    /// Returns the kernels of `experts` separate matrix products, among which the rows are divided.
+    /// If rows do not divide evenly, the first experts have one row more.
     pub(super) fn linear_of_each(
         &self,
         [n, k, m]: [u128; 3],
@@ -143,8 +144,8 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// Returns the kernels of two independent products whose inputs have the same `m` rows, one
-    /// with `k` columns and the other with `c`.
+    /// Returns the kernels of two independent matrix products whose inputs have the same `m` rows,
+    /// one with `k` columns and the other with `c`.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));
@@ -172,7 +173,8 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Returns the kernels that cast tensor `x` for a product, if the number format needs casts.
+    /// Returns the kernels that cast tensor `x` for a matrix product, if the number format needs
+    /// casts.
     fn cast_kernels(
         &self,
         [amax, quantize]: [&'static str; 2],
@@ -186,7 +188,7 @@ impl CostParameters {
         if self.scaling == ScalingRecipe::Current {
             kernels.push(build_kernel(amax, 0, d * elements, &[&x], &[&[1]])?);
         }
-        // Only products for gradients of weights need the transposed copy.
+        // Only matrix products for gradients of weights need the transposed copy.
         let copies = match self.training {
             WeightTraining::All => 2,
             WeightTraining::Frozen | WeightTraining::Adapter { .. } => 1,

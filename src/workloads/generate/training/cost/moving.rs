@@ -5,7 +5,7 @@ use crate::generate::GenerateError;
 use crate::model::{MemoryBoundKernels, MemoryBoundSpec, OperatorSpec};
 
 impl CostParameters {
-    /// Returns the kernels of an operator that has no products.
+    /// Returns the kernels of an operator that has no matrix products.
     pub(super) fn moving_kernels(
         &self,
         spec: &OperatorSpec,

@@ -6,8 +6,8 @@ use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
 
 impl CostParameters {
-    /// Returns the kernels of an operator's product: one forward kernel, and one kernel for each
-    /// factor's gradient.
+    /// Returns the kernels of an operator's matrix product: one forward kernel, and one kernel for
+    /// each factor's gradient.
     pub(super) fn product_kernels(
         &self,
         spec: &OperatorSpec,

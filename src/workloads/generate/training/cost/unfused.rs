@@ -1,5 +1,5 @@
-//! Kernels of unfused attention: two products, with kernels on the scores between them, as in PyTorch and
-//! Megatron-LM.
+//! Kernels of unfused attention: two matrix products, with kernels on the scores between them, as
+//! in PyTorch and Megatron-LM.
 
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -24,8 +24,8 @@ impl CostParameters {
         let all = n * a * s;
         let moved = d * (n * a * w + b * s * v * w + all);
         let p = [b, a, m, s];
-        // Each head of a sequence has two products: queries times all keys (scores), and scores
-        // times values.
+        // Each head of a sequence has two matrix products: queries times all keys (scores), and
+        // scores times values.
         let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
         let key_sums = gemm_shape(b * a, s, w, m);
         let softmax = MemoryBoundKernel::Softmax;
@@ -68,8 +68,8 @@ impl CostParameters {
         forward.push(build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.with_shape(sums));
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
-            // Heads are merged for the product after attention, and split again in the backward
-            // pass.
+            // Heads are merged for the matrix product after attention, and split again in the
+            // backward pass.
             let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
             let merge = merge.moving_kernel(MemoryBoundKernel::Copy);
             backward.insert(0, merge.clone());

@@ -80,8 +80,8 @@ impl RankEmitter<'_, '_> {
         let bytes = self.plan.bucket_bytes(bucket);
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
         if self.plan.copies_parameters() {
-            // The copy reads gradients in the format in which they were computed, and writes them
-            // in the reduction's format.
+            // The copy reads gradients in their computed format, and writes them in the reduction's
+            // format.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
             let id = self.emit_node(StepNode {
                 name: format_args!(

@@ -367,7 +367,7 @@ impl MemberProgramWriter<'_> {
         }
         if overlaps {
             let beside = to.front != before;
-            // Gradients of adapters need the gradient of the result of their first product.
+            // Gradients of adapters need the gradient of the result of their first matrix product.
             let after = if beside && !one.has_adapter {
                 entry
             } else {
