@@ -9,7 +9,7 @@ pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Kernels of known libraries. The file documents its format.
+/// Kernels of known libraries. The format is documented in `comm_kernels.txt`.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {

@@ -28,7 +28,7 @@ pub struct GoalProgram {
 pub struct GoalOperation {
     /// Label of the operation; empty if it has none.
     pub label: String,
-    /// What the operation does: it calculates, sends or receives.
+    /// Calculation, send or receive.
     pub kind: GoalOperationKind,
     /// Processor that the operation occupies.
     pub cpu: u32,
@@ -52,7 +52,7 @@ pub enum GoalOperationKind {
     Message {
         /// Whether the rank receives the message.
         receive: bool,
-        /// Rank at the other end.
+        /// Rank at the message's other end.
         peer: u32,
         /// Size of the message, bytes.
         bytes: u64,

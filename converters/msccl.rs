@@ -2,7 +2,7 @@
 //! every GPU. The output is one trace per GPU. A collective's members execute the steps of these
 //! traces (`--custom`).
 //!
-//! A thread block's steps run in order; a step may also wait for a step of another thread block of its GPU. A step
+//! A thread block's steps run in order; a step may also wait for another thread block's step on the same GPU. A step
 //! whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies and
 //! reductions between a receive and a send take no additional time, as in the built-in algorithms. A connection is a
 //! sender, a receiver and a channel. Exactly one thread block sends into it, and one receives from it, in order.
@@ -26,8 +26,7 @@ pub struct MscclAlgorithm {
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of whole-buffer sizes for which the algorithm is designed, bytes; `None` if the file states
-    /// none.
+    /// Range of whole-buffer sizes for which the algorithm is designed, bytes; `None` if the file has no range.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,

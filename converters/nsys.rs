@@ -47,7 +47,7 @@ pub fn is_export(path: &Path) -> bool {
     report::is_export(path)
 }
 
-/// Criterion by which ranks were numbered.
+/// Where the ranks' numbers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
@@ -63,7 +63,7 @@ pub struct NsysSummary {
     /// Summary in the form that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
-    /// Criterion by which the ranks were numbered.
+    /// Where the ranks' numbers come from.
     pub order: RankOrder,
     /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
@@ -167,9 +167,9 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
     (RankOrder::Devices, None)
 }
 
-/// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number
-/// of kernels that got arguments. If `all` names a communicator of all processes, its ranks are the ranks of the
-/// job.
+/// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number of
+/// kernels that got arguments. If `all` names a communicator of all processes, the communicator's ranks become the
+/// job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
     // For each communicator, its size, and the job rank of each rank in it.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();

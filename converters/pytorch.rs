@@ -3,7 +3,7 @@
 //! Host and device traces are JSON and may be gigabytes long. They are therefore read through a window
 //! ([`stream`](self)), one element at a time, from plain, gzip or zstd files. Their form in memory is compact: texts
 //! are interned, and only arguments that the conversion needs are kept. Readers check which keys are present and
-//! ignore the stated version, because versions do not determine the keys.
+//! ignore the file's version, because versions do not determine the keys.
 //!
 //! Damage is reported as an error with its byte offset. Damage that profilers and scripts are known to cause is
 //! repaired if it has only one possible meaning ([`JsonRepairKind`]), and each repair is reported.

@@ -211,7 +211,7 @@ impl RecognizedInput {
 /// events.
 const HEAD: u64 = 1 << 20;
 
-/// Returns the source of a file; if it has none, a description of the file.
+/// Returns the source (tool or format) of a file; if the source is unknown, a description of the file.
 fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     let mut head = Vec::new();
     let read = DecompressedStream::open_path(path)?
@@ -307,8 +307,8 @@ fn describe_unknown(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of a folder: the source of its first file, by name, that has one. If no file has a
-/// source, searches its subfolders for captures of ranks and for profiles of JAX.
+/// Returns the source of a folder: the source of the first file, by name, whose source is known. If no file's
+/// source is known, searches the subfolders for ranks' captures and for JAX profiles.
 fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = folder_entries(path)?;
     for file in &files {

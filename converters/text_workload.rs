@@ -1,12 +1,11 @@
 //! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, which are identical for all NPUs.
 //!
-//! The kind of parallelism determines how the stages of the layers depend on one another.
-//! [`TextWorkload::write_rank`] produces the same traces as Chakra's public converter, byte for
-//! byte. Names and ids are the same (ids continue from rank to rank), and dependencies are in the
-//! same order. A `NONE` outside DLRM becomes an all-reduce of the size in the file, which is zero.
-//! Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. The public converter would
-//! silently misread some invalid inputs, or crash on them; here they are rejected with the line of
-//! the error.
+//! The kind of parallelism determines the dependencies between the layers' stages.
+//! [`TextWorkload::write_rank`] produces the same traces as Chakra's public converter, byte for byte. Names
+//! and ids are the same (ids continue from rank to rank), and dependencies are in the same order. A `NONE`
+//! outside DLRM becomes an all-reduce of the size in the file, which is zero. Times, which are cycles in
+//! ASTRA-sim 1.0, are read as microseconds. The public converter would silently misread some invalid inputs,
+//! or crash on them; here they are rejected with the line of the error.
 
 mod emit;
 mod parse;
@@ -137,7 +136,7 @@ impl TextWorkload {
         known.any(|word| word == first)
     }
 
-    /// Returns the number of nodes of one rank in one pass.
+    /// Returns the number of nodes that one rank executes in one pass.
     pub fn nodes_per_pass(&self) -> u64 {
         let layers = self.layers.len() as u64;
         let count =

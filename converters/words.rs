@@ -9,7 +9,7 @@ pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
-/// Number of words of a layer: a name, −1, time, collective and bytes of each of three stages, and an
+/// Number of words of a layer: a name, −1, three stages (each with time, collective and bytes), and an
 /// update time.
 const WORDS: usize = 12;
 

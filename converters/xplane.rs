@@ -7,7 +7,7 @@
 //!
 //! - `space`: planes, lines, events and stats;
 //! - `timeline`: time slices of a device's streams, and the calls that launched them;
-//! - `hlo`: collectives of programs, and their groups of devices;
+//! - `hlo`: the programs' collectives with the participating groups of devices;
 //! - `calls`: collectives matched across devices;
 //! - `emit`: nodes.
 
@@ -32,7 +32,7 @@ use hlo::HloModules;
 use space::ProfileSpace;
 use timeline::{DeviceTimeline, HostTimelines};
 
-/// A file with its contents.
+/// A profile's path and contents.
 #[derive(Debug)]
 pub struct XplaneFile {
     /// Path of the file, for error messages.
@@ -56,7 +56,7 @@ impl XplaneFile {
     }
 }
 
-/// Conversion of one device.
+/// Result of converting one device's timeline.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceConversion {
     /// Rank of the device's trace.
@@ -70,7 +70,7 @@ pub struct DeviceConversion {
     /// Busy time that the trace's nodes preserve, ns: kernels, and collectives including their waiting
     /// time.
     pub kept_ns: u64,
-    /// Number of host calls that launched events of this device.
+    /// Number of host calls that launched events on this device.
     pub launches: u64,
     /// Number of events with a launching call.
     pub linked: u64,
@@ -97,7 +97,7 @@ pub struct XplaneSummary {
     pub left_out: Vec<(String, u64)>,
 }
 
-/// Profiles of one job.
+/// The profiles of a job's hosts, ready for conversion.
 #[derive(Debug)]
 pub struct XplaneJob<'a> {
     devices: Vec<DeviceTimeline<'a>>,
@@ -168,7 +168,7 @@ impl<'a> XplaneJob<'a> {
         self.devices.len() as u32
     }
 
-    /// Writes the trace of `rank`, and adds its device to the summary. Call this in rank order.
+    /// Writes the trace of `rank`, and adds its device to the summary. Call this method in rank order.
     ///
     /// # Errors
     ///

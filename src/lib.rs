@@ -228,7 +228,7 @@ pub mod generate {
 }
 
 pub mod ids {
-    //! Typed indices: an index of one kind cannot be used as an index of another.
+    //! Typed indices: an index of one kind (such as a rank) cannot be used as an index of another kind.
     //!
     //! ```
     //! use chakram::ids::{Npu, Rank};

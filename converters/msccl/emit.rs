@@ -117,7 +117,7 @@ impl<'a> MscclScripts<'a> {
         Op::Message {
             receive,
             peer: if receive { from } else { to },
-            // Messages of a connection arrive in order, so the index distinguishes messages of the same
+            // A connection's messages arrive in order, so the index distinguishes messages on the same
             // channel.
             tag: (channel << 16 | index as u32) as i32,
             bytes: self.chunk_bytes(first, count),

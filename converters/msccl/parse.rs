@@ -1,5 +1,4 @@
-//! Parses MSCCL's XML, in which `algo` elements contain `gpu` elements, which contain `tb`, which
-//! contain `step`.
+//! Parses MSCCL's XML. Its elements are nested in this order: `algo`, `gpu`, `tb` (thread block), `step`.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};

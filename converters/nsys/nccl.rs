@@ -43,8 +43,7 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the message; for a collective, bytes of one rank. `None` if the export does not
-    /// contain it.
+    /// Bytes of the message, or of one rank's buffer in a collective. `None` if the export does not contain it.
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, by its rank within the communicator.
     pub root: Option<u32>,
@@ -142,8 +141,8 @@ impl NcclRangeArguments {
 pub(super) enum ThreadNcclEvent {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel. The values are the kernel's event, and the operation (as named in records) with
-    /// which the kernel's name begins, or `None`.
+    /// Launch of a kernel. The values are the kernel's event, and the operation (as named in records) at the start
+    /// of the kernel's name, or `None`.
     Launch(u32, Option<&'static str>),
 }
 

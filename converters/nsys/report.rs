@@ -63,7 +63,7 @@ pub(super) struct ProcessCapture {
     pub trace: KinetoTrace,
     /// Devices that the process uses.
     pub devices: BTreeSet<i32>,
-    /// Communicators of the process: name, rank of the process in the communicator, number of members.
+    /// The process's communicators: name, the process's rank in the communicator, number of members.
     pub members: Vec<(String, u32, u32)>,
     /// NCCL calls and kernel launches of each thread, sorted by time.
     pub moments: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
@@ -153,7 +153,7 @@ struct ReportReader<'d> {
     comm_kernels: CommKernelTable<'d>,
     /// Start of the profiling session, ns since 1970.
     base: i64,
-    /// Whether the rows of device work state their process.
+    /// Whether the rows of device work contain a process id.
     has_processes: bool,
     processes: BTreeMap<u64, ProcessCapture>,
 }
@@ -756,7 +756,7 @@ fn without_version(name: &str) -> &str {
     }
 }
 
-/// Returns the name of a collective in PyTorch's records; `None` if it has none.
+/// Returns the name of a collective in PyTorch's records; `None` for kinds without a name in records.
 fn record_name(kind: CollectiveKind) -> Option<&'static str> {
     Some(match kind {
         CollectiveKind::AllReduce => "allreduce",

@@ -105,7 +105,7 @@ pub(crate) struct SqliteTable {
     name: String,
     root: u32,
     columns: Vec<String>,
-    /// Index of the column that stands for the row id (`INTEGER PRIMARY KEY`).
+    /// Index of the column that is an alias of the row id (`INTEGER PRIMARY KEY`).
     row_id: Option<usize>,
 }
 
@@ -654,8 +654,8 @@ fn is_without_row_id(sql: &str) -> bool {
         .any(|pair| pair[0] == "WITHOUT" && pair[1].starts_with("ROWID"))
 }
 
-/// Returns the column names in the `CREATE TABLE` statement `sql`, and the index of the column that
-/// stands for the row id.
+/// Returns the column names in the `CREATE TABLE` statement `sql`, and the index of the column that is an alias of
+/// the row id.
 fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     const CONSTRAINTS: [&str; 5] = ["PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT"];
     let (mut columns, mut row_id) = (Vec::new(), None);

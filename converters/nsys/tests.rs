@@ -1,4 +1,4 @@
-//! Tests with generated exports, for which the correct results are known.
+//! Tests with generated exports, whose correct results are known.
 
 mod writer;
 
@@ -243,8 +243,7 @@ impl MadeExport {
         writer.file(page)
     }
 
-    /// Returns a process's busy time in ns: for each stream the length of the union of its intervals,
-    /// summed over the streams.
+    /// Returns a process's busy time in ns: the sum over streams of the time covered by at least one interval.
     fn union(&self, process: u64) -> i64 {
         let own = self.busy.iter().filter(|((of, _), _)| *of == process);
         let union = own.map(|(_, intervals)| {

@@ -56,7 +56,7 @@ pub enum ActivityLane {
 /// An activity of a rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Activity {
-    /// What the activity represents.
+    /// Kind of the recorded event that the activity represents.
     pub kind: ActivityKind,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,

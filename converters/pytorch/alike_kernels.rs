@@ -1,5 +1,5 @@
-//! Estimates the work of kernels that have no operator from kernels of the same name that have one. The bytes of
-//! copies are estimated in the same way.
+//! Estimates the work of kernels without an operator from equally named kernels that have an operator. The bytes
+//! of copies are estimated in the same way.
 //!
 //! Kernels launched before the capture began, or by a graph, have no operator, so their shapes are
 //! unknown. A kernel of the same name is the same program on other data. If there are several such
@@ -22,7 +22,7 @@ pub(super) struct KernelWork {
     pub time: u64,
     /// FLOPs and bytes; zero if the kernel has no operator, or the operator has unknown shapes.
     pub cost: OpCost,
-    /// Element type in which the kernel computes.
+    /// Element type that the kernel computes with.
     pub dtype: Option<Dtype>,
 }
 

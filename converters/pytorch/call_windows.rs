@@ -30,8 +30,8 @@ const FARTHEST: i64 = 256;
 /// late by as much.
 const ALIKE: i64 = 200_000;
 
-/// Returns the position in `one` of the first call of `other`, which may be negative or past the end. Returns
-/// `None` if no shift fits. `one_clock` is true if both lists use the same clock.
+/// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.
+/// Returns `None` if no shift fits. `one_clock` is true if both lists use the same clock.
 pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = find_shift_by_sequence(one, other) {

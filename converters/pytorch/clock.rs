@@ -46,7 +46,7 @@ pub struct ClockOffset {
     pub bounds: (i64, i64),
     /// Number of collectives and messages observed; zero means that the offset is unknown.
     pub observed: u32,
-    /// Whether the rank shares a host with the rank that it was compared with.
+    /// Whether the rank and the rank compared with it are on the same host.
     pub same_host: bool,
 }
 
@@ -157,7 +157,7 @@ pub fn estimate_offsets(
     }
 }
 
-/// Whether two ranks are on the same host.
+/// Relation between the hosts of two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostRelation {
     Same,

@@ -22,7 +22,7 @@ mod order;
 
 pub use lanes::lane_names;
 
-/// Data of the job to which a rank's nodes refer.
+/// The job's data that a rank's nodes refer to.
 pub struct EmitContext<'a> {
     /// Rank number. The capture may belong to another rank with the same role.
     pub number: u32,
@@ -51,7 +51,8 @@ pub struct CallMatchInfo {
     pub root: Option<u32>,
     /// Whether members exchange parts of unequal sizes.
     pub uneven: bool,
-    /// Whether the partners were found. A call without partners becomes host or device work.
+    /// Whether the calls on the other members were found. A call without partners becomes host or
+    /// device work.
     pub found: bool,
 }
 

@@ -7,7 +7,7 @@ use chakram_trace::format::escape_name;
 
 mod by_order;
 
-/// Method by which operators in the two files were matched.
+/// How operators in the host file and in Kineto's file were matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMethod {
@@ -82,7 +82,7 @@ pub struct HostNodeLinks {
     /// Number of pairs with equal ids but different names.
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
-    /// Method by which the files were joined.
+    /// How the two files were joined.
     pub method: LinkMethod,
     /// Links of each host thread; empty unless joined by order.
     pub threads: Vec<ThreadLinks>,
@@ -207,7 +207,7 @@ impl HostNodeLinks {
         kineto.with_rf_id > 0 && host.records.iter().any(|record| record.rf_id != 0)
     }
 
-    /// Creates links for `events` events, none of which has a host node.
+    /// Creates links for `events` events without host nodes.
     pub(super) fn without_links(events: usize) -> Self {
         Self {
             host_of: vec![NONE; events],

@@ -19,8 +19,7 @@ use held::display_path;
 pub struct CapturePair {
     /// Rank in the file names; the pair's index if the names contain no rank.
     pub rank: u32,
-    /// Whether the names do not distinguish the rank from others, so that the capture itself must state
-    /// the rank.
+    /// Whether the file names do not distinguish the rank from others, so that the capture must contain the rank.
     pub unnumbered: bool,
     /// Whether the rank is only a guess. The name of the only capture contains a number, which may also be a step's
     /// number.
@@ -35,7 +34,7 @@ pub struct CapturePair {
     pub held: InMemoryFiles,
 }
 
-/// Path that stands for a capture from standard input.
+/// Path that represents a capture from standard input.
 pub const PIPE: &str = "-";
 
 fn is_pipe(path: &Path) -> bool {

@@ -30,7 +30,7 @@ pub struct JobGroup {
     pub ranks: Vec<u32>,
 }
 
-/// How many of a job's calls got their group by each method.
+/// Number of a job's calls by the method that found their group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInference {
     /// Calls whose capture names the group; counted by group.

@@ -24,7 +24,7 @@ pub struct HostTrace {
     pub on_device: bool,
     /// Schema version in the file, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
-    /// Nodes in file order, which is the order in which operators ended.
+    /// Nodes in file order: the order of the operators' ends.
     pub nodes: Vec<HostNode>,
     /// Facts about each node that only an observer records. Empty if the trace was built from Kineto's
     /// data.
@@ -45,7 +45,7 @@ pub struct HostTrace {
     pub bytes: u64,
 }
 
-/// An operator, or the process or a thread in which operators ran.
+/// An operator, or a process or thread that ran operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostNode {
     /// Index of the node's name in [`HostTrace::texts`].
@@ -61,7 +61,7 @@ pub struct HostNode {
 /// Ids, links and storages of a node, which only an observer writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverRecord {
-    /// Id of the node; ids ascend in the order in which operators began.
+    /// Id of the node; ids ascend in the order of the operators' starts.
     pub id: u64,
     /// Id of the enclosing node. For the node of the process, its own id.
     pub parent: u64,
@@ -137,8 +137,8 @@ impl HostTrace {
         record.map(|record| record.id).or_else(made).unwrap_or(0)
     }
 
-    /// Returns the storages of the input tensors and of the output tensors of the node at `index`; both
-    /// are empty if unknown.
+    /// Returns the storages of the input tensors and output tensors of the node at `index`; both lists are empty
+    /// if unknown.
     pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);

@@ -59,7 +59,7 @@ pub struct KinetoTrace {
     pub bytes: u64,
     /// Names of the host's devices.
     pub device_names: Vec<String>,
-    /// Versions of software that the file states: `cuda_runtime 12060`.
+    /// Software versions in the file: `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
     /// Start and end of the recording according to the profiler, ns since 1970.
     pub span: Option<(i64, i64)>,
@@ -92,8 +92,8 @@ pub struct KinetoEvent {
     pub details: u32,
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// External id; 0 if there is none. A launch has the external id of its operator or of its kernel,
-    /// depending on the profiler's version.
+    /// External id; 0 if there is none. Depending on the profiler's version, a launch has its operator's or its
+    /// kernel's external id.
     pub external_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
@@ -118,10 +118,9 @@ pub struct PythonEvent {
 /// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventDetails {
-    /// Stream of the device; −1 if the file states none. Device work then runs on the stream of its
-    /// track.
+    /// Stream of the device; −1 if the event has none. Device work then runs on the stream of its track.
     pub stream: i64,
-    /// Device; −1 if the file states none. Device work then runs on the device of its track.
+    /// Device; −1 if the event has none. Device work then runs on the device of its track.
     pub device: i32,
     /// Bytes copied or set.
     pub bytes: u64,
@@ -140,7 +139,7 @@ pub struct EventDetails {
 }
 
 impl EventDetails {
-    /// Default details, for an event that states none.
+    /// Default details, for an event without arguments.
     const ABSENT: Self = Self {
         stream: -1,
         device: -1,

@@ -1,14 +1,12 @@
 //! FLOPs and bytes of operators, computed from the shapes of their arguments.
 //!
-//! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B
-//! (k×n) costs 2·m·n·k. A convolution is a matrix multiplication per output position: 2 · output
-//! elements · weight elements ÷ output channels. The backward pass of a convolution has a
-//! multiplication of the same size for each gradient that it computes. Attention has two
-//! multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same size in the backward
-//! pass. If an operator's name shows that it multiplies matrices, but its shapes do not determine
-//! the sizes, its FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its
-//! tensors limit its time on every machine. Table lookups count only the rows that their indices
-//! select.
+//! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs
+//! 2·m·n·k. A convolution is a matrix multiplication per output position: 2 · output elements · weight
+//! elements ÷ output channels. A convolution's backward pass has one matrix multiplication of the same size
+//! per gradient. Attention has two multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same
+//! size in the backward pass. If an operator's name shows that it multiplies matrices, but its shapes do not
+//! determine the sizes, its FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its
+//! tensors limit its time on every machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;

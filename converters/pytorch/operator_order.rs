@@ -58,7 +58,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     (true, order)
 }
 
-/// A communication operator for which no interval in flight was found so far.
+/// A communication operator whose transfer interval was not found so far.
 struct OpenOperator {
     id: u64,
     track: u32,

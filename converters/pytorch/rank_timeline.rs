@@ -40,7 +40,7 @@ impl HostIntervalKind {
     }
 }
 
-/// An interval on a host thread; [`RankTimeline::role_of_interval`] returns its role.
+/// An interval on a host thread; [`RankTimeline::role_of_interval`] returns an interval's role.
 #[derive(Clone, Copy, Debug)]
 pub struct HostInterval {
     /// Index of the interval's Kineto event.
@@ -53,7 +53,7 @@ pub struct HostInterval {
     pub parent: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End, same clock.
+    /// End, ns by the same clock.
     pub end: i64,
 }
 
@@ -66,7 +66,7 @@ pub struct InFlightInterval {
     pub thread: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End of the interval; for a message, the end of the program's wait for it.
+    /// End of the interval; for a message, the end of the program's wait for the message.
     pub end: i64,
     /// Record function id. The operator that requested the communication is the last with a lower id.
     pub rf_id: u64,
@@ -106,7 +106,7 @@ pub struct RankTimeline {
     pub host: HostTrace,
     /// Kineto trace, without its events, which are in `events`.
     pub kineto: KinetoTrace,
-    /// Kineto events, to which intervals refer by index.
+    /// Kineto events; intervals contain indices into this list.
     pub events: Vec<TimelineEvent>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
@@ -131,7 +131,7 @@ pub struct RankTimeline {
     pub by_operator: u64,
     /// Host intervals that launched kernels that the profiler did not record.
     pub dropped: Vec<u32>,
-    /// Counts of device events that were cut off at the start of the next event on their stream.
+    /// Counts of device events that were truncated because the next event on the same stream starts earlier.
     pub overlaps: StreamOverlaps,
     /// Python calls around host intervals.
     pub stacks: IntervalStacks,
@@ -146,7 +146,7 @@ pub struct StreamOverlaps {
     pub programmatic: u64,
     /// Number of events that were cut off and belong to the same launched graph as the next event.
     pub in_graphs: u64,
-    /// Sum of the events' durations minus the length of their union, ns.
+    /// Time counted twice: the sum of the events' durations minus the time covered by at least one event, ns.
     pub ns: u64,
 }
 

@@ -15,14 +15,14 @@ pub enum CaptureFileKind {
     Kineto,
     /// Step times measured without a profiler.
     Steps,
-    /// Any other file.
+    /// File of none of the kinds above.
     Other,
 }
 
 /// Number of bytes that are inspected. It is large because some device traces begin with long metadata.
 const BEGINNING: u64 = 1 << 16;
 
-/// Detects the kind of the file `path` from the keys at its beginning; does not check the rest of the file.
+/// Detects the kind of the file `path` from the keys at the file's beginning, without checking the rest.
 pub fn sniff_file(path: &Path) -> Result<CaptureFileKind, TraceError> {
     let text = beginning_of(DecompressedStream::open_path(path)?, path)?;
     Ok(kind_of(&text))
@@ -139,7 +139,7 @@ pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
         .or_else(empty)
 }
 
-/// Returns the process id at the beginning of a capture: the process of the host trace, or of the first event.
+/// Returns the process id at the beginning of a capture: the host trace's process, or the first event's process.
 pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
@@ -151,7 +151,7 @@ pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Returns the kind of a capture, given the beginning of its text.
+/// Returns the kind of a capture, given the beginning of the capture's text.
 pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {

@@ -36,13 +36,13 @@ const ENOUGH: usize = 1 << 16;
 
 /// Receives the values of a text.
 pub(super) trait ElementReader {
-    /// Name of the kind of text in error messages, such as "host trace".
+    /// Kind of file as named in error messages, such as "host trace".
     const WHAT: &'static str;
     /// Key of the large array.
     const ARRAY: &'static str;
-    /// Whether the text may be the array alone, without an object around it.
+    /// Whether the text may be the bare array, without an object around the array.
     const BARE: bool;
-    /// Layout by which unescaped names are detected and repaired.
+    /// Layout used to detect and repair unescaped names.
     const LAYOUT: NameLayout;
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;
@@ -276,8 +276,8 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // Convert the length to the original text, in which the name is shorter than its escaped
-                        // form.
+                        // Convert the length to a length in the original text, whose unescaped name is shorter
+                        // than the escaped form.
                         self.0.advance_by(used - before + mended.resume);
                         return Ok(());
                     }

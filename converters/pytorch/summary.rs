@@ -29,7 +29,7 @@ pub struct ConversionSummary {
     pub collectives: BTreeMap<&'static str, u64>,
     /// Number of collectives whose members state different sizes; the largest size determines the cost.
     pub uneven: u64,
-    /// Number of collectives in which some members have no capture. Waiting for these members counts as
+    /// Number of collectives with at least one member without a capture. Waiting for these members counts as
     /// transfer.
     pub partial: u64,
     /// Number of messages whose send and receive were both found.
@@ -87,9 +87,9 @@ pub struct RankConversion {
     /// Program that wrote the rank's events, if not PyTorch's profiler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<&'static str>,
-    /// Schema version stated in the host trace.
+    /// Schema version in the host trace.
     pub schema: String,
-    /// Method by which the rank's two files were joined.
+    /// How the rank's two files were joined.
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,

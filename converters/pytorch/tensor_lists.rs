@@ -1,8 +1,8 @@
 //! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
-//! For a list, Kineto states the shapes but no element type. The type is a template argument in the kernel's
-//! name. A kernel on tensor lists reads all its input lists, and writes a list with the length of the
-//! longest.
+//! For a list of tensors, Kineto records the shapes but no element type. The element type is a (C++) template
+//! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a list with the
+//! length of the longest.
 
 use super::elements::elements_of;
 use serde_json::Value;
@@ -41,7 +41,7 @@ pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     Some(all.saturating_add(longest).saturating_mul(size))
 }
 
-/// Returns the bytes per element of the first element type in a kernel's template arguments.
+/// Returns the size in bytes of the first element type among the (C++) template arguments in a kernel's name.
 fn element_bytes(kernel: &str) -> Option<u64> {
     let (_, arguments) = kernel.split_once('<')?;
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -71,7 +71,7 @@ mod tests {
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
         // The operator reads two lists of 10 elements and writes one: 30 floats.
         assert_eq!(bytes_moved("[[[10]], [[6], [4]], []]", add), Some(120));
-        // A single tensor is not a list. A name without a template reveals no type.
+        // A single tensor is not a list. A name without template arguments reveals no element type.
         assert_eq!(bytes_moved("[[10], []]", add), None);
         assert_eq!(bytes_moved("[[[10]]]", "triton_cat_0"), None);
         assert_eq!(bytes_moved("no list", add), None);

@@ -1,4 +1,4 @@
-//! Repairs tokens that Python and scripts write between values but that JSON forbids.
+//! Repairs tokens that Python and scripts write in place of values, although JSON forbids these tokens.
 //!
 //! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write
 //! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value.

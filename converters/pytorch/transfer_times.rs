@@ -1,10 +1,9 @@
 //! Splits the time of each call into waiting and transfer.
 //!
-//! A member of a collective first waits until the last member whose data it needs has started; the rest
-//! of its time is transfer. In a collective without a root, every member needs all others. In a
-//! collective with a root, the root needs all others, and the others need only the root. The send and
-//! the receive of a message need each other. On aligned clocks, with `last` the latest start of the
-//! needed members:
+//! A collective's member first waits for the start of the last member whose data it needs; the rest of the member's
+//! time is transfer. In a collective without a root, every member needs all others. In a collective with a root, the
+//! root needs all others, and the others need only the root. The send and the receive of a message need each other.
+//! On aligned clocks, with `last` the latest start of the needed members:
 //!
 //! ```text
 //! wait     = last − start
@@ -16,8 +15,8 @@
 //! so the clocks must be inaccurate or a thread was scheduled late. The transfer is then zero, and the
 //! whole time is waiting.
 //!
-//! One kernel executes all messages of a batch, and ends with the last of them. A message of a batch has
-//! ended when its sender's or its receiver's kernel has ended.
+//! One kernel executes all messages of a batch, and ends with the last message. A message of a batch has ended when
+//! its sender's or its receiver's kernel has ended.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
@@ -45,10 +44,10 @@ pub struct CallTime {
     pub wait: u64,
     /// Time from the latest start of the needed members to the end of the call, ns.
     pub transfer: u64,
-    /// Delay of an inferred rank, ns: its own start minus the start of the call on its model, the
-    /// captured rank that it copies.
+    /// Delay of an inferred rank, ns: the call's start on this rank minus its start on the model (the captured rank
+    /// whose calls are copied).
     pub late: u64,
-    /// Whether the call ended without waiting for its partners.
+    /// Whether the call ended without waiting for the other members.
     pub eager: bool,
     /// Whether the call was matched with calls of other ranks. If not, its whole time is transfer.
     pub met: bool,
@@ -62,10 +61,10 @@ pub struct TimeAnomalies {
     /// Largest time by which a member counted in `early` ended too soon, ns.
     #[serde(rename = "most_ns")]
     pub most: u64,
-    /// Number of messages whose transfer was estimated from other messages of the same size.
+    /// Number of messages whose transfer time was estimated from other messages of the same size.
     pub estimated: u64,
-    /// Number of calls with absent partners; their transfer is taken from calls of the same size class,
-    /// or from NCCL's formula.
+    /// Number of calls with absent partners. The transfer time of these calls comes from calls of the same size
+    /// class, or from NCCL's formula.
     pub bounded: u64,
     /// Number of collectives that an inferred rank starts later than the captured rank that it copies.
     pub late: u64,

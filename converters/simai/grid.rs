@@ -14,7 +14,7 @@ pub enum GroupRole {
     Data,
     /// Expert-parallel group, `EP`.
     Expert,
-    /// Group of the replicas of one expert, `DP_EP`.
+    /// Group of the ranks that have replicas of one expert, `DP_EP`.
     ExpertData,
 }
 

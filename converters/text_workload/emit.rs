@@ -223,8 +223,8 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         written.map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Begins a node whose name the caller has set. `kind` is a node type of the schema. The node
-    /// depends on all nodes in `after` that exist. Returns its id.
+    /// Begins a node whose name the caller has set. `kind` is a node type of the schema. The node depends on all
+    /// nodes in `after` that exist. Returns the node's id.
     fn begin_node<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;

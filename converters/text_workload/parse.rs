@@ -154,7 +154,7 @@ impl TextWorkload {
     }
 }
 
-/// Rejects a DLRM without the all-to-all for which the bottom MLP waits.
+/// Rejects a DLRM without the all-to-all that the bottom MLP waits for.
 fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(error_at(

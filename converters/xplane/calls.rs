@@ -17,7 +17,7 @@ pub(super) struct CollectiveCall {
     pub bytes: u64,
     /// Group, by number; 0 means all ranks.
     pub group: u64,
-    /// Time for which the member waited for the last member to start, ps.
+    /// Time that the member waited for the last member to start, ps.
     pub wait: i128,
 }
 

@@ -227,7 +227,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     }
 }
 
-/// For each entry, returns the index of the previous entry of the same kind.
+/// For each entry of `kinds`, returns the index of the previous entry of the same kind.
 fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
     let mut last = std::collections::BTreeMap::new();
     (0..)

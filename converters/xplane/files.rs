@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 /// Endings of the file names of profiles.
 const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 
-/// Returns the profiles in `paths`. A path is a file, a folder with `*.xplane.pb` files, or a folder in which
-/// `jax.profiler` wrote profiles under `plugins/profile` (the newest profile is used). Files of a folder are sorted
-/// by name.
+/// Returns the profiles in `paths`. A path is a file, a folder with `*.xplane.pb` files, or an output folder of
+/// `jax.profiler`, with profiles under `plugins/profile` (the newest is used). Files of a folder are sorted by
+/// name.
 ///
 /// # Errors
 ///

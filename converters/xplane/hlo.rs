@@ -1,5 +1,4 @@
-//! Collectives of the programs in a profile, with their kinds, sizes and groups of devices, read from
-//! `HloProto`.
+//! Collectives in a profile's programs, with kinds, sizes and device groups, read from `HloProto`.
 
 use super::space::{ProfileSpace, ProtoMessage, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
@@ -17,7 +16,7 @@ const MOST_MEMBERS: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HloCollective {
     pub kind: CollectiveKind,
-    /// Bytes of one member's result.
+    /// Bytes of the result on one member.
     pub output: u64,
     /// Groups of devices, which are numbered across the job. Empty if all devices form one group.
     pub groups: Vec<Vec<u64>>,
@@ -189,7 +188,7 @@ fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), Trace
 struct HloInstruction {
     name: String,
     opcode: String,
-    /// Bytes of the result, and of its last element if it is a tuple.
+    /// Bytes of the whole result, and of the last element if the result is a tuple.
     bytes: Option<(u64, u64)>,
     groups: Vec<Vec<u64>>,
     /// Whether the groups are in an unsupported notation.
@@ -284,8 +283,7 @@ impl HloInstruction {
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
         if groups.is_empty() && !assignment.partitions.is_empty() {
-            // If there are several replicas and partitions, an empty list of groups may mean the devices of only
-            // one partition.
+            // With several replicas and partitions, an empty group list may mean the devices of only one partition.
             if assignment.replica_count() > 1 && assignment.partitions.len() > 1 && !self.global {
                 return None;
             }
@@ -299,8 +297,8 @@ impl HloInstruction {
     }
 }
 
-/// Expands groups that are given by a formula: the integers from 0 on are arranged in a grid, transposed, and
-/// cut into groups of equal size.
+/// Expands groups given as a formula: the integers from 0 are arranged in a grid, transposed, and cut into equal
+/// groups.
 fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
@@ -350,14 +348,14 @@ fn element_bits(kind: u64) -> Option<u64> {
         4 | 8 | 11 => 32,
         5 | 9 | 12 | 15 => 64,
         18 => 128,
-        // A token has no data.
+        // The HLO type `TOKEN` only orders operations and has no data.
         17 => 0,
         _ => return None,
     })
 }
 
-/// Returns the bytes of a shape, and of its last element if it is a tuple. Returns `None` if they are
-/// unknown.
+/// Returns the bytes of a shape, and the bytes of the last element if the shape is a tuple. Returns `None` if they
+/// are unknown.
 fn shape_bytes(message: ProtoMessage<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     for_each_field(message, |number, value| {

@@ -32,7 +32,7 @@ pub(super) struct ProfileSpace<'a> {
     pub planes: Vec<ProfilePlane<'a>>,
 }
 
-/// Group of timelines (lines): one device, or the threads of a host.
+/// Group of timelines ("lines"): a device's streams, or a host's threads.
 #[derive(Debug, Default)]
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,

@@ -1,4 +1,4 @@
-//! Timelines of devices: time slices of their streams, and the host calls that launched them.
+//! Timelines of devices: the streams' time slices, and the host calls that launched the slices.
 
 use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -15,7 +15,7 @@ const OPERATORS: &str = "XLA Ops";
 /// Stat that links a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";
 
-/// Time slice of a stream: an event, or a part of an event without the events nested in it.
+/// Time slice of a stream: an event, or a part of an event that contains no nested events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceSlice<'a> {
     /// Index of the stream.

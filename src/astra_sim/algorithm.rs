@@ -29,7 +29,7 @@ pub struct CollectiveImplementation {
     pub one: bool,
 }
 
-/// Names for error messages. `<W>` stands for a whole number.
+/// Names for error messages. `<W>` is a placeholder for a whole number.
 pub(super) const NAMES: [&str; 9] = [
     "ring",
     "direct",

@@ -143,10 +143,10 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions of a mask by which a collective partitions all NPUs. Returns `None` if the
-    /// mask has no effect: a custom algorithm has no dimensions, and a `one…` algorithm uses all NPUs if
-    /// the mask includes its entry in the list. The flag is false if ASTRA-sim does not run the
-    /// collective at all, because the mask includes no entry of the list.
+    /// Returns the mask's dimensions. A collective with this mask divides all NPUs into parts along these
+    /// dimensions. Returns `None` if the mask has no effect: a custom algorithm has no dimensions, and a `one…`
+    /// algorithm uses all NPUs if the mask includes its entry in the list. The flag is false if ASTRA-sim does not
+    /// run the collective at all, because the mask includes no entry of the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,

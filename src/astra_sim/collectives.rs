@@ -134,7 +134,7 @@ impl AstraCollectives {
         own
     }
 
-    /// Returns the first state of the replay in which ASTRA-sim would have waited forever.
+    /// Returns the replay's first state that would have made ASTRA-sim wait forever.
     pub fn first_endless_wait(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
@@ -194,7 +194,7 @@ impl AstraCollectives {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations for a kind of collective; empty if it has none.
+    /// Returns the list of implementations for a kind of collective; empty if the system file has none.
     pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {

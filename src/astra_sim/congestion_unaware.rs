@@ -59,7 +59,7 @@ impl CongestionUnaware {
         }
     }
 
-    /// Returns the duration of a message of `amount` from one NPU to another.
+    /// Returns the duration of a message of `amount` bytes from one NPU to another.
     #[inline]
     fn message_duration(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Span {
         let (mut a, mut b) = (a.0, b.0);

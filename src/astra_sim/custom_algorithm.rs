@@ -52,7 +52,7 @@ impl ScriptTiming {
     }
 }
 
-/// Builds an algorithm from the contents of its traces, in order of positions.
+/// Builds an algorithm from its traces' contents, in order of the members' positions.
 ///
 /// # Errors
 ///
@@ -76,8 +76,7 @@ pub fn read_algorithm<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // A label stands for a tag and a size, which together determine whether a receive
-                    // matches a send.
+                    // A label represents a tag and a size. Together they determine whether a receive matches a send.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     if message.receive {

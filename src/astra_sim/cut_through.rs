@@ -35,7 +35,7 @@ pub struct ServerHop {
     pub rate: f64,
     /// Latency to the next server, in ns.
     pub latency: f64,
-    /// Position after this server.
+    /// Position of the message after this server.
     pub to: RoutePosition,
 }
 
@@ -44,8 +44,8 @@ pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// Returns the next server of a message that is at `at` and goes to NPU `to`; `None` if it has
-    /// arrived.
+    /// Returns the next server of a message that is at `at` and goes to NPU `to`; `None` if the message
+    /// has arrived.
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.

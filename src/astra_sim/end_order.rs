@@ -32,7 +32,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-/// Maximum number of members for which all pairs are compared.
+/// Up to this number of members, all pairs are compared.
 const COMPARED: u32 = 64;
 
 /// Returns true if [`reorder_members`] is proved for `stage`, which must have a closed form. `sizes` are the sizes of the
@@ -60,10 +60,10 @@ const MAX_DELAYS: usize = 1 << 20;
 /// Orders with equal representations are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
-    /// Id of the last all-to-all exchange, whose effect depends on the whole order; 0 if there was none.
+    /// Id of the last all-to-all exchange (its effect depends on the whole order); 0 if there was none.
     whole: u32,
-    /// Changes since then, by phase, without zeros: the distance by which each member has moved along
-    /// its line, or the flipped bits of its index in the line.
+    /// Nonzero changes since that exchange, by phase: the distance that each member has moved along its line, or the
+    /// flipped bits of the member's index in the line.
     moves: BTreeMap<u32, u32>,
 }
 
@@ -111,7 +111,7 @@ impl MemberOrders {
     }
 }
 
-/// Returns the number of places by which `messages` rotate the order upward on a ring.
+/// Returns how many places `messages` rotate the order upward on a ring.
 fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_slot().backward {
@@ -184,10 +184,10 @@ impl WaveList {
     }
 }
 
-/// Returns the changes of the members' order from the beginning of a collective to its end; `None` if they are not
-/// proved. `passages` must be in the order in which they begin. `delays_of` returns, for a stage, the ends of a
-/// member's delays, each with the number of messages that have arrived until then. `endpoint_of` returns the delay
-/// after a message.
+/// Returns the changes of the members' order between a collective's beginning and end; `None` if they are not proved.
+/// `passages` must be in the order in which they begin. `delays_of` returns, for a stage, the ends of a member's
+/// delays, each with the number of messages that have arrived until then. `endpoint_of` returns the delay after a
+/// message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
@@ -210,7 +210,7 @@ pub(super) fn order_of_ends(
             .push(number);
     }
     let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
-    // Changes of orders, each with the index of the change before it.
+    // Changes of orders, each with the index of the previous change.
     let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Detects states in which ASTRA-sim would certainly wait forever, although this replay continues.
+//! Detects states that would certainly make ASTRA-sim wait forever, although this replay continues.
 //!
 //! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU has
 //!   issued before. This number includes chunks along any dimensions, and chunks of named groups. Members that have
@@ -15,7 +15,7 @@ use chakram_base::ids::Npu;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A state in which ASTRA-sim would wait forever.
+/// A state that would make ASTRA-sim wait forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndlessWait {
     /// NPUs join a collective of all NPUs after they have issued different numbers of chunks.
@@ -74,7 +74,7 @@ pub(super) struct IssueCounts {
     open: BTreeMap<u32, MemberChunkCounts>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
-    /// First state in which ASTRA-sim would wait forever.
+    /// First state that would make ASTRA-sim wait forever.
     pub first: Option<EndlessWait>,
 }
 

@@ -66,7 +66,7 @@ pub struct InputNote {
 }
 
 impl InputNote {
-    /// Stands for the file's name in notes about flags.
+    /// Replaces the file's name in notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
     /// Creates a note about an item without a line in `file`, such as a node of a trace.

@@ -12,7 +12,7 @@ pub(super) enum InputValue {
     Nested,
 }
 
-/// A key with its value.
+/// A key of an input file with its value.
 #[derive(Debug)]
 pub(super) struct InputEntry {
     pub(super) key: String,

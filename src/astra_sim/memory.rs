@@ -1,9 +1,9 @@
 //! Memory of tensors over time, computed from the reads and writes of nodes.
 //!
-//! A tensor occupies its bytes from the issue of the node that writes it to the completion of the last
-//! node that reads it. A tensor that is never read is never freed. A tensor that is read without being
-//! written first, such as a weight, exists from the start. At one instant, tensors are freed before
-//! others are allocated, so a tensor that replaces another does not increase the peak.
+//! A tensor occupies memory from the start of the node that writes the tensor to the end of the last node that
+//! reads the tensor. A tensor that is never read is never freed. A tensor that is read without being written
+//! first, such as a weight, exists from the start. At one instant, tensors are freed before others are allocated,
+//! so a tensor that replaces another does not increase the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;

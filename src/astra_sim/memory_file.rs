@@ -22,7 +22,7 @@ pub enum ServerSharing {
 /// Memory outside the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemoryFile {
-    /// Which NPUs share a server.
+    /// Which NPUs share a memory server.
     pub sharing: ServerSharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,

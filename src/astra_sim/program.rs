@@ -84,8 +84,7 @@ pub(super) struct QueueSlot {
     pub queue: u16,
     /// True if the member sends towards lower indices.
     pub backward: bool,
-    /// True if the member uses the mirrored tree, in which the root is the lowest member instead of the
-    /// highest.
+    /// True if the member uses the mirrored tree, whose root is the lowest member instead of the highest.
     pub mirrored: bool,
 }
 
@@ -102,7 +101,8 @@ impl QueueSlot {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
-    /// Returns the part of a queue slot that must be equal on members that exchange messages in step.
+    /// Returns the direction and tree bits of a packed slot. Members that exchange messages in step must have equal
+    /// bits.
     #[inline]
     pub fn slot_class(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
@@ -174,7 +174,7 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
-    /// Returns the phase's slot on machines whose levels have one queue each.
+    /// Returns the phase's only slot (queue and direction) on machines with one queue per level.
     pub(super) fn only_slot(&self) -> QueueSlot {
         QueueSlot {
             backward: self.rotation == QueueRotation::Second,
@@ -487,7 +487,7 @@ impl AstraPhase {
             };
         }
         let rounds = self.packet_rounds(position);
-        // The packets with which a member begins all come first in a round.
+        // All packets that a member begins with come first in a round.
         let p = match of {
             TransferCause::Start => 0,
             TransferCause::Reception(r) => rounds.idle + r,
@@ -526,7 +526,7 @@ impl AstraPhase {
         role.reduces_data() && (r < 2 || self.quirks.has_quirk(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`; `None` if it reduces nothing.
+    /// Returns the data that a member reduces at reception `r`; `None` if the message is not reduced.
     #[inline]
     pub(super) fn reduced_amount(
         &self,

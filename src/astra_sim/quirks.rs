@@ -180,7 +180,7 @@ impl Quirk {
         &ABOUT[self as usize]
     }
 
-    /// Returns the quirk's name, by which it is switched on and off.
+    /// Returns the name that switches the quirk on and off.
     pub fn switch_name(self) -> &'static str {
         self.quirk_text().name
     }

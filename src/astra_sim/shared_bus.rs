@@ -1,11 +1,11 @@
 //! The bus between an NPU and its memory agent, a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner
-//! bus is behind the outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives
-//! one transfer at a time. With latency L, overhead o, gap g and gap per byte G, b bytes leave after
-//! offset + (b-1)G and arrive L + o later, truncated to whole ns. The offset is o. If the side was
-//! sending before, the offset is the larger of o and the rest of g since its last transfer. A side that
-//! has sent more than eight transfers in a row yields to the other side.
+//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is
+//! behind the outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer
+//! at a time. With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and
+//! arrive L + o later, truncated to whole ns. The offset is o. If the side was sending before, the offset is the
+//! larger of o and the rest of g since the side's last transfer. A side that has sent more than eight transfers
+//! in a row yields to the other side.
 //!
 //! Reductions take place on arrival, one at a time, and take ⌊b/100⌋ · delay + 50 ns. A transfer that
 //! returns then crosses the bus in the other direction. Every transfer that begins or ends at the outer
@@ -99,7 +99,8 @@ impl SharedBus {
         }
     }
 
-    /// Accepts a transfer. When it is complete, [`Self::handle_event`] returns its completion token.
+    /// Accepts a transfer. When the transfer is complete, [`Self::handle_event`] returns its token (the caller's
+    /// `ticket`).
     pub fn accept_transfer(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
         let transfer = QueuedTransfer {
             bytes: load.bytes,
@@ -124,8 +125,8 @@ impl SharedBus {
         }
     }
 
-    /// Handles an event that this bus scheduled. Returns the token of a completed transfer; the caller must handle
-    /// its consequences before it calls [`Self::resume_after`].
+    /// Handles an event that this bus scheduled. Returns the token (the caller's `ticket`) of a completed
+    /// transfer. The caller must handle the completion before calling [`Self::resume_after`].
     pub fn handle_event(
         &mut self,
         now: Time,

@@ -28,11 +28,11 @@ pub struct RankWork {
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over the time of kernels and of the host, whose nodes count as 0. As in ASTRA-sim, this time is
-/// one nanosecond too long.
+/// Means over kernel time and host time; host nodes count as 0. As in ASTRA-sim, this time is one nanosecond too
+/// long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Fraction of the time in which the peak rate limits kernels.
+    /// Fraction of this time in kernels that the peak FLOP/s limits (compute-bound kernels).
     pub compute_bound: f64,
     /// FLOP/s, as a fraction of the peak.
     pub compute: f64,

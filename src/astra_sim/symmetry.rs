@@ -19,7 +19,7 @@ use std::collections::BinaryHeap;
 /// Maximum number of members whose message times are compared.
 const COMPARED: u32 = 256;
 
-/// A line of members, as one of them sees it.
+/// A line of members that communicate in a phase, from one member's view.
 pub(super) struct SymmetricLine<'a> {
     pub stage: &'a AstraPhase,
     pub slot: QueueSlot,
@@ -118,8 +118,8 @@ impl SymmetricLine<'_> {
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
 
-    /// Returns true if messages take the same time from every sender, as along a whole dimension of the
-    /// machine. The lines of a sub-grid are equal, so the first one represents all of them.
+    /// Returns true if messages take the same time from every sender, as along a whole dimension of the machine.
+    /// All lines of a sub-grid are equal, so the first line represents all lines.
     fn costs_are_equal(&self) -> bool {
         if self.is_dimension() {
             return true;
@@ -165,8 +165,7 @@ impl SymmetricLine<'_> {
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
-            // As in ASTRA-sim, events at equal times are handled in the order in which they were
-            // scheduled.
+            // As in ASTRA-sim, events at equal times are handled in scheduling order.
             number += 1;
             due.push(Reverse((at, number, what)));
         };

@@ -74,7 +74,7 @@ pub struct SystemFile {
     pub splits: u32,
     /// Algorithms for each kind of collective.
     pub implementations: CollectiveImplementations,
-    /// For each kind of collective, the prefix of the traces of a custom algorithm.
+    /// The prefix of a custom algorithm's trace files, by kind of collective.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
     /// File with prefixes for single nodes (see [`super::PerNodeFile`]).
     pub per_node_custom: Option<PathBuf>,

@@ -26,7 +26,7 @@ use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding}
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// What a node represents if only its duration matters; encoded in the node's FLOPs.
+/// Kinds of nodes for which only the duration matters; the kind is encoded in the node's FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
@@ -44,7 +44,7 @@ fn lane_count(quirks: QuirkSet) -> u32 {
 pub struct AstraRankGraph {
     /// The rank's nodes, as ASTRA-sim interprets them.
     pub graph: Graph,
-    /// Binding of the graph's slots.
+    /// This rank's peers and groups, bound to the graph's slots (placeholders).
     pub binding: SlotBinding,
     /// Number of lanes that the graph needs.
     pub lanes: u32,

@@ -40,7 +40,7 @@ const MOST_EVENTS: u64 = 200_000_000;
 /// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulationAnswer {
-    /// Completion time of each NPU, ns; `None` if it never completed.
+    /// Completion time of each NPU, ns; `None` if the NPU never completed.
     pub finish: Vec<Option<u64>>,
     /// Time of each NPU without compute nodes on its device, ns; 0 if the NPU never completed.
     pub exposed: Vec<u64>,
@@ -66,7 +66,7 @@ struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
     rotations: Vec<PartRotation>,
-    /// How often a tree was used, by kind of collective and dimension; this determines the next tree.
+    /// Number of uses of trees, by kind of collective and dimension; the number determines the next tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
     /// Number of chunks so far, by group and set of dimensions. In ASTRA-sim's numbering, all chunks count for
@@ -88,7 +88,7 @@ struct OracleSimulator<'c> {
     numbering: ChunkNumbering,
 }
 
-/// How an NPU numbers its chunks.
+/// How an NPU numbers its collectives' chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkNumbering {
     /// As ASTRA-sim 2.x: chunks of a group are counted separately, and chunks of all NPUs are counted together with

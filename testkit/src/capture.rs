@@ -18,11 +18,11 @@
 //!
 //! # Differences from PyTorch
 //!
-//! Gloo's workers record no operators of their own, and their annotations are never parents of other events in the
-//! host's file. Correlation and external ids have no gaps within a block, and the allocator never gives a freed
-//! storage to another tensor. A capture has no set-up of communicators, no rebuilding of buckets, no clock drift, and
-//! no record of GPU memory allocations. On GPUs, a capture has only the calls that the job needs: launches, copies,
-//! events, and one synchronization per step.
+//! Gloo's workers record no operators, and the workers' annotations are never parents of other events in the host's
+//! file. Correlation and external ids have no gaps within a block, and the allocator never gives a freed storage to
+//! another tensor. A capture has no set-up of communicators, no rebuilding of buckets, no clock drift, and no record
+//! of GPU memory allocations. On GPUs, a capture has only the calls that the job needs: launches, copies, events, and
+//! one synchronization per step.
 
 use cost::hash_parts;
 use layout::JobLayout;
@@ -152,7 +152,7 @@ impl SimulatedCapture {
         Ok(())
     }
 
-    /// Returns the program of `rank`, including the names of its groups and devices.
+    /// Returns the program of `rank`, including the names of the rank's groups and devices.
     fn named_program(&self, rank: u32) -> StepProgram {
         step::build_program(&self.options, &self.layout, rank).0
     }

@@ -31,9 +31,9 @@ pub fn sample_one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<
     all.into_iter().step_by(n).collect()
 }
 
-/// Returns one member of each of `lists`: the member with index `turn` of the first list, with index `turn + 1`
-/// of the second list, and so on. A few members thus cover all differences between members. Returns all members
-/// if the variable `CHAKRAM_WHOLE_CORPUS` is set.
+/// Returns one member per list: the member with index `turn` of the first list, the member with index `turn + 1` of
+/// the second list, and so on. A few members thus cover all differences between members. Returns all members if the
+/// variable `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();

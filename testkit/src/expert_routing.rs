@@ -6,19 +6,19 @@
 /// Number of copies by source and destination rank.
 pub type Copies = Vec<Vec<u64>>;
 
-/// The chosen experts of every token on every rank.
+/// The experts that each rank's tokens choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routing {
     pub ranks: usize,
     pub experts: usize,
-    /// By rank and token: the experts of the token, each once.
+    /// By rank and token: the token's chosen experts, without duplicates.
     pub tokens: Vec<Vec<Vec<usize>>>,
 }
 
-/// Result of slots with a limited number of tokens.
+/// Result of a routing with a fixed number of slots (token places) per expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedCopies {
-    /// Slots by source and destination rank, used or free.
+    /// Number of slots sent, used and free together, by source and destination rank.
     pub slots: Copies,
     pub kept: u64,
     pub dropped: u64,
@@ -35,7 +35,7 @@ pub struct TwoLevelCopies {
 }
 
 impl Routing {
-    /// Each rank's tokens choose every set of `chosen` experts, `times` times.
+    /// Creates a routing: on each rank, every set of `chosen` experts is chosen by `times` tokens.
     pub fn of_every_choice(ranks: usize, experts: usize, chosen: usize, times: usize) -> Self {
         let mut choices = Vec::new();
         for set in 0..1_u64 << experts {
@@ -51,7 +51,8 @@ impl Routing {
         }
     }
 
-    /// Each of `tokens` tokens per rank draws `chosen` different experts, in proportion to `weights`.
+    /// Creates a random routing: each of a rank's `tokens` tokens draws `chosen` different experts, in proportion to
+    /// `weights`.
     pub fn drawn(ranks: usize, tokens: usize, weights: &[u32], chosen: usize, seed: u64) -> Self {
         let mut state = seed.wrapping_mul(2).wrapping_add(1);
         let mut draw = |below: u64| {
@@ -103,7 +104,7 @@ impl Routing {
         copies
     }
 
-    /// Number of tokens of each expert.
+    /// Number of tokens that choose each expert, over all ranks.
     pub fn tokens_of_experts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.experts];
         for expert in self.tokens.iter().flatten().flatten() {
@@ -112,7 +113,7 @@ impl Routing {
         counts
     }
 
-    /// One copy for each expert of a token.
+    /// Counts one copy per token and chosen expert.
     pub fn copies_for_experts(&self) -> Copies {
         self.count(|copies, from, token| {
             for expert in token {
@@ -121,7 +122,7 @@ impl Routing {
         })
     }
 
-    /// One copy for each rank that has an expert of a token.
+    /// Counts one copy per token and rank with at least one of the token's experts.
     pub fn copies_for_ranks(&self) -> Copies {
         self.count(|copies, from, token| {
             for (to, copies) in copies[from].iter_mut().enumerate() {
@@ -130,13 +131,14 @@ impl Routing {
         })
     }
 
-    /// Every token goes to every rank.
+    /// Counts one copy of every token to every rank.
     pub fn copies_for_all(&self) -> Copies {
         self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
     }
 
-    /// One copy for each node of `size` ranks that has an expert of a token, to the rank with the sender's index in that
-    /// node; from there one copy for each rank that has an expert of the token.
+    /// Counts copies in two levels. A token first goes once to each node (of `size` ranks) with one of the token's
+    /// experts, to the rank with the sender's index in the node. From there, one copy goes to each rank with one of the
+    /// experts.
     pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
         let across = self.count(|copies, from, token| {
@@ -156,8 +158,8 @@ impl Routing {
         TwoLevelCopies { across, within }
     }
 
-    /// Each rank has `slots` slots for each expert. Slots take tokens in order; further tokens are dropped. All slots
-    /// are sent.
+    /// Each rank has `slots` slots (token places) per expert. Tokens fill the slots in order; further tokens are
+    /// dropped. Free slots are sent, too.
     pub fn copies_in_slots(&self, slots: u64) -> LimitedCopies {
         let [mut kept, mut dropped, mut free] = [0; 3];
         let mut sent = vec![vec![0; self.ranks]; self.ranks];

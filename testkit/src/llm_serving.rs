@@ -4,7 +4,7 @@
 //! that is searched, the contents of blocks are lists of tokens that are compared as a whole, queues are vectors
 //! that are sorted, and time is a sum.
 
-/// A token, identified by its number.
+/// A token's id, such as its index in a vocabulary.
 pub type TokenNumber = u64;
 
 /// A request.
@@ -32,14 +32,13 @@ pub struct PlainEngine {
     pub whole_must_fit: bool,
     /// Number of blocks that must stay free when a request joins running requests.
     pub watermark: usize,
-    /// Whether requests join only when no other request runs.
+    /// Static batching: whether requests are admitted only when no other request runs.
     pub is_static: bool,
     /// Whether a request reserves blocks for all its tokens when it is admitted.
     pub reserves_whole: bool,
     /// Whether a step is composed as soon as the previous step begins.
     pub ahead: bool,
-    /// Times of a step: a constant time, and the times per computed token, per request and per read
-    /// token.
+    /// Terms of a step's time: a constant, and the times per computed token, per request and per read token.
     pub times: [u64; 4],
 }
 
@@ -72,7 +71,7 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct PlainBlock {
     holders: usize,
-    /// All tokens up to the block's last token; `None` if unknown.
+    /// The request's tokens from the first to the block's last token; `None` if unknown.
     content: Option<Vec<TokenNumber>>,
     /// Logical time at which the block got its content.
     since: u64,
@@ -125,7 +124,7 @@ impl PlainBlockPool {
 struct RequestProgress {
     computed: usize,
     answered: usize,
-    /// Number of tokens of steps that have not ended.
+    /// Number of this request's tokens in steps that have not ended.
     coming: usize,
     target: usize,
     held: Vec<usize>,
@@ -274,7 +273,7 @@ pub fn serve_step_by_step(
                 all[who].held.push(cell);
             }
             if engine.caching {
-                // The contents of tokens that are still to come are not known.
+                // Tokens that are not generated yet are unknown.
                 let end = (all[who].computed + count).min(known.len());
                 for block in 0..end / size {
                     memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
@@ -401,7 +400,7 @@ pub fn serve_step_by_step(
 /// A composed step.
 struct PlainComposition {
     parts: Vec<(usize, usize, usize)>,
-    /// Whether each part ends in a token of the answer.
+    /// For each part, whether its computation yields a token of the answer.
     yields: Vec<bool>,
     put_back: Vec<usize>,
     free: usize,
@@ -430,7 +429,7 @@ fn begin_step(
     (end, step)
 }
 
-/// Delivers the tokens of a step that has ended.
+/// Adds the tokens that a completed step generated to the requests.
 fn deliver(
     end: u64,
     step: PlainComposition,

@@ -123,7 +123,7 @@ pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch by two links, the second of which may be after the server.
+                    // The first byte crosses a switch by two links; the second link may be after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

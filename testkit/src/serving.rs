@@ -116,7 +116,7 @@ struct PlainFlight {
     job: usize,
     /// End of the current job.
     end: u64,
-    /// Order in which batches started.
+    /// Index in the order of the batches' starts.
     serial: usize,
 }
 
@@ -132,8 +132,8 @@ struct PlainWaiting {
 /// at a time. The jobs of a batch of n requests take n times as long. If `preemption` is given, a request may be
 /// preempted at the end of a job, at that cost.
 ///
-/// At the same instant, ends of jobs come first, in the order in which requests started, each followed by the next
-/// job or request. Then ready requests join the queue, and idle processors take requests from the queue.
+/// At one instant, ends of jobs come first, in the order of the requests' starts. Each end is followed by the next job
+/// or request. Then ready requests join the queue, and idle processors take requests from the queue.
 pub fn serve_plainly(
     policy: PlainPolicy,
     processors: usize,
@@ -148,8 +148,8 @@ pub fn serve_plainly(
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
-    // `key` returns the key by which requests are sorted at `now`. With aging, keys are multiplied by the aging time,
-    // so that they are whole numbers.
+    // `key` returns the sort key of a request's job at the time `now`; the smallest key goes first. With aging, keys
+    // are multiplied by the aging time, so that they are whole numbers.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {

@@ -1,8 +1,8 @@
 //! Transfers over grids of cores. Every link and every memory port has a queue of tickets.
 //!
-//! A submitted transfer adds a ticket to the queue of every link on its path, and to the queue of its port. It starts
-//! when its tickets are first in all these queues, and removes its tickets when it ends. The code follows paths core
-//! by core, and stores no time at which a resource becomes free.
+//! A submitted transfer adds a ticket to the queue of every link on the transfer's path, and to its port's queue. It
+//! starts when its tickets are first in all these queues, and removes its tickets when it ends. The code follows
+//! paths core by core, and stores no time at which a resource becomes free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -58,7 +58,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
             }
         }
     }
-    // The length of the header includes the length field itself, whose size depends on the length.
+    // The header's length includes the length field, and the size of this field depends on the length.
     let mut length = types.len() as u64 + 1;
     while varint(length).len() as u64 + types.len() as u64 != length {
         length += 1;
@@ -169,7 +169,7 @@ fn pack_level(
     made
 }
 
-/// Distributes cells over pages. Returns the largest id and the number of each page.
+/// Distributes cells (encoded entries) over pages. Returns the largest id and the number of each page.
 fn pack(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -181,7 +181,7 @@ fn pack(
     let mut groups: Vec<Vec<(u64, Vec<u8>)>> = vec![Vec::new()];
     let mut used = gap + head;
     for (id, cell) in cells {
-        // An inner page has at least two children, of which the last is not a cell.
+        // An inner page has at least two children. The last child is in the page's header, not in a cell.
         let full = used + cell.len() + 2 > page;
         if full
             && groups

@@ -59,8 +59,8 @@ pub(super) fn link_handoffs(
     }
 }
 
-/// Returns the gaps of threads that are longer than the usual gaps of Python, and the starts of all threads
-/// except the first.
+/// Returns the threads' gaps that are longer than Python's usual gaps, and the start of every thread except
+/// the first.
 fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
     /// Gaps shorter than this, ns, are attributed to Python.
     const NOTICEABLE: i64 = 100_000;
@@ -83,7 +83,7 @@ fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<Thre
     gaps
 }
 
-/// Period in which a thread did nothing.
+/// Period without recorded work on a thread.
 struct ThreadGap {
     thread: u32,
     /// End of the previous activity; `i64::MIN` if there is none.

@@ -1,9 +1,10 @@
 //! Determines where an operator that calls others does its own work.
 //!
-//! The activity of such an operator has one position among the activities of its child calls. The position depends on
-//! names only, never on durations, so that two captures of one program have the same activities in the same order.
+//! The activity of an operator with own work has one position among the activities of the operator's child calls. The
+//! position depends on names only, never on durations, so that two captures of one program have the same activities
+//! in the same order.
 //!
-//! - An operator that launches device work is placed before its first launch.
+//! - An operator that launches device work is placed before the first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
 //!   from start to end, because it computes between those calls. The children's time belongs to the operator, and the
 //!   children become zero-length marks before it.

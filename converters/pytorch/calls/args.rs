@@ -17,7 +17,7 @@ pub struct CallArgs {
     pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
-    /// Index within the group of the root, or of a message's other end.
+    /// Index in the group: of the collective's root, or of the rank at a message's other end.
     pub peer: Option<u32>,
     /// Rank (in the job) of a message's other end, if a record contains it.
     pub peer_rank: Option<u32>,
@@ -40,7 +40,7 @@ pub struct CallArgs {
     pub members: Option<u32>,
     /// Storages that contain the result.
     pub results: Vec<u64>,
-    /// Whether the call is known only from the name of its kernel.
+    /// Whether the call is known only from its kernel's name.
     pub by_name: bool,
 }
 
@@ -291,8 +291,8 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
     ))
 }
 
-/// Returns the bytes per member of an all-to-all of `bytes` in total; empty if all are equal. `splits` is the
-/// position of the split sizes, and the other position is that of the tensor list.
+/// Returns the bytes per member of an all-to-all of `bytes` in total; empty if all members get equal parts. `splits`
+/// and `tensors` are the argument positions of the split sizes and of the tensor list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,

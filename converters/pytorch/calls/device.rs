@@ -87,8 +87,7 @@ pub(super) fn append_device_calls(
             let known = found
                 .iter_mut()
                 .rev()
-                // The kernels of one collective are launched in succession, so a search of the most
-                // recent calls suffices.
+                // A collective's kernels are launched in succession, so searching the most recent calls suffices.
                 .take(64)
                 .find(|call| call.item == item && !alone);
             match known {
@@ -265,7 +264,7 @@ struct LaunchContext {
     records: Vec<u32>,
     /// Index of the `c10d` operator's host interval.
     operator: u32,
-    /// Index of the host interval of the library's own range, such as `nccl:all_to_all`.
+    /// Index of the host interval that the communication library recorded, such as `nccl:all_to_all`.
     range: u32,
 }
 
@@ -339,7 +338,7 @@ impl LaunchContext {
                 let group = named.find_map(|&record| recorded_group(rank, record));
                 made.push((self.operator, act, CallArgs { group, ..asked }));
             }
-            // Only the operator states the root and the storages of the result.
+            // Only the operator's record has the root and the result's storages.
             [(_, recorded, known)] if *recorded == act => {
                 known.results = asked.results;
                 known.peer = known.peer.or(asked.peer);

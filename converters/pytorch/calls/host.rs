@@ -57,7 +57,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything was launched on a device, in which case the calls are kernels.
+/// Returns whether anything was launched on a device. If so, the calls are kernels.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }
@@ -132,8 +132,7 @@ fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
     args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
-/// Returns the time during which an interval moved data: the longest part in which the interval's worker ran no
-/// operator.
+/// Returns the period when an interval moved data: the longest period without an operator on the interval's worker.
 fn transfer_interval(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];

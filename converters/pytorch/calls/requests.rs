@@ -1,10 +1,10 @@
 //! Requests that a later launch executes.
 //!
 //! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
-//! coalescing manager record every request separately. At the group's end, which is outside the ranges of these
-//! requests, one launch executes all of them. A launch outside all requests therefore belongs to the requests that
-//! its thread made since the previous launch. If a group is too large for one kernel, several launches follow each
-//! other.
+//! coalescing manager record every request separately. One launch at the group's end executes all requests of the
+//! group; this launch is outside the requests' ranges. A launch outside all requests therefore belongs to the
+//! requests that its thread made since the previous launch. If a group is too large for one kernel, several launches
+//! follow each other.
 
 use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{NONE, RankTimeline};

@@ -254,7 +254,7 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the element type in which the operator `item` computes.
+    /// Returns the element type that the operator `item` computes with.
     fn compute_dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;

@@ -50,7 +50,7 @@ fn sort_topologically(
     for i in 0..count {
         start[i + 1] += start[i];
     }
-    // Each range was filled from its end, so the entries of `start` now are the beginnings of the ranges.
+    // Each range was filled from its end, so `start` now contains the ranges' beginnings.
     start.remove(0);
     let mut effects = vec![0_u32; edges().count()];
     for &(cause, effect) in edges().rev() {

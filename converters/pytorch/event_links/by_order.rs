@@ -22,7 +22,8 @@ const SEQUENCES: usize = 64;
 /// observer.
 const LONGER: f64 = 1.05;
 
-/// A thread of either file: indices of nodes or events in order, with the key of each name.
+/// A thread in one file: the indices of its nodes (host file) or events (Kineto) in order, each with a key for its
+/// name.
 #[derive(Default)]
 struct OperatorSequence {
     of: Vec<u32>,

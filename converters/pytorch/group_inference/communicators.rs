@@ -141,7 +141,7 @@ impl Communicator {
         i64::try_from(sum / ends.len() as i128).ok()
     }
 
-    /// Returns the distance and key of the nearest communicator in `of`, the list of one rank's communicators.
+    /// Returns the distance and key of the nearest communicator in `of`, a list of one rank's communicators.
     fn nearest_in(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
         let all = of.iter();
         let all = all.filter_map(|other| Some((self.distance_to(other, apart)?, other.key)));

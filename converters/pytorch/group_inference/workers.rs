@@ -1,9 +1,9 @@
 //! Infers groups from worker threads.
 //!
-//! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order in which groups are
-//! declared. A capture shows only threads that did work. If some groups were unused, several assignments of pairs to
-//! groups are in that order. All ranks run the same program and therefore share one assignment. The best assignment
-//! makes each group's calls agree in kind and size, and end together.
+//! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order of the groups'
+//! declarations. A capture shows only threads that did work. If some groups were unused, several assignments of
+//! pairs to groups are in that order. All ranks run the same program and therefore share one assignment. The best
+//! assignment makes each group's calls agree in kind and size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -186,8 +186,8 @@ fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u3
     })
 }
 
-/// Returns the number of groups whose calls do not match, and the mean deviation of the end times of matching
-/// calls, ns. The constant offsets between the hosts' clocks are removed first.
+/// Returns the number of groups whose calls do not match, and the mean deviation (ns) between matching calls' end
+/// times. The constant offsets between the hosts' clocks are removed first.
 fn score_assignment(
     ranks: &[RankTimeline],
     calls: &[CommCalls],

@@ -1,5 +1,4 @@
-//! Splits a file that contains the merged traces of several ranks into one trace per rank, by the processes of the
-//! tracks.
+//! Splits a file with the merged traces of several ranks into one trace per rank, by the tracks' processes.
 //!
 //! Scripts that merge the ranks' files make process ids unique per rank: they prepend a label, such
 //! as SGLang's `[TP00] 4711`, or add a large multiple that differs between ranks. Different ranks

@@ -7,7 +7,7 @@ use crate::pytorch::elements::{element_bytes, elements_of};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::NameTable;
 
-/// Inputs of the operators of a file; each distinct text of an input is parsed once.
+/// Inputs of a file's operators; each distinct input text is parsed once.
 #[derive(Default)]
 pub(super) struct OperandTable {
     shapes: NameTable,

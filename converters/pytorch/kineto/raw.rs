@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An event. Which keys it has depends on its phase.
+/// An event. The event's phase (`ph`) determines its keys.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
@@ -199,7 +199,7 @@ fn scan_by_key<'a>(
     Some(scan.consumed_bytes())
 }
 
-/// Returns the content of a JSON string; `None` if it has escapes.
+/// Returns the content of a JSON string; `None` if the string has escapes.
 fn unescaped_string(json: &str) -> Option<&str> {
     let content = json.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then_some(content)

@@ -143,7 +143,7 @@ impl KinetoReader {
         })
     }
 
-    /// Returns whether the arguments of an event of this name are used.
+    /// Returns whether the converter needs the arguments of events with this name and category.
     fn needs_args(&mut self, name: u32, category: EventCategory) -> bool {
         let used = self.used_args(name);
         used.of_call || used.of_convolution && category == EventCategory::CpuOp
@@ -418,7 +418,7 @@ fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Ve
 
 /// Drops events with impossible times. A time is impossible if it is before 1970 (unless times have another origin),
 /// or outside the profiler's span by more than the span's length. Kernels, and the profiler's own shutdown, may end
-/// slightly after the span. If the file states no span, events that are a day or more from the median are dropped.
+/// slightly after the span. If the file contains no span, events that are a day or more from the median are dropped.
 pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();

@@ -27,10 +27,10 @@ struct AttentionSignature {
     products: u64,
     /// Whether the length dimension precedes the heads.
     by_rows: bool,
-    /// Positions of the offsets of the key sequences, and of the longest length.
+    /// Argument positions of the key sequences' offsets, and of the longest sequence's length.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Position of the window size: the number of keys to its left that a query sees.
+    /// Argument position of the window size, the number of keys before a query that the query sees.
     window: Option<usize>,
     /// Position of the page table, if the keys are in a cache with pages.
     pages: Option<usize>,
@@ -339,8 +339,8 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // First the longest length is at most a tenth above the mean, then twice the mean; last, no
-        // longest length is stated.
+        // First the longest length is at most a tenth above the mean, then twice the mean; last, the longest length
+        // is missing.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);

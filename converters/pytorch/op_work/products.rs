@@ -133,9 +133,8 @@ impl ProductKind {
     }
 }
 
-/// Returns how many gradients (of the input and of the weight) the backward pass of a convolution computes. The
-/// mask argument gives the number. Without it, the result shapes do, because a gradient that is not computed has
-/// no shape.
+/// Returns how many gradients (of input and weight) a convolution's backward pass computes. The mask argument gives
+/// the number. Without it, the result shapes do, because a gradient that is not computed has no shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {
@@ -342,7 +341,7 @@ mod tests {
         let count = |name| product_flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
-        // The FLOPs are unknown: first the number of experts is not stated, then weights have four bits.
+        // The FLOPs are unknown: first the number of experts is missing, then weights have four bits.
         let name = "vllm::fused_moe";
         assert_eq!(
             flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),

@@ -26,7 +26,7 @@ impl IntervalStacks {
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
 impl StepWindows {
-    /// Returns the number of the step in which an interval starts; `None` if it starts in no step.
+    /// Returns the number of the step that contains an interval's start; `None` if it starts in no step.
     pub fn step_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;
@@ -118,9 +118,9 @@ struct FoundStacks {
 }
 
 impl FoundStacks {
-    /// For each of `items`, finds the innermost of `calls` during which it starts. `items` and `calls` belong to
-    /// one thread and are sorted by start. A call that only opens a range ends before the range does, so a call
-    /// is around a range only if it ends after the range.
+    /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
+    /// belong to one thread and are sorted by start. A call that only opens a range ends before the range, so a
+    /// call contains a range only if the call ends later.
     fn place_calls(
         &mut self,
         calls: &[StackInterval],

@@ -2,7 +2,7 @@
 
 use super::{HostInterval, NONE, RankTimeline};
 
-/// A segment of a thread's time, in which the innermost open host interval does not change.
+/// A period on a thread with one innermost open host interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSegment {
     /// Innermost open host interval; [`NONE`] between intervals.

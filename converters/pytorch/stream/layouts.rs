@@ -10,7 +10,7 @@ use super::scanner::JsonScanner;
 const NONE: u32 = u32::MAX;
 /// Index of a value that the reader does not use.
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
-/// Stands for the index of a value in a step that ends the element.
+/// Replaces the index of a value in a step that ends the element.
 const END: u8 = u8::MAX;
 /// Maximum number of stored steps. It bounds the memory if the keys of a text never repeat.
 const MOST: usize = 1 << 12;

@@ -1,4 +1,4 @@
-//! Transfer times of collectives in which some members have no capture.
+//! Transfer times of collectives with members that have no capture.
 //!
 //! The last member to start may be an absent member, so the time after the last known start is only
 //! an upper bound of the transfer. Collectives form *size classes* with the same kind, group size,
@@ -13,10 +13,10 @@
 //! time is used, although it may be too long.
 //!
 //! Host threads that execute a collective usually start late, so the smallest time is an outlier. Assume that each of
-//! `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a
+//! `n` members is equally likely to be last, and that `k` members are captured. Then the fraction `k / n` of a
 //! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
-//! times, which is the quantile `k / 2n` of all times. If all members are captured, this is the median of the whole
-//! class; if few are, it is the smallest time.
+//! times, in other words the quantile `k / 2n` of all times. If all members are captured, this is the median of the
+//! whole class; if few are, it is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the
 //! group's first inferred member, which starts later than its model by the length of the wait.
@@ -53,7 +53,7 @@ fn expected_time(
     rate.expected_time(name, matched.kind, count as u32, whole)
 }
 
-/// Returns the name of a host's devices if they are all equal and all `members` are ranks of one host.
+/// Returns the device name if all of a host's `devices` have the same name and all `members` are on one host.
 /// Consecutive ranks, one per device, count as one host's, because launchers number ranks in this way.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
@@ -63,11 +63,10 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
     (alike && together).then_some(first)
 }
 
-/// Key of a size class: the index of the kind of collective, the group size, and the power of two of the
-/// bytes.
+/// Key of a size class: the collective kind's index, the group size, and the base-2 logarithm of the bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
-/// Times of a size class: for each collective, the smallest time of its members.
+/// Times of a size class: for each collective, the smallest time among the collective's members.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,

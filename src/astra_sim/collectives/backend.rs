@@ -504,7 +504,7 @@ impl AstraCollectives {
             })
     }
 
-    /// Returns the line of `stage` as one of its members sees it.
+    /// Returns the members of `stage` that communicate in a line, from one member's view.
     fn symmetric_line<'a>(
         &'a self,
         stage: &'a AstraPhase,

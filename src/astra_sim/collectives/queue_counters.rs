@@ -4,7 +4,7 @@ use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueRotation, QueueSlot};
 use chakram_base::ids::Npu;
 
-/// Counters of one level of one NPU.
+/// Chunk counters of one NPU in one level (dimension).
 #[derive(Clone, Copy, Debug, Default)]
 struct LevelCounters {
     all: u32,

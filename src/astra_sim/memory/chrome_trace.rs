@@ -1,12 +1,14 @@
 //! Writes a rank's tensors in the Chrome trace format. Each tensor has a track with its reads and
-//! writes, and a track with its lifetime in memory. A curve shows the memory in use.
+//! writes, and a track with its lifetime in memory. A counter track shows the memory in use over
+//! time.
 
 use super::{CompletedNode, TensorAccess, TensorMemory};
 use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Added to a rank's number to get its process numbers for lifetimes and for the curve.
+/// Added to a rank's number to get the trace's process ids for tensor lifetimes and for the memory
+/// counter.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 

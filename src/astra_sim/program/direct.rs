@@ -1,10 +1,9 @@
 //! `direct` and `direct<W>`: every member sends to every other member, beginning with its successor on
 //! the line.
 //!
-//! There are n-1 messages, or twice as many in an all-reduce, of which at most W are unanswered. The
-//! second half of an all-reduce begins when all n-1 messages of the first half have been *received* and
-//! at least one of them has been reduced. With
-//! [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have
+//! There are n-1 messages (an all-reduce has 2(n-1)), and at most W messages are unanswered. The second half of an
+//! all-reduce begins when all n-1 messages of the first half have been *received* and at least one of them has been
+//! reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have
 //! been reduced, that is, with W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
@@ -28,8 +27,8 @@ pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
-/// Returns the number of credits that step `i` needs, and the number of messages that must have been received before
-/// it, whether processed or not.
+/// Returns the number of credits that step `i` needs, and the number of messages that must arrive before the step
+/// (they may still be unprocessed).
 pub(super) fn required_before(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {

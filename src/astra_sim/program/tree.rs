@@ -9,7 +9,7 @@
 use super::QueueSlot;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
 
-/// Role of a member in its tree, with the indices of its parent and children.
+/// Role of a member in its tree, with the indices of the member's parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TreeRole {
     Root { child: u32 },

@@ -1,8 +1,8 @@
-//! Events in one list, by time; events of the same tick are in order of insertion.
+//! Events in one list, by time; events of the same tick (ns) are in insertion order.
 //!
 //! ASTRA-sim 2.x: an NPU groups its delays by the tick at which they end. Each tick has one event, at the position of
-//! the first registered delay. The calls of a tick run in the order of their registration. A call that is added to
-//! the tick while they run also runs in that tick.
+//! the first registered delay. A tick's calls run in registration order. A call that is added to the tick while they
+//! run also runs in that tick.
 
 use super::network::TransitMessage;
 use super::post::ArrivalHandler;

@@ -69,7 +69,7 @@ pub struct MemoryMove {
     pub fast: bool,
 }
 
-/// The members of a logical ring, and the index of this NPU.
+/// The members of a logical ring, and the index of this NPU among them.
 #[derive(Clone, Debug)]
 pub struct RingPeers {
     pub ids: Vec<usize>,

@@ -1,16 +1,16 @@
 //! A LogGP model of the shared bus between an NPU and its memory agent.
 //!
-//! ASTRA-sim 2.x: a bus has two sides, of which one at a time sends to the other. A transfer takes o (or the rest of
-//! the gap g after the last transfer) + (bytes − 1)·G + L + o. After more than eight transfers in a row, a side
-//! gives precedence to the other. The NPU's side crosses a second bus, with G = 0.0038, before it sends and after it
-//! receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
+//! ASTRA-sim 2.x: a bus has two sides, and only one side at a time sends to the other side. A transfer takes o (or
+//! the rest of the gap g after the last transfer) + (bytes − 1)·G + L + o. After more than eight transfers in a row,
+//! a side gives precedence to the other. The NPU's side crosses a second bus, with G = 0.0038, before it sends and
+//! after it receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
 
 use super::OracleSimulator;
 use super::agenda::{DelayedCall, StreamPacket};
 use super::algorithm::MemoryMove;
 use std::collections::VecDeque;
 
-/// Indices of sides: the two sides of the bus, then the two sides of the second bus on the NPU's side.
+/// Indices of sides: first the two sides of the shared bus, then the two sides of the second bus, inside the NPU.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
@@ -38,7 +38,7 @@ struct BusRequest {
     then: BusFollowUp,
 }
 
-/// What happens after a transfer.
+/// Next step after a transfer.
 #[derive(Clone, Debug)]
 enum BusFollowUp {
     Packet(StreamPacket),
@@ -61,7 +61,7 @@ enum SideState {
     Receiving,
 }
 
-/// State of one side.
+/// State of one side of a bus.
 #[derive(Debug, Default)]
 pub struct SharedBusSide {
     state: SideState,

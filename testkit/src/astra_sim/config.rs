@@ -66,7 +66,7 @@ pub type CustomAlgorithm = Vec<Vec<TraceNode>>;
 pub struct SystemConfig {
     pub policy: PriorityPolicy,
     pub local_bw_aware: bool,
-    /// Endpoint delay in ns, if the file states one. Otherwise it is 10 ns, and is not scaled.
+    /// Endpoint delay in ns, if the file contains one. Otherwise it is 10 ns, and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
@@ -172,7 +172,7 @@ impl SimulationConfig {
         self.dims.iter().map(|d| d.n).product()
     }
 
-    /// Returns the endpoint delay in ns, which is scaled only if the file states it.
+    /// Returns the endpoint delay in ns, scaled only if the delay is in the file.
     pub fn endpoint_delay_ns(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,

@@ -2,7 +2,8 @@
 //! equal in these.
 //!
 //! ASTRA-sim 2.x: when a message arrives, the sender's handler runs first. Then the receiver's handler runs, if the
-//! receive is already posted. A receive that is posted later completes by an event in the tick in which it is posted.
+//! receive is already posted. A receive that is posted after the message's arrival completes by an event in the same
+//! tick as the post.
 
 use super::OracleSimulator;
 use super::agenda::AgendaEvent;
@@ -63,7 +64,7 @@ pub struct MessageMatching {
 
 /// Number of tags for nodes, and also number of tags for collectives.
 const RANGE: u64 = 500_000_000;
-/// Size of the message by which a receiver signals that it is ready.
+/// Size in bytes of the message that signals a receiver's readiness.
 const HANDSHAKE: u64 = 8192;
 
 /// Returns the tag of a send or receive in a trace.
@@ -76,7 +77,7 @@ pub fn encode_collective_tag(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// Returns the message by which the receiver of `message` signals that it is ready.
+/// Returns the message that signals that the receiver of `message` is ready.
 fn handshake_of(message: MessageEnvelope) -> MessageEnvelope {
     MessageEnvelope {
         tag: message.tag + 2 * RANGE,

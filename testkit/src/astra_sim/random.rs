@@ -49,9 +49,9 @@ impl RandomGenerator {
     }
 }
 
-/// Returns a random configuration like [`create_random_config`], but with overlapping groups, usually with several queues in a
-/// dimension, and with collectives that only some NPUs of a dimension run. NPUs have therefore issued different
-/// numbers of collectives.
+/// Returns a random configuration like [`create_random_config`], but with overlapping groups and with collectives on
+/// only some NPUs of a dimension. A dimension usually has several queues. NPUs have therefore issued different numbers
+/// of collectives.
 pub fn create_overlapping_config(seed: u64) -> SimulationConfig {
     let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);
     let mut config = machine::draw_machine(&mut dice);

@@ -18,9 +18,11 @@ pub(super) struct StepProgramBuilder<'o> {
     pub options: &'o Options,
     pub layout: &'o JobLayout,
     pub rank: u32,
-    /// Meetings of the program: kind, bytes, and the number of earlier meetings of the same group.
+    /// The program's meetings (collectives and messages): kind, bytes, and the number of earlier meetings
+    /// of the same group.
     pub asked: Vec<(ExchangeKind, u64, u32)>,
-    /// Operators that get the number of the last meeting along an axis, each with the axis.
+    /// Operators that get the number of the last meeting (collective or message) along an axis, each with
+    /// this axis.
     numbered: Vec<(u32, GroupAxis)>,
     counts: [u32; 3],
     device: String,

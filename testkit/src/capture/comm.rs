@@ -1,4 +1,4 @@
-//! Adds collectives and messages in the form in which each backend records them.
+//! Adds collectives and messages in each backend's recorded form.
 
 use super::Device;
 use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};

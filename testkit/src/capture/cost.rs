@@ -88,7 +88,7 @@ impl CollectiveKind {
     }
 }
 
-/// Operations in which several members take part.
+/// Operations of several members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeKind {
     /// A collective.

@@ -20,7 +20,7 @@ pub(super) struct JobLayout {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
     pub groups: Vec<LayoutGroup>,
     pub meetings: Vec<CommonMeeting>,
-    /// Number of tensor-parallel groups, and number of ranks in each of these groups.
+    /// Number of tensor-parallel groups, and number of ranks per group.
     tensor: (u32, u32),
 }
 
@@ -52,7 +52,7 @@ impl JobLayout {
         }
     }
 
-    /// Returns the groups along an axis: the index of the first group, the number of groups, and the index of the
+    /// Returns the groups along an axis: the first group's index, the number of groups, and the index of the
     /// group that contains `rank`.
     fn group_along_axis(&self, axis: GroupAxis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;

@@ -144,7 +144,7 @@ pub(super) struct CommonMeeting {
     pub exchange: ExchangeKind,
     /// Index of the group in the job's list.
     pub group: u32,
-    /// Number of earlier meetings of the group in this step.
+    /// Number of the group's earlier meetings (collectives or messages) in this step.
     pub nth: u32,
     /// The larger of a member's input and output.
     pub bytes: u64,
@@ -159,7 +159,8 @@ pub(super) struct StepProgram {
     pub templates: Vec<OperatorTemplate>,
     pub kernels: Vec<ProgramKernel>,
     pub meets: Vec<MeetingMember>,
-    /// For each slot: the slot whose storage it shares (possibly itself), and `true` if it outlives the step.
+    /// For each tensor slot: the slot with the same storage (possibly the slot itself), and `true` if the
+    /// tensor outlives the step.
     pub slots: Vec<(u32, bool)>,
     /// Number of autograd's sequence numbers in a step; each has a flow arrow.
     pub seqs: u32,
@@ -168,7 +169,8 @@ pub(super) struct StepProgram {
 }
 
 impl StepProgram {
-    /// Returns the index of the template with these texts; adds it if it is new.
+    /// Returns the index of the operator template (record texts with placeholders) with these texts; adds
+    /// new templates.
     pub(super) fn intern_template(&mut self, role: AutogradRole, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;

@@ -1,7 +1,7 @@
 //! Records of a rank's step: operators with all ids that PyTorch assigns to them.
 //!
-//! Both files of a rank are written from these records, so they agree. A rank's ids depend only on the order in
-//! which its threads start and end operators.
+//! Both files of a rank are written from these records, so they agree. A rank's ids depend only on the order of
+//! operator starts and ends on the rank's threads.
 
 use super::program::{AutogradRole, GroupAxis, StepProgram};
 use super::simulate::{EventRecorder, RuntimeCall, StreamWork};
@@ -77,7 +77,7 @@ pub(super) struct StepRecords<'p> {
     pub done: Vec<u32>,
     pub gpu: Vec<GpuRecord>,
     pub with_gpu: bool,
-    /// Tensor ids by slot.
+    /// Tensor ids by the slot (tensor index) of the program.
     pub tensors: Vec<u64>,
     pub storages: Vec<u64>,
     stacks: [Vec<u32>; 2],

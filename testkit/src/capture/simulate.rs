@@ -8,7 +8,7 @@ use super::cost::{
 };
 use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
-/// What a clock needs to know about meetings with other ranks.
+/// Access to the meetings (collectives and messages) with other ranks that a rank's clock depends on.
 pub(super) trait MeetingAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);

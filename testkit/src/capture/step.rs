@@ -22,7 +22,7 @@ struct InFlightMicroBatch {
     loss: Option<(ProgramTensor, u32)>,
 }
 
-/// Builds the program of `rank`, and the list of its meetings.
+/// Builds the program of `rank`, and the list of the program's meetings (collectives and messages).
 pub(super) fn build_program(
     options: &Options,
     layout: &JobLayout,
@@ -208,7 +208,7 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    /// Adds the reading of the loss, for which the host waits for the device.
+    /// Adds the reading of the loss; the host waits here for the device.
     fn read_loss(&mut self, loss: &ProgramTensor) {
         let (args, result) = (
             [OperatorOperand::Tensor(loss)],

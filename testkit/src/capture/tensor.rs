@@ -25,7 +25,8 @@ impl ElementType {
     }
 }
 
-/// A tensor of a step's program. In a run, the writer replaces `slot` by ids.
+/// A tensor of a step's program. In a run, the writer replaces `slot` (the tensor's index in the
+/// program) by ids.
 #[derive(Clone, Debug)]
 pub(super) struct ProgramTensor {
     pub slot: u32,
@@ -48,7 +49,7 @@ impl ProgramTensor {
     }
 }
 
-/// Returns the strides of a contiguous tensor of this shape.
+/// Returns the strides (in elements) of a contiguous tensor with this shape.
 pub(super) fn dense_strides(shape: &[u64]) -> Vec<u64> {
     let mut strides = vec![1; shape.len()];
     for d in (1..shape.len()).rev() {
@@ -222,8 +223,8 @@ fn type_name(out: &mut String, arg: &OperatorOperand<'_>) {
     }
 }
 
-/// Writes shapes or strides for the host file, in which a list of scalars has an empty list for each
-/// scalar.
+/// Writes shapes or strides for the host file. In this file, a list of scalars has an empty list for
+/// each scalar.
 fn write_host_sizes(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTensor) -> &[u64]) {
     let empty = |out: &mut String, count| {
         write_list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"))

@@ -44,7 +44,7 @@ pub struct RankTruth {
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Number of collectives in which the rank took part.
+    /// Number of the rank's collectives.
     pub collectives: u64,
     /// Number of messages that the rank sent.
     pub sends: u64,
@@ -63,7 +63,7 @@ pub struct MeetingTruth {
     pub group: String,
     /// Ranks of the group; for a message, sender and receiver.
     pub ranks: Vec<u32>,
-    /// Number of earlier collectives of the group; for a message, of earlier messages from this sender
+    /// Number of the group's earlier collectives; for a message, number of earlier messages from this sender
     /// to this receiver.
     pub sequence: u64,
     /// The larger of a member's input and output.
@@ -85,7 +85,8 @@ pub struct MemberTruth {
     pub wait_ns: u64,
     /// Time from the last member's start to this member's end, ns.
     pub transfer_ns: u64,
-    /// Wait of a thread or stream of this rank for the meeting; `None` if nothing waited.
+    /// Wait of a thread or stream of this rank for the meeting (collective or message); `None` if nothing
+    /// waited.
     pub waited: Option<WaitTruth>,
 }
 
@@ -172,8 +173,7 @@ impl SimulatedCapture {
                 parts[self.layout.global_index(meet, rank) as usize].push((rank, *part));
             }
         }
-        // `counts` contains, for a step, the number of collectives of each group and of messages of each
-        // pair of ranks.
+        // `counts` contains, per step, the number of collectives by group and of messages by pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             ExchangeKind::Message => (0, self.stages_of_message(global as u32)),

@@ -1,8 +1,8 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! ASTRA-sim 2.x: the root has one child, which is the root of a complete binary tree of all other NPUs. NPUs are
-//! numbered in this order: left subtree, node, right subtree. The root is the first NPU in one tree and the last
-//! NPU in the other. Chunks alternate between the trees.
+//! ASTRA-sim 2.x: the root has one child. This child is the root of a complete binary tree with all other NPUs.
+//! NPUs are numbered in this order: left subtree, node, right subtree. The root is the first NPU in one tree and
+//! the last NPU in the other. Chunks alternate between the trees.
 
 use super::{AlgorithmAction, AlgorithmInput, MemoryMove};
 

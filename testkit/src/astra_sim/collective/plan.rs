@@ -7,9 +7,9 @@ use super::super::config::CollectiveOperation;
 pub enum QueuePart {
     /// All queues. Rings run anticlockwise in the second half of them.
     Any,
-    /// The first half of the queues, in which rings run clockwise.
+    /// The first half of the queues; rings in these queues run clockwise.
     First,
-    /// The second half of the queues, in which rings run anticlockwise.
+    /// The second half of the queues; rings in these queues run anticlockwise.
     Last,
 }
 

@@ -1,5 +1,5 @@
 //! The congestion-unaware network of ASTRA-sim 2.x: ns = trunc(hops·latency + bytes / bandwidth), with the
-//! values of the lowest dimension in which the two addresses differ.
+//! values of the lowest dimension where the two addresses differ.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{NetworkDimension, NetworkShape, SimulationConfig};

@@ -1,4 +1,4 @@
-//! Random jobs: steps in which all NPUs communicate in the same order, with other work in between.
+//! Random jobs: steps with communication in the same order on all NPUs, and other work in between.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{
@@ -15,7 +15,7 @@ pub(super) struct RandomWorkload<'c> {
     tag: u64,
 }
 
-/// Adds a job of collectives in which only some NPUs take part to the configuration.
+/// Adds to the configuration a job whose collectives have only some NPUs as members.
 pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];
@@ -111,7 +111,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds a node for which the next communication waits.
+    /// Adds a node that the NPU's next communication waits for.
     pub(super) fn next(&mut self, npu: usize, work: NodeWork, dice: &mut RandomGenerator) {
         let deps = self.last[npu].clone();
         let id = self.add_node(npu, deps, work, dice);
@@ -344,7 +344,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds an exchange, in which each NPU sends over the same distance and receives at the same time.
+    /// Adds an exchange: each NPU sends over the same distance and receives at the same time.
     fn add_exchange(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let distance = dice.draw_between(1, npus as u64 - 1) as usize;

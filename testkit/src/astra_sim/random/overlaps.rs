@@ -1,5 +1,5 @@
-//! Collectives of some NPUs: overlapping groups, and sets of dimensions in only one part of which a
-//! collective runs.
+//! Collectives of some NPUs: overlapping groups, and sets of dimensions with a collective in only one part of the
+//! NPUs.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{CollectiveOperation, NodeWork};
