@@ -17,7 +17,7 @@ pub(super) struct Processors<'a> {
     model: Option<&'a mut dyn ProcessorModel>,
     /// Times of the model's jobs that are now known. The list is reused to keep its allocation.
     started: Vec<JobTimes>,
-    /// True if the model was notified of jobs after it last distributed its processors.
+    /// True if the model was notified of jobs after its last call of `settle_instant`.
     unsettled: bool,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns true if the model was notified of jobs after it last settled an instant.
+    /// Returns true if the model was notified of jobs after its last call of `settle_instant`.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled

@@ -236,8 +236,9 @@ pub struct LinePosition {
 
 impl LinePosition {
     /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
-    /// `None` if the member's line takes no part in this stage. In a rooted collective, only lines that have or need
-    /// data take part; these are the lines whose indices along all inner phases equal the root's.
+    /// `None` if the member's line takes no part in this stage. In a rooted collective, a line (members that differ
+    /// only in their index in one phase) takes part only if the line has or needs data: if its indices in all inner
+    /// phases equal the root's.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,

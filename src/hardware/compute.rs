@@ -398,8 +398,8 @@ impl ComputeModel {
 }
 
 impl ComputeModel {
-    /// Returns the duration of a kernel with unknown FLOPs: the recorded duration if there is one, otherwise the time
-    /// of the kernel's bytes, unless the model allows only recorded durations.
+    /// Returns the duration of a kernel with unknown FLOPs: the recorded duration if there is one. Otherwise, returns
+    /// the time of the kernel's memory traffic, or `None` if the model allows only recorded durations.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,

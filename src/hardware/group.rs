@@ -289,8 +289,8 @@ mod tests {
             let e = GroupExtent::new(&npus(members), &t);
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
-        // If the group is the whole ring, there is one hop between neighbours; if it is every other NPU, there are two.
-        // For NPUs 0, 1, 2 there are 1, 1 and 2 hops.
+        // If all NPUs of the ring are members, neighbours are one hop apart; if every other NPU is a member, neighbours
+        // are two hops apart. For NPUs 0, 1, 2 there are 1, 1 and 2 hops.
         assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
         assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
         assert_eq!(path(&[0, 1, 2]), None);

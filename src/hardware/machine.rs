@@ -174,9 +174,9 @@ impl Machine {
 
     /// Creates a machine of one class, for importers of other formats.
     ///
-    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory has a capacity
-    /// of zero, and the remote memory fits the number of NPUs. The class may lack peak rates; a model that needs a
-    /// missing peak then reports the kernel's format.
+    /// Returns `None` if the number of algorithms differs from the number of dimensions, the class lacks lanes of a
+    /// kind, a memory has a capacity of zero, or the remote memory does not fit the number of NPUs. The class may lack
+    /// peak rates; a model that needs a missing peak then reports the kernel's format.
     pub fn with_uniform_class(
         name: String,
         topology: Topology,
@@ -351,8 +351,8 @@ impl Machine {
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the smallest size of the outermost dimension at which the machine has room for `ranks` ranks, if all
-    /// other dimensions keep their sizes.
+    /// Returns the smallest size of the outermost dimension with which the machine has at least `ranks` NPUs; all other
+    /// dimensions keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");
@@ -377,8 +377,8 @@ impl Machine {
         &self.classes
     }
 
-    /// Returns the memory capacity of one NPU of a class: its own memory, plus its share of memory at ports. `None` if
-    /// the capacity of its own memory is unknown.
+    /// Returns the memory capacity of one NPU of a class: the NPU's own memory, plus the NPU's share of memory at
+    /// ports. `None` if the capacity of its own memory is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {

@@ -1,18 +1,18 @@
 //! Times of loads and stores, and contention among them.
 //!
-//! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs, which reach it in one of two ways.
-//! *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
+//! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs. NPUs reach remote memory in one of two
+//! ways. *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
 //! [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that
 //! concurrent accesses share. Such pools have the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one
 //! file each. Each design defines its links and an access's path over these links (`memory/pool_layout.rs`). All
 //! designs share bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
-//! NPUs. Accesses reach *ports* at NPUs ([`MemoryPorts`]), for example at the edges of dies, over the links of the
-//! network, which determines the time of the whole access. For channels and pools, the last stage before the NPU may be
-//! the NPU's port into a dimension ([`NetworkAttachment`]). With a network model that has contention, loads and stores
-//! compete at this port with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one more
-//! stage.
+//! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPorts`]), for example at the edges of
+//! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
+//! be the NPU's port into a dimension ([`NetworkAttachment`]). With a network model that has contention, loads and
+//! stores compete at this port with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one
+//! more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -166,7 +166,7 @@ impl MemoryAttachment {
         self.npus_per_channel(1).is_some()
     }
 
-    /// Returns true if each NPU reaches the memory through a port of its own, which may also be its port into a
+    /// Returns true if each NPU reaches the memory through a port of its own. The NPU may use the same port for a
     /// dimension of the network.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))

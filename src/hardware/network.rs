@@ -243,8 +243,8 @@ pub enum NetworkEvent {
 
 /// Links or ports that collectives can reserve if their times are computed by a closed form.
 pub trait LinkReservations {
-    /// Returns true if the links or ports of `npu` along `dimension` are idle: unreserved, and no message in flight
-    /// uses them or will use them.
+    /// Returns true if the links or ports of `npu` along `dimension` are idle: they are not reserved, and no message in
+    /// flight uses or will use them.
     fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool;
 
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).

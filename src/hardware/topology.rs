@@ -75,7 +75,7 @@ impl DimensionShape {
 }
 
 impl DimensionShape {
-    /// Returns true if each NPU is attached to a switch or fabric by a port of its own, and false if it is wired to its
+    /// Returns true if each NPU has its own port to a switch or fabric, and false if NPUs are wired to their
     /// neighbours.
     #[inline]
     pub fn has_ports(self) -> bool {
@@ -360,16 +360,16 @@ impl Topology {
         self.links[d]
     }
 
-    /// Returns the side on which a message leaves `a` (along the first dimension that it crosses), and the side on
-    /// which it enters `b` (along the last dimension). Side 1 is downwards if NPUs are wired to their neighbours; every
-    /// other side is 0.
+    /// Returns two sides: a message leaves `a` on the first side, along the first dimension that it crosses, and enters
+    /// `b` on the second side, along the last dimension. Side 1 is downwards if NPUs are wired to their neighbours;
+    /// every other side is 0.
     #[inline]
     pub fn port_directions(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
     }
 
-    /// Returns the port through which a message leaves `a` (along the first dimension that it crosses), and the port
-    /// through which it enters `b` (along the last dimension), each as (dimension, side).
+    /// Returns two ports, each as (dimension, side): a message leaves `a` through the first port, along the first
+    /// dimension that it crosses, and enters `b` through the second port, along the last dimension.
     #[inline]
     pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;

@@ -1,9 +1,9 @@
 //! The interface between the engine and an implementation of collectives.
 //!
 //! A collective is split into *chunks*. At each member a chunk passes through the same *stages*, one after another,
-//! each along one phase of the group. In a stage each member of a line runs a program. The member starts with some
-//! *credits*, takes steps that require a number of credits, and earns one credit with each message that it has received
-//! and processed. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
+//! each along one phase of the group. In a stage each member of a line runs a program. A member starts with some
+//! *credits*, and earns one credit for each message that it has received and processed. Each step requires a number of
+//! credits. A member finishes the stage when it has taken all steps and earned all credits. Steps and sources are
 //! computed on demand, so message schedules are never materialised.
 
 use super::{ChunkSchedule, LinePosition, SendStep};
@@ -432,10 +432,10 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns successive reorderings. Applied to the order in which members begin a collective of `chunk_schedule`,
-    /// they give the order in which members end it at the same instant. The collective must have a closed form. `None`
-    /// if the order is not proved; a caller that needs the order then simulates the collective message by message. Only
-    /// called in [`InsertionOrder`].
+    /// Returns successive reorderings. The result reorders members from the order in which they begin a collective of
+    /// `chunk_schedule` to the order in which they end this collective at the same instant. The collective must have a
+    /// closed form. `None` if the order is not proved; a caller that needs the order then simulates the collective
+    /// message by message. Only called in [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,

@@ -5,9 +5,9 @@
 //! size of their chunks. If all chunks have one size and visit the phases in one order, there is one route.
 //!
 //! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
-//! collective, identically at every member. If each member chose its own order, it could occupy a phase that another
-//! member's partners need, and the collective could deadlock. ASTRA-sim deadlocks in this way if it has fewer active
-//! chunks than chunks.
+//! collective, identically at every member. If each member chose its own order, a member could occupy a phase that
+//! another member's partners need, and the collective could deadlock. ASTRA-sim deadlocks in this way if it has fewer
+//! active chunks than chunks.
 
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;

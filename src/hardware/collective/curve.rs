@@ -16,17 +16,17 @@
 //! ```
 //!
 //! The last points of a curve, where bytes dominate, determine the time per byte. If the time never falls as bytes
-//! grow, neither its start nor its transfer falls. A library may take longer at middle sizes because it uses a protocol
-//! of less bandwidth; the excess over the start of larger sizes then counts as transfer. The start-up time is the
-//! collective's launch time, which does not depend on links, plus the latencies of successive messages: `h α` for each
-//! of the k [steps](super::protocol), where h is the number of links between neighbours:
+//! grow, neither its start nor its transfer falls. A library may use a protocol with less bandwidth at middle sizes.
+//! The additional time, compared with the start-up time of larger sizes, then counts as transfer time. The start-up
+//! time is the collective's launch time, which does not depend on links, plus the latencies of successive messages: `h
+//! α` for each of the k [steps](super::protocol), where h is the number of links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
 //! ```
 //!
-//! Example: the start of an all-gather on eight H100s takes 10.35 us, of which the launch takes 4.75 us and 7 steps
-//! take 0.8 us each. On two H100s the start takes 5.37 us: 4.57 us for the launch, and one step.
+//! Example: an all-gather on eight H100s has a start-up time of 10.35 us: 4.75 us for the launch, and 0.8 us for each
+//! of 7 steps. On two H100s the start takes 5.37 us: 4.57 us for the launch, and one step.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{Topology, TopologyDimension};

@@ -67,7 +67,8 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage, of this or another chunk, whose end made this passage possible, or `None` if it began at time 0.
+    /// The passage through a stage, by this or another chunk, that had to end before this passage could begin, or
+    /// `None` if this passage began at time 0.
     pub admitted_by: Option<StageEntry>,
 }
 

@@ -9,8 +9,8 @@
 //! start late keep this order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
-//! the exact times. The members of a line end a stage together and with empty ports, so every line passes its chunks
-//! exactly like the line of the schedule.
+//! the exact times. The members of a line (members that exchange data in a phase) end a stage together and with empty
+//! ports, so chunks pass through every line exactly as in the computed schedule.
 
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
@@ -314,8 +314,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // If a stage takes no time, its last messages might come after another operation's message at the instant at
-        // which the collective ends.
+        // If a stage takes no time, the stage's last messages might come after a message of another operation at the
+        // instant at which the collective ends.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -451,9 +451,10 @@ impl IssueDiscipline for NativeBackend<'_> {
 }
 
 impl NativeBackend<'_> {
-    /// Returns the maximum number of chunks that a member may have in each phase at the same time; in trees at least
-    /// four per level, because a chunk travels up and down the tree while other chunks follow. More chunks would only
-    /// queue at the ports, where their upward messages would delay the downward messages that members wait for.
+    /// Returns, for each phase, the maximum number of chunks that a member may process at the same time. In trees, the
+    /// number is at least four per level, because a chunk travels up and down the tree while other chunks follow. More
+    /// chunks would only queue at the ports, where their upward messages would delay the downward messages that members
+    /// wait for.
     fn phase_capacities(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,

@@ -51,8 +51,8 @@ struct FlowCell {
     received: u32,
 }
 
-/// Events of an instant, in the order in which the network handles them: a message has left, its first byte is at the
-/// receiver's port, the message has arrived.
+/// Events of an instant, in the order in which the network handles them: a message has left, the first byte of a
+/// message is at the receiver's port, a message has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FlowEvent {
     Left,

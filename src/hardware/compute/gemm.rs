@@ -1,8 +1,8 @@
 //! GEMM by tiles and waves: time of `batch` multiplications of an `m x k` by a `k x n` matrix on multiprocessors that
 //! each compute one tile at a time.
 //!
-//! With `d` bytes per operand element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
-//! each choice of tiles of `a x b` and of a split of `k` into `s` parts:
+//! `d` is the number of bytes per operand element, and `r = efficiency peak / multiprocessors` is the FLOP/s of one
+//! multiprocessor. For each tile size `a x b` and each split of `k` into `s` parts:
 //!
 //! ```text
 //! step  = ((2ab / r)^6 + ((a + b) d / operands)^6)^(1/6)         a tile, each unit of k

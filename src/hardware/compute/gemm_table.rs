@@ -12,10 +12,10 @@
 //! ```
 //!
 //! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
-//! section 3.2). A fraction of 0.07 of the variance belongs to the part of a shape's residual that no other shape
-//! shares. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape takes
-//! its measured time. The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and for
-//! batches of multiplications.
+//! section 3.2). 0.07 of the variance is attributed to effects of a single shape, which do not extend to other shapes.
+//! The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape takes its
+//! measured time. The curve is not corrected for shapes outside the range of measured `m`, `n` or `k`, and for batches
+//! of multiplications.
 
 use super::gemm::GemmEstimate;
 

@@ -8,8 +8,8 @@
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). With the
-//! bounds T of loops in time, and for each level l the bytes b_l that pass through its port at B_l bytes per cycle, the
+//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). T are the
+//! bounds of the loops in time, and b_l bytes pass through the port of each memory level l at B_l bytes per cycle. The
 //! number of cycles is
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
@@ -27,8 +27,8 @@
 //! but as part of the outer level's updates. These rules for counting reads and updates are the conventions of Timeloop
 //! (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
-//! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer; the
-//! excess consists of zeros, which are moved and multiplied like other numbers.
+//! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer. The excess is filled with
+//! zeros, which are moved and multiplied like other numbers.
 //!
 //! # Energy
 //!
@@ -154,7 +154,8 @@ impl LoopNestModel {
                 let both = scores.zip(values).and_then(|(scores, values)| {
                     Some(mapped(scores, times)?.add_layer(mapped(values, times)?))
                 });
-                // Add the fifth product of the backward pass, which costs a quarter of the other four.
+                // Add the fifth matrix multiplication of the backward pass; it costs a quarter of the other four
+                // together.
                 both.map(|both| match backward {
                     true => both.add_layer(LoopNestPrice {
                         cycles: both.cycles / 4,

@@ -1,9 +1,9 @@
 //! Kernels that were measured by name: their times at the measured sizes, and estimates for other
 //! sizes.
 //!
-//! A kernel takes the mean of its measured times if a kernel with the same name, number format, FLOPs and bytes was
-//! measured. Any other kernel of a measured name and format takes an estimate by its work `w`. Work is FLOPs if any
-//! kernel of the name has FLOPs, otherwise bytes:
+//! If kernels with the same name, number format, FLOPs and bytes were measured, a kernel takes the mean of these
+//! measured times. Any other kernel of a measured name and format takes an estimate by its work `w`. Work is FLOPs if
+//! any kernel of the name has FLOPs, otherwise bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
@@ -11,11 +11,11 @@
 //! below the first: t = max(w (sum of t) / (sum of w), shortest), over sizes of at most twice the work of the first
 //! ```
 //!
-//! Outside the measured range, times follow the mean over sizes within a factor of two of the end, because the random
-//! error of a single size would affect all estimates. The shortest time of any measured kernel is a lower bound,
-//! because it is the time of a launch. Times at equal work are averaged. Some kernels took no time because they ran
-//! inside other kernels. Their time of zero applies only to kernels of the same size, and does not enter
-//! interpolations.
+//! Outside the measured range, times follow the mean over all sizes within a factor of two of the nearest measured
+//! size. With only one size, that size's random error would affect all estimates. The shortest time of any measured
+//! kernel is a lower bound, because it is the time of a launch. Times at equal work are averaged. Some kernels took no
+//! time because they ran inside other kernels. Their time of zero applies only to kernels of the same size, and does
+//! not enter interpolations.
 //!
 //! If an NPU's peaks or memory bandwidth differ from the measurement's, times are [carried over](super::recorded_on) as
 //! recorded times are.

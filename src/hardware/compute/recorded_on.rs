@@ -18,8 +18,8 @@
 //! Times are not scaled between makers: the makers' libraries are different programs, so a kernel does not reach the
 //! same fraction of the roofline. MI300X has 1.32 times the peak and 1.58 times the bandwidth of H100. However, in the
 //! three models, all kernels together take 1.40, 0.76 and 1.27 times as long on MI300X, and matrix products alone take
-//! 1.28, 1.01 and 0.88 times as long. No ratio of rates predicts these numbers, so the recorded time stays, and the
-//! interval of the prediction is widened to cover them.
+//! 1.28, 1.01 and 0.88 times as long. No ratio of rates predicts these ratios of times. The recorded time is therefore
+//! kept, and the prediction interval is wide enough to include the measured ratios.
 
 use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
 use chakram_base::dtype::Dtype;

@@ -1,4 +1,4 @@
-//! The host: the times that it takes to launch work, and the operations at which it waits for its device.
+//! The host: its times to launch work, and the operations at which the host waits for the device.
 
 use chakram_base::units::Span;
 

@@ -2,10 +2,10 @@
 //! files.
 //!
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
-//! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. The rates of the
-//! NPUs are unknown, unless the name of a preset or of its NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`; the
-//! machine then has that preset's `npu` tables. If several presets have an NPU with this name, the first in the list is
-//! used. The number of chunks is chosen for each collective, as for every file that does not state it.
+//! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. If the name of a
+//! preset or of a preset's NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu`
+//! tables. Otherwise, the rates of the NPUs are unknown. If several presets have an NPU with this name, the first in
+//! the list is used. The number of chunks is chosen for each collective, as for every file that does not state it.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

@@ -305,8 +305,9 @@ mod tests {
     #[test]
     fn presets_agree_with_the_totals_of_their_nodes() {
         // For each preset: its name, the NPUs of a node or rack, and the datasheet's totals for this node or rack. The
-        // totals are PFLOP/s of fp8 or int8 with sparsity (which doubles the rate), GB of memory, TB/s over the links
-        // in both directions, and Gb/s of the network ports. MI300X: 8 x 896 GB/s = 7.168 TB/s.
+        // totals of a system are PFLOP/s in fp8 or int8 with sparsity (which doubles the rate), memory in GB, bandwidth
+        // of the links in both directions in TB/s, and bandwidth of the network ports in Gb/s. MI300X: 8 x 896 GB/s =
+        // 7.168 TB/s.
         let totals = [
             ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
             ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),

@@ -2,8 +2,8 @@
 
 use chakram_base::ids::Npu;
 
-/// A dimension whose domains (such as racks) keep some NPUs free if a job spans several domains. For example, jobs take
-/// 64 of the 72 NPUs of a rack, so that groups whose sizes are powers of two do not cross racks.
+/// A dimension whose domains (such as racks) keep some NPUs free if a job spans several domains. For example, jobs use
+/// only 64 of a rack's 72 NPUs, so that groups with power-of-two sizes do not cross racks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankDomain {
     /// Index of the outermost dimension of a domain.

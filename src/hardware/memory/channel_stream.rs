@@ -1,7 +1,8 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at the lower of its own bandwidth and the port's bandwidth, so all times of the stream are known
-//! when it begins: byte x passes at S(x) = begin + x / bandwidth. The two stages are the channel and the port.
+//! A channel sends at the channel's or the port's bandwidth, whichever is lower. All times of a stream are therefore
+//! known when the stream begins: byte x passes at S(x) = begin + x / bandwidth. The two stages are the channel and the
+//! port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};

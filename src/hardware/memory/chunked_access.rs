@@ -28,8 +28,8 @@
 //! earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) + sum of
 //! t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is the sum
 //! over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above, and each
-//! other access ends earlier, by one chunk per access served after it. A smaller last chunk takes only its own time at
-//! the port, so the end is earlier by at most the time of the missing bytes. Times at the port are differences of
+//! other access ends earlier, by one chunk per access served after it. A smaller last chunk takes less time at the
+//! port, so the access ends earlier, by at most the time of the missing bytes. Times at the port are differences of
 //! rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its

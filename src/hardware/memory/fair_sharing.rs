@@ -65,7 +65,7 @@ pub(super) struct FairSharing {
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedTransfers>,
-    /// For each stream with its index, the time at which it ends or reaches the position for which its chunks wait.
+    /// Times at which streams end or reach the position for which their chunks wait, each with the index of the stream.
     /// Used only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,

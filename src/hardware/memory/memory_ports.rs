@@ -76,7 +76,8 @@ impl MemoryPorts {
         reached.min().map(|(_, _, port)| port)
     }
 
-    /// Returns the largest number of hops from a core to a port of its die, or to any port if its die has none.
+    /// Returns the largest number of hops from a core to a port of the core's die. For cores of a die without ports,
+    /// ports of all dies count.
     pub fn max_hops(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tile_grid() else {
             return 0;

@@ -2,9 +2,9 @@
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
 //! formula, so one is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh,
-//! to which one memory and n / (a b) NPUs are attached. Links of `link_bandwidth` each lead to and from its neighbours
-//! in its row and its column; opposite edges are not connected. Bytes travel along the memory's row to the NPU's
-//! column, and then along that column.
+//! to which one memory and n / (a b) NPUs are attached. A station has links of `link_bandwidth` to and from each
+//! neighbour in the same row and column; opposite edges of the mesh are not connected. Bytes travel along the memory's
+//! row to the NPU's column, and then along that column.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
 //! send to the NPUs on the right, a fraction (a - x - 1) / a of all NPUs. Each memory has 1 / (a b) of the data of each
@@ -17,7 +17,7 @@
 //!
 //! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4). If the longer side m is
 //! even, the busiest links therefore carry n x W x m / (4 a b). Memories send chunks of c bytes. The mesh as a whole is
-//! one stage, because a chunk is on many links at once (seconds):
+//! one stage, because a chunk is on many links at once. Times in seconds:
 //!
 //! ```text
 //! stages  = W x n / (a x b x c)

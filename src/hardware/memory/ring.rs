@@ -13,8 +13,8 @@
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
 //! ```
 //!
-//! Memories send chunks of c bytes. The ring as a whole is one stage, because a chunk is on many links at once
-//! (seconds):
+//! Memories send chunks of c bytes. The ring as a whole is one stage, because a chunk is on many links at once. Times
+//! in seconds:
 //!
 //! ```text
 //! stages  = W x n / (k x c)
@@ -23,7 +23,7 @@
 //! port    = k x c / (n x npu_bandwidth)
 //! ```
 //!
-//! For a single active NPU, the limit is the two links into its station, each of which carries (k - 1) / (2 k) of the
+//! A single active NPU is limited by the two links into its station. Each of these links carries (k - 1) / (2 k) of the
 //! NPU's bytes.
 //!
 //! Every link is a server. An access passes the links towards its station. The j-th link before the station (from 0)

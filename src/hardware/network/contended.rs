@@ -9,10 +9,10 @@
 //! s and γ belong to the slowest link from this server on.
 //!
 //! From this time on, the server never has to wait for a segment. If a message arrives more slowly than the server can
-//! forward it, the message is gathered before the server, so it occupies a fast link only for its serialization on that
-//! link. (If a slower link follows, gathering would only move the wait to the slower link. Therefore, the message is
-//! forwarded as it arrives, in its place in the queue. The message counts as passing without a gap; the time at the
-//! slower link compensates for this.)
+//! forward it, the message is collected before the server. The message therefore occupies a fast link only for the
+//! serialization time on that link. (If a slower link follows, gathering would only move the wait to the slower link.
+//! Therefore, the message is forwarded as it arrives, in its place in the queue. The message counts as passing without
+//! a gap; the time at the slower link compensates for this.)
 //!
 //! # Alone
 //!
@@ -34,8 +34,8 @@
 //!
 //! # When a send completes
 //!
-//! A send completes when its last byte has left: m/B_min after its first byte began to leave, where B_min is the rate
-//! of the slowest link of the whole path. The sender's waiting time is T minus the time of the first byte. Thus a slow
+//! A send completes when the message's last byte has left: m/B_min after the first byte began to leave, where B_min is
+//! the rate of the path's slowest link. The sender's waiting time is T minus the time of the first byte. Thus a slow
 //! path slows the sender down (back-pressure), so no bytes accumulate after a fast port. The port itself, whose rate is
 //! B, is occupied only for m/B, so messages over other paths can use it in the meantime. Queues further along exert no
 //! back-pressure on the sender.
@@ -50,8 +50,8 @@
 //!
 //! Messages join a server when they are ready, in the order of events. The state of a queue is therefore only the time
 //! until which its server is busy. A message joins its first server on submission. Each further server takes one event,
-//! and the arrival takes one. Messages that are ready at the same instant are ordered by their sender's number, then by
-//! the order in which they left.
+//! and the arrival takes one. Messages that are ready at the same instant are ordered by the sender's number, then by
+//! the order in which they left the sender.
 
 use super::servers::ServerTable;
 use super::{

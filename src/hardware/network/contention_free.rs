@@ -19,11 +19,11 @@
 //! arrives (at b + α) at least s after the first byte of the previous message between the same NPUs. Every model with
 //! contention has at least these servers, so no model is faster than this one.
 //!
-//! The state of a port consists of the times until which its two directions are busy, so a message is handled in
-//! constant time, without a queue. The ingress serves messages in the order in which their first bytes arrive, with
-//! ties resolved by [`NetworkMessage::order`]. If all messages that enter a port come from one sender, they arrive in
-//! the order of submission, and the end is known immediately. Otherwise the end is determined when the first byte
-//! arrives.
+//! For each port, the network stores only the times until which the two directions are busy. A message is therefore
+//! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
+//! arrive, with ties resolved by [`NetworkMessage::order`]. If all messages that enter a port come from one sender,
+//! they arrive in the order of submission, and the end is known immediately. Otherwise the end is determined when the
+//! first byte arrives.
 
 use super::contended::ContentionScope;
 use super::contended::route::{iter_servers_between, link_after_server};

@@ -10,10 +10,10 @@
 //! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and 5): the memory's link
 //! counts as one more link of the route.
 //!
-//! Transfers take their links in the order of submission, so the state of a link is only the time until which it is
-//! busy, and a transfer takes one event. A transfer that waits does not occupy any link, so transfers cannot deadlock.
-//! No closed form of a collective is proved for this model. Collectives are therefore simulated step by step, or reuse
-//! the result of an earlier simulation on idle links ([`RehearsedLinks`]).
+//! Transfers occupy links in the order of submission. The state of a link is therefore only the time until which the
+//! link is busy, and a transfer needs only one event. A transfer that waits does not occupy any link, so transfers
+//! cannot deadlock. No closed form of a collective is proved for this model. Collectives are therefore simulated step
+//! by step, or reuse the result of an earlier simulation on idle links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::iter_servers_between;
@@ -36,7 +36,8 @@ pub struct ExclusiveNetwork<'a> {
     way: Vec<ServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
-    /// Links on which other transfers followed a retracted operation, and the times until which these links are busy.
+    /// Links on which other transfers follow an operation that was retracted, each with the time until which the link
+    /// is busy.
     displaced: Vec<(ServerId, Time)>,
 }
 

@@ -1,18 +1,18 @@
 //! Fair sharing: messages in flight share the bandwidth of each link on their routes by max-min fairness.
 //!
-//! A message is a stream of bytes that occupies all links of its route at the same time ([`LinkGraph::route_between`]),
-//! and passes a given part of its bytes over each link. At each moment all rates rise together until a link saturates.
-//! The saturated link fixes the rates of the messages that cross the link; all other rates continue to rise. Rates
-//! change when a message begins or has left, and are constant in between. A message is delivered one latency after its
-//! last byte has left. Alone, a message of m bytes takes
+//! A message is a stream of bytes that occupies all links of its route at the same time ([`LinkGraph::route_between`]).
+//! A given part of the bytes passes over each link. At each moment all rates rise together until a link saturates. The
+//! saturated link fixes the rates of the messages that cross the link; all other rates continue to rise. Rates change
+//! when a message begins or has left, and are constant in between. A message is delivered one latency after its last
+//! byte has left. Alone, a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
-//! where the minimum is over the links of the route. γ is the serialization of a segment ([`SwitchingMode`]) at the
-//! rate of a link; its sum includes all links except one of the slowest links. γ is zero with ideal cut-through, and
-//! the serialization of the whole message if dimensions store and forward. Devices that wait for a segment thus delay a
-//! message without occupying a link. Flows of a fair transport protocol share links in this way; queues, packets and
-//! acknowledgements are not modelled.
+//! where the minimum is over the links of the route. γ is the serialization time of a segment ([`SwitchingMode`]) at a
+//! link's rate. The sum of γ excludes one of the slowest links. γ is zero with ideal cut-through, and the serialization
+//! of the whole message if dimensions store and forward. Devices that wait for a segment thus delay a message without
+//! occupying a link. Flows of a fair transport protocol share links in this way; queues, packets and acknowledgements
+//! are not modelled.
 //!
 //! On explicit links ([`Topology::explicit_links`]) whose devices store and forward, a message passes one link after
 //! another and shares only its current link. A link of length d counts d times. Alone, the message takes

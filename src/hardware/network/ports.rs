@@ -2,9 +2,9 @@
 //! neighbours, on a ring or a mesh, has one port for each side.
 //!
 //! A port sends one message at a time and receives one at a time, first come, first served: its two directions are
-//! servers of [`ContendedNetwork`]. In each dimension that it crosses, a message passes two servers: the egress of the
-//! NPU where it enters the dimension, and the ingress of the NPU where it leaves the dimension. In between, messages do
-//! not contend. Each direction of a port is as fast as a link
+//! servers of [`ContendedNetwork`]. A message passes two servers in each dimension that it crosses: the egress port of
+//! the NPU where the message enters the dimension, and the ingress port of the NPU where the message leaves the
+//! dimension. In between, messages do not contend. Each direction of a port is as fast as a link
 //! ([`TopologyDimension::link_bandwidth`](crate::topology::TopologyDimension::link_bandwidth)).
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};

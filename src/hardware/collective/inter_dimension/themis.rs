@@ -10,8 +10,8 @@
 //! order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
-//! size of a chunk that is ordered by loads. Its size is just large enough to raise the least loaded dimension, which
-//! it visits first, to the load of the most loaded dimension:
+//! size of a chunk that is ordered by loads. The chunk visits the least loaded dimension first, and is just large
+//! enough to raise this dimension's load to the load of the most loaded dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
@@ -29,9 +29,9 @@
 //! - the upper bound: x is at most E. A larger chunk would close more of the gap, but other chunks
 //!   would wait for the larger chunk, and a pipeline of fewer chunks takes longer to fill and to
 //!   drain;
-//! - grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the
-//!   collective and few distinct sizes have to be computed. The rounding error of E/512 is far below
-//!   the gap of E/16 that remains open anyway.
+//! - grains: x is rounded to a multiple of E/256, so that the sizes of all chunks add up to the collective's size, and
+//!   only a few distinct sizes are computed. The rounding error of E/512 is far below the gap of E/16 that remains open
+//!   anyway.
 
 use super::EQUAL;
 use crate::group::GroupExtent;

@@ -334,7 +334,7 @@ impl MappedNest<'_> {
     }
 
     /// Returns the direction in which inputs are new when `dimension` advances by `step` (0 along a row, 1 along a
-    /// column), and their number.
+    /// column), and the number of new inputs.
     fn direction_of_new_inputs(
         &self,
         tile: &[u64; 7],

@@ -95,8 +95,8 @@ pub(super) fn derive_short_run_curve(
     })
 }
 
-/// Maximum value of several keys: the multiprocessors of an NPU, the queries at which attention reaches half of its
-/// rate, watts, and factors.
+/// Maximum value of several keys: the number of multiprocessors, the number of queries at which attention reaches half
+/// of its rate, power in watts, and factors.
 const MOST: f64 = 1e6;
 /// Maximum factor by which a collective slows kernels down.
 const MOST_BESIDE: f64 = 10.0;

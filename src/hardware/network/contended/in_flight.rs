@@ -27,10 +27,10 @@ pub(super) struct InFlightMessage {
     transit: Span,
     /// δ of the slowest link from `stop` on, where δ is the serialization of the remainder after the first segment.
     slowest_rest: Span,
-    /// Rate of the slowest link of the whole route, or `None` once a link of this rate has been passed.
+    /// Rate of the slowest link of the whole route, or `None` after the message has passed a link with this rate.
     slowest: Option<Bandwidth>,
-    /// Sum of the inverse rates of the links passed so far, without one of the slowest links, and without links in the
-    /// dimension of `stop`.
+    /// Sum of the inverse rates of the links that the message has passed, except one of the slowest links and all links
+    /// in the dimension of `stop`.
     before: InverseRate,
     links: u32,
     passed: Span,

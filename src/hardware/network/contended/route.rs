@@ -17,8 +17,8 @@ pub(super) const DOWNWARDS: usize = 2;
 /// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentionScope {
-    /// Two servers in each dimension that is crossed: the egress of the NPU where the message enters the dimension, and
-    /// the ingress of the NPU where it leaves the dimension.
+    /// Two servers in each dimension that is crossed: the egress port of the NPU where the message enters the
+    /// dimension, and the ingress port of the NPU where the message leaves the dimension.
     Ports,
     /// Every link is a server; a wire between fully connected NPUs is a server at both ends.
     Links,
@@ -124,7 +124,7 @@ impl RouteCursor {
                 };
                 self.at = topology.move_along_dimension(from, d, next);
                 // Both directions of a half-duplex link share one server, at the link's lower end. A ring of two NPUs
-                // has only one link, so its upper NPU has none of its own.
+                // has only one link, so the upper NPU has no link of its own.
                 let from_above = side == DOWN || (size == 2 && x == 1);
                 let place = if last && from_above && topology.is_half_duplex() {
                     place(UP, self.at)
