@@ -4,8 +4,8 @@
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
 //! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
 //! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit, but knows only their amount
-//! and not their purpose. A program that must survive its tasks calls [`allocator::count_without_exit`]: the allocator then
-//! counts memory beyond the limit instead of ending the process, and tasks end at their next check.
+//! and not their purpose. A program that must survive its tasks calls [`allocator::count_without_exit`]: the allocator
+//! then counts memory beyond the limit and does not end the process; tasks end at their next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;

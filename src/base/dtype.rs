@@ -40,7 +40,7 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
-    /// Returns the bytes of an element, including its share of its block's scale.
+    /// Returns the number of bytes per element, including the element's share of the scale of its block.
     pub fn element_bytes(self) -> f64 {
         match self {
             Self::Fp64 => 8.0,

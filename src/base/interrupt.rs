@@ -108,8 +108,8 @@ pub fn keep_process() {
     allocator::count_without_exit(abandon_task);
 }
 
-/// Marks the task of this thread as out of memory, and blocks the thread forever, because an allocation can neither
-/// fail nor unwind. Returns only if the thread has no task.
+/// Marks this thread's task as out of memory, and blocks the thread forever, because an allocation can neither return
+/// an error nor unwind. Returns only if the thread has no task.
 fn abandon_task() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;

@@ -1,4 +1,4 @@
-//! Class and shape of a kernel, which determine its duration, and the form in which files state both.
+//! Class and shape of a kernel, which determine the kernel's duration, and the notation for both in files.
 //!
 //! ```text
 //! gemm batch=16 m=1024 n=1024 k=64
@@ -45,9 +45,9 @@ impl MemoryBoundKernel {
 /// Class and shape of a kernel. The number format is not included, because the node states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelShape {
-    /// `batch` products of `m x k` by `k x n` matrices.
+    /// `batch` multiplications of an `m x k` by a `k x n` matrix.
     Gemm {
-        /// Number of products.
+        /// Number of matrix multiplications in the batch.
         batch: u64,
         /// Rows of the result.
         m: u64,

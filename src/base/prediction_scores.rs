@@ -21,8 +21,8 @@ pub struct ScoreSummary {
     /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order, and -1 if every
     /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
     pub tau: Option<f64>,
-    /// Measured time of the plan that was predicted to be the fastest of its group, relative to the fastest plan's
-    /// time, minus 1; averaged over groups of two or more plans. `None` if no group has two plans.
+    /// In a group of plans: the measured time of the plan with the shortest predicted time, divided by the shortest
+    /// measured time, minus 1. Averaged over groups of two or more plans. `None` if no group has two plans.
     pub regret: Option<f64>,
 }
 
@@ -142,9 +142,9 @@ mod tests {
 
     #[test]
     fn order_and_choice_are_judged_within_groups() {
-        // The times 1, 2, 3 are predicted as 2, 1, 3. Two of three pairs are in the right order and one is not, so
-        // tau = (2 - 1) / 3. The second run is chosen, although it takes twice the time of the first, so the regret is
-        // 1.
+        // The times 1, 2, 3 are predicted as 2, 1, 3. Two of three pairs are in the right order and one is not, so tau
+        // = (2 - 1) / 3. The second run is predicted to be the fastest, but takes twice the time of the first run, so
+        // the regret is 1.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));

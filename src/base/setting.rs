@@ -1,8 +1,8 @@
 //! Keys of settings, as named in errors and notes.
 //!
-//! The library names a setting by its key: "pass the groups with `groups`". If a program has other names for settings,
-//! such as the flags of a command line, it registers these names once with [`name_as`]. Names are global to the
-//! process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
+//! The library names a setting by its key: "pass the groups with `groups`". A program that has other names for
+//! settings, such as command-line flags, registers these names once with [`name_as`]. Names are global to the process,
+//! like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
 
 use crate::config::{did_you_mean, find_nearest};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub fn name_as(write_name: NameWriter) {
 pub enum SettingKey {
     /// Changed durations of collectives.
     Collective,
-    /// One of several identical ranks simulates all of them.
+    /// Simulate one of several identical ranks on behalf of all.
     Aggregate,
     /// Bandwidth of each dimension, for a machine given as a list of dimensions.
     Bandwidth,
@@ -138,7 +138,7 @@ pub enum SettingKey {
     Stepwise,
     /// Table of a report in CSV.
     Table,
-    /// Number of parts of each matrix product (tensor parallelism).
+    /// Number of NPUs that share each matrix multiplication (tensor parallelism).
     Tensor,
     /// Drawing of a machine of tiles.
     TileMap,

@@ -254,8 +254,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Returns the key by which runs are ordered when they settle at the same instant. The key does not depend on the
-    /// order of arrivals.
+    /// Returns the key by which collectives are ordered if several have new arrivals at the same instant. The key does
+    /// not depend on the order of arrivals.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)

@@ -78,9 +78,9 @@ pub struct CompiledReplay<'a> {
 impl<'a> CompiledReplay<'a> {
     /// Places ranks, determines durations of nodes and matches collectives and messages.
     ///
-    /// Fails on workloads that cannot run: with more ranks than NPUs, with different collectives of a group at
-    /// different ranks, with unmatched messages, with missing or too small memories, or without the required recorded
-    /// communication times.
+    /// Fails if the workload cannot run: if there are more ranks than NPUs, if ranks of a group call different
+    /// collectives, if messages are unmatched, if memories are missing or too small, or if required recorded
+    /// communication times are missing.
     pub fn new(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -155,7 +155,8 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Compiles a part of the workload for the same machine, with the same options and the same sources of durations.
+    /// Compiles a part of the workload for the machine of `self`, with the same options and the same sources of
+    /// durations as in `self`.
     ///
     /// # Errors
     ///

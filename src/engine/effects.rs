@@ -85,8 +85,8 @@ pub(super) struct LoopProgress {
 }
 
 impl LoopProgress {
-    /// Returns how often the loop has settled the instant of the latest round: ended it, with no event left, so that
-    /// collectives and memories proceed.
+    /// Returns how often the loop has run out of events at the instant of the latest round, and thus let collectives
+    /// and memories proceed (settled the instant).
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }

@@ -46,9 +46,9 @@ pub(super) struct Fabric<'a, N> {
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
-        // Events of different ops at one instant use separate ports and counters, so their order has no effect, with
-        // two exceptions: first bytes at one port, and messages at one link. These events are ordered by content, and
-        // only then by op numbers.
+        // At one instant, events of different ops use separate ports and counters, so the order of events has no
+        // effect. The two exceptions are first bytes at one port, and messages at one link. These events are ordered by
+        // content, and only then by op numbers.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),

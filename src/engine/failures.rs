@@ -25,7 +25,7 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: some NPU of the machine has failed, so each end of a node must be checked.
+/// Flag of an instance: an NPU of the machine has failed, so the end of each node must be checked.
 pub(super) const WATCHED: u8 = 64;
 
 /// Consequences of a failure for the replay.
@@ -226,8 +226,8 @@ impl<'a> RunFailures<'a> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU prevents a node from ending: the node's own rank, its partner in a message, or
-    /// a member of its collective. `None` if no NPU prevents it.
+    /// Returns the rank whose failed NPU prevents a node from ending: the node's own rank, the partner in the node's
+    /// message, or a member of the node's collective. `None` if no NPU prevents it.
     pub fn find_stopper(
         &self,
         flow: &Dataflow<'_>,

@@ -2,15 +2,17 @@
 //! others.
 //!
 //! Ranks that exchange messages, directly or through others, form a *copy*; a pipeline is a copy. Copies are sorted
-//! into classes by repeated refinement: copies of one class have, rank by rank, the same durations, the same messages
-//! along the same dimensions of the machine, and groups whose members have, position by position, the same classes. On
-//! a network without contention, copies of a class affect each other only through collectives. A collective that is
-//! answered analytically ends for all members together. By induction over time, the ranks with the same index in copies
-//! of one class therefore do the same work at the same time. The first copy of each class represents the class.
+//! into classes by repeated refinement. In copies of one class, corresponding ranks have the same durations and the
+//! same messages along the same dimensions of the machine, and corresponding members of their groups have the same
+//! classes. On a network without contention, copies of a class affect each other only through collectives. A collective
+//! that is answered analytically ends for all members together. By induction over time, the ranks with the same index
+//! in copies of one class therefore do the same work at the same time. The first copy of each class represents the
+//! class.
 //!
-//! The part of the job with these first copies is replayed, with the other ranks absent: an absent member arrives with
-//! its representative. This proof fails if a collective with absent members is simulated message by message, because
-//! the members then end at different times. [`super::RepresentativeCheck`] detects such collectives.
+//! Only the ranks of these first copies are replayed. If a group has a member that is not replayed (absent), the member
+//! arrives together with its representative. This proof fails if a collective with absent members is simulated message
+//! by message, because the members then end at different times. [`super::RepresentativeCheck`] detects such
+//! collectives.
 //!
 //! The refinement is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: all classes are
 //! recomputed until their number no longer grows.
@@ -61,9 +63,9 @@ pub struct FoldedReplay<'a> {
 }
 
 impl CompiledReplay<'_> {
-    /// Returns ranks that represent all ranks, or `None` if fewer than half of the ranks can be left out, or if the
-    /// replay may depend on each rank: on networks with contention, if communication keeps recorded times, if every
-    /// collective must be simulated, if parts of the machine fail, or if ranks share remote memory.
+    /// Returns ranks that represent all ranks. Returns `None` if fewer than half of the ranks can be left out, or if
+    /// results may depend on each rank: if the network models contention, communication keeps recorded times, every
+    /// collective must be simulated, parts of the machine fail, or ranks share remote memory.
     pub fn find_representatives(&self) -> Option<Representatives> {
         // Added launches are part of the graphs already, so the part is not launched again.
         let workload = self.workload();

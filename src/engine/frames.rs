@@ -80,8 +80,8 @@ impl<'a> ProgramLaunches<'a> {
         }
     }
 
-    /// Returns the first lane of an instance. With a single launch, the instance has lanes of its own; otherwise, the
-    /// NPU's launches of this feed share lanes.
+    /// Returns the first lane of an instance. With a single launch, the instance has lanes of its own. Otherwise, all
+    /// launches from this feed on an NPU share lanes.
     pub fn find_first_lane(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
             return lanes.add_lanes(own);

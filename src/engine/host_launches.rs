@@ -78,8 +78,8 @@ pub(super) struct ResolvedPrices {
     pub corrected_to: Option<f64>,
 }
 
-/// Returns `workload` with launches by the host of `machine`, or `None` if there is no host or its launches take no
-/// time.
+/// Returns `workload` with launches by the host of `machine`, or `None` if the machine has no host, or if the host's
+/// launches take no time.
 pub(super) fn insert_host_launches(
     workload: &Workload,
     machine: &Machine,

@@ -30,8 +30,8 @@ index!(
     CellIndex
 );
 index!(
-    /// Number of a stage that all members of a collective share: the index of the corresponding stage along the same
-    /// line in the first member's schedule.
+    /// Number of a stage for all members of a collective: the index of the corresponding stage in the first member's
+    /// schedule.
     SharedStage: u16
 );
 

@@ -1,8 +1,8 @@
 //! In-switch collectives of the memory pool: for all NPUs of the machine, switches gather loads and reduce stores.
 //!
-//! Members do not wait for each other, because the time of each access already includes the load of the links if all
-//! NPUs make the same access. Therefore, the k-th in-switch access, in the order of ids, must be equal on all ranks,
-//! and every NPU must have a rank. Other jobs are rejected.
+//! Members do not wait for each other, because each access time assumes that all NPUs make the same access, and thus
+//! includes the load on the links. Therefore, the k-th in-switch access, in the order of ids, must be equal on all
+//! ranks, and every NPU must have a rank. Other jobs are rejected.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;

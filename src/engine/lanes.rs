@@ -1,6 +1,6 @@
 //! Lanes of NPUs: the node that holds a lane, the lane's queue, and turns of launches.
 //!
-//! A lane serves nodes in the order in which they became ready. If an NPU may run several launches of one feed, the
+//! A lane serves nodes in the order in which they became ready. If several launches of one feed may run on an NPU, the
 //! lane serves the launches in the order in which they began. A node therefore takes the lane only when all nodes of
 //! earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock
 //! over lanes. Each feed has its own lanes.

@@ -2,8 +2,8 @@
 //!
 //! # The ordering contract
 //!
-//! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round* and
-//! handles them in content order (class, rank, node or op), independent of the order in which they were scheduled.
+//! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round*. It
+//! handles the events in content order (by class, rank, node or op), whatever the order in which they were scheduled.
 //! Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue for them, and
 //! then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this process,
 //! another round follows.
@@ -11,8 +11,8 @@
 //! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed:
 //! analytically if all members arrived together and a closed form is proved, otherwise message by message. The
 //! bandwidth of a memory pool's links is divided anew among loads and stores, after their chunks have reached the
-//! network's ports and after all messages of the instant. Because of this order, an unrelated event, or an analytical
-//! answer in place of messages, never changes the order of other events.
+//! network's ports and after all messages of the instant. Because of this order, the order of two events never depends
+//! on unrelated events, or on whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!

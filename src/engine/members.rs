@@ -48,7 +48,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.notify_of_members(leader, |observer, id| {
             observer.on_issued(now, id, node, kind);
         });
-        // Kernels and host work take the same time on all members, so a single event ends them for all.
+        // Kernels and host work take the same time on all members, so a single event ends a node on all members.
         if !is_shared(kind) {
             let end = now
                 + self

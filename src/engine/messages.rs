@@ -66,7 +66,8 @@ struct MessageChannel {
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     comm: CommTiming,
-    /// True if a send completes when its message has arrived, and false if it completes when its message has left.
+    /// True if sends complete when their messages have arrived, and false if sends complete when their messages have
+    /// left.
     ends_on_arrival: bool,
     /// Messages of a replay that sorts events by content, one per pair of a send and a receive.
     pairs: Vec<MessageState>,

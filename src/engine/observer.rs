@@ -58,8 +58,8 @@ impl TimeCategory {
         "idle",
     ];
 
-    /// Returns the category of nodes of `kind`, or `None` if they take no time. Time in which communication waits for
-    /// another pipeline stage counts as a bubble instead.
+    /// Returns the category of nodes of `kind`, or `None` if nodes of this kind take no time. Time in which
+    /// communication waits for another pipeline stage counts as a bubble instead.
     pub fn from_node_kind(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
@@ -127,8 +127,8 @@ pub trait Observer {
     /// Called when `node` is complete.
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when the transfer of an issued collective, send or receive `node` begins: all partners for which the node
-    /// waits have begun. A receive waits for its send. A send waits for its receive only if it needs the receiver's
-    /// request or takes its recorded duration.
+    /// waits have begun. A receive waits for its send. A send waits for its receive only if the send needs the
+    /// receiver's request, or if communication takes its recorded duration.
     fn on_transfer_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when all members of a collective have completed it.
     fn on_collective_ended(&mut self, record: &CollectiveRecord);

@@ -46,8 +46,8 @@ pub struct ReplayOptions {
     pub changes: PriceChanges,
     /// Failures of parts of the machine, in addition to the failures in the machine's file.
     pub failures: Vec<MachineFailure>,
-    /// Use tile groups: if several ranks do the same work at the same time, one of them simulates all. The result does
-    /// not change. Has an effect only with [`CommTiming::Model`].
+    /// Use tile groups: if several ranks do the same work at the same time, simulate only one rank on behalf of all.
+    /// The result does not change. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// The caller's models, which replace the machine's models.
     pub extensions: Extensions,
@@ -151,8 +151,8 @@ pub enum CommTiming {
     /// Times as captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits
     /// for another, so the replay shows how well the conversion has preserved the capture.
     Captured,
-    /// Transfers take their recorded duration, and waiting follows from the replay. A member's part begins at the last
-    /// start among the members for which it waits, and takes the member's own recorded duration.
+    /// Transfers take their recorded duration, and waiting follows from the replay. A member's part begins when all
+    /// members for which it waits have started, and takes the member's own recorded duration.
     ///
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
     /// all members, and any other member waits for itself and the root. Both halves of a message wait for each other.

@@ -1,5 +1,5 @@
-//! Representatives: replays only one of several identical copies of a job's ranks, if all copies must do the same work
-//! at the same time.
+//! Representatives: if several identical copies of a job's ranks must do the same work at the same time, replays only
+//! one copy.
 //!
 //! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a job of replicas. On
 //! a network without contention, copies affect each other only through collectives. Copies with the same graphs and
@@ -140,8 +140,8 @@ struct CopyComparison<'a> {
 }
 
 impl CopyComparison<'_> {
-    /// Returns true if every member of the groups of `instance`, which is in the first copy, corresponds to a member in
-    /// the first copy.
+    /// `instance` is in the first copy. Returns true if every member of the groups of `instance` corresponds to a
+    /// member in the first copy.
     fn stands_for_members(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;

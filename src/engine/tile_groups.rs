@@ -1,4 +1,4 @@
-//! Tile groups: if several ranks do the same work at the same time, one of them simulates all.
+//! Tile groups: if several ranks do the same work at the same time, only one rank is simulated on behalf of all.
 //!
 //! The ranks of a stage execute one graph, and their states are equal as long as all of them end each node at the same
 //! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
@@ -8,12 +8,12 @@
 //! Model Training".
 //!
 //! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: as long as all
-//! members end their nodes in the same rounds, every member would take the same steps as the leader. Messages are
-//! submitted in the order of their keys, whichever instance posts them, and loads and stores in the order of instances.
-//! If only some members end a node in a round, the group is *split* before this has any consequence. The parts are
-//! ranges of neighbouring instances in equal states, each with a copy of the leader's state and pending kernels
-//! (`split`). The parts are then separate groups or single ranks. When neighbouring parts end a collective together in
-//! equal states, they join again (`rejoin`).
+//! members end their nodes in the same rounds, every member, simulated separately, would take the same steps as the
+//! leader. Messages are submitted in the order of their keys, whichever instance posts them, and loads and stores in
+//! the order of instances. If only some members end a node in a round, the group is *split* before this has any
+//! consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of the leader's state
+//! and pending kernels (`split`). The parts are then separate groups or single ranks. When neighbouring parts end a
+//! collective together in equal states, they join again (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
 //! Pipeline stages therefore form separate groups. The instances are consecutive, because launch orders may depend on

@@ -399,7 +399,7 @@ impl ComputeModel {
 
 impl ComputeModel {
     /// Returns the duration of a kernel with unknown FLOPs: the recorded duration if there is one. Otherwise, returns
-    /// the time of the kernel's memory traffic, or `None` if the model allows only recorded durations.
+    /// the time of the kernel's memory traffic, or `Unknown` if the model allows only recorded durations.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,

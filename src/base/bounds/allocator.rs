@@ -59,9 +59,10 @@ pub fn return_freed() {
 }
 
 /// Makes the system's allocator keep more freed memory for later allocations. By default, the system's allocator
-/// returns free memory above 128 kB at the end of a heap to the system. When graphs were built one after another, each
-/// graph therefore got newly cleared pages, which caused half of all page faults of a step on a wafer. Only lists on
-/// huge pages (`graph/huge_pages.rs`) are still allocated separately by the system.
+/// returns free memory above 128 kB at the end of a heap to the system. Therefore, when several graphs were built in
+/// succession, each graph got newly cleared pages. These pages caused half of all page faults in the replay of a
+/// training step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) are still allocated separately by the
+/// system.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call only sets parameters, before other threads exist.

@@ -165,7 +165,7 @@ enum PathStep {
     Index(usize),
 }
 
-/// A place where two documents differ, with its value in the edited document and its value in the original.
+/// A path at which two documents differ, with the value in the edited document and the value in the original.
 type ValueChange = (Vec<PathPart>, Option<Value>, Option<Value>);
 
 fn find_changes(
@@ -234,7 +234,7 @@ fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
             table.remove(key);
         }
         (PathStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
-        // Lists are compared item by item only if both have the same items, so no item has to be added or removed.
+        // Lists are compared item by item only if both lists have the same items, so items are never added or removed.
         _ => {}
     }
 }

@@ -417,8 +417,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let length = run.length;
         let passed = self.admit_or_wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
-            // Let the chunk queue for its next stage before its place is released, because both stages may use the same
-            // queue.
+            // Let the chunk queue for its next stage before its place in the current stage is released, because both
+            // stages may use the same queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);

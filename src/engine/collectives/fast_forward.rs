@@ -4,8 +4,9 @@
 //! An analytically answered collective *reserves* its members' ports or links in all dimensions of the collective, if
 //! all these ports or links are idle. The answer is valid as long as no other traffic uses one of these links. When
 //! another message, load or store is about to use a reserved link, the collective is *materialized*: simulated message
-//! by message, first from its start until now and then until its end. The simulation is exact, because the run was
-//! alone on its links so far. The run's messages of this instant are submitted together with the other message.
+//! by message, first from the collective's start until now, and then until its end. The simulation is exact, because
+//! the run was alone on its links so far. The run's messages of this instant are submitted together with the other
+//! message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;

@@ -7,9 +7,9 @@
 //! first. Therefore, a launched collective never waits for an unlaunched one, and a workload that runs in program order
 //! never deadlocks here.
 //!
-//! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
-//! every member is ready, and then all members queue for their lanes together. Thus the collectives of such groups have
-//! the same order on all lanes. A collective that occupies a lane therefore never waits for a collective that is queued
+//! If a group's collectives share a lane with other nodes, the group *gathers*: each collective is launched only when
+//! every member is ready. Then all members queue for their lanes together. Thus the collectives of such groups have the
+//! same order on all lanes. A collective that occupies a lane therefore never waits for a collective that is queued
 //! after it.
 
 use crate::ids::RunIndex;

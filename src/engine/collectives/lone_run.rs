@@ -1,5 +1,5 @@
-//! Simulates a collective as if it were alone, by the same event loop with separate effects, up to the present or to
-//! the collective's end.
+//! Simulates a collective as if it were alone, up to the present or to the collective's end. The simulation uses the
+//! same event loop, with effects of its own.
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;

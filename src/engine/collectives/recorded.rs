@@ -16,12 +16,13 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total waiting time of a collective over its members, and the rank that caused most of this time with its share.
+/// Total time that all members of a collective waited, and the rank that caused most of this time, with the time that
+/// this rank caused.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
-    /// Returns true if a collective node waits neither for other members nor for its place in the launch order. Such a
-    /// node never waits while it occupies its lane, so it cannot be part of a deadlock.
+    /// Returns true if a collective node waits neither for other members nor for its place in the launch order. A node
+    /// that never waits while it occupies its lane cannot be part of a deadlock.
     #[inline]
     pub fn never_waits(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
@@ -71,8 +72,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let root =
             root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
-        // If the root or the last member has just started, every member may be able to begin now; otherwise, only
-        // members that have just started may.
+        // If the root or the last member has just started, every member may be able to begin now. Otherwise, only newly
+        // started members may be able to begin.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep {

@@ -1,12 +1,12 @@
-//! Rehearsed answers: a collective on idle links takes the times of an earlier trial run in which it was alone (a
-//! rehearsal).
+//! Rehearsed answers: a collective on idle links takes the times of an earlier trial run (a rehearsal) in which an
+//! identical collective was simulated alone.
 //!
 //! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). On such
 //! networks, there is no closed form for irregularly placed members. However, two collectives on idle links run
 //! identically, apart from their starts, if their members arrive in the same *pattern* of times. The second collective
 //! of a schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines
-//! the end of each member and the use of each link. If a later collective has this pattern and finds these links idle,
-//! it reserves the links and is answered immediately.
+//! the end of each member and the use of each link. If a later collective has the same pattern and the links are idle,
+//! the collective reserves the links and is answered immediately.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all have arrived. In
 //! such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes the
@@ -52,8 +52,8 @@ pub(super) enum RehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One collective of the schedule has run. A rehearsal takes more time than it saves if the schedule runs only
-    /// once, so only the second collective is rehearsed.
+    /// One collective of the schedule has run. If the schedule is used only once, a rehearsal costs more time than it
+    /// saves. Therefore only the second collective is rehearsed.
     UsedOnce,
     /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsal>>),
@@ -315,8 +315,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .map(|(at, position)| (at.since(start), position))
             .collect();
         ends.sort_unstable();
-        // If a member ends at the instant at which another arrives, the result depends on the order of rounds, which a
-        // rehearsal does not record.
+        // If one member ends when another arrives, at the same instant, the result depends on the order of rounds,
+        // which a rehearsal does not record.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         (lasts && ends.len() == members).then_some(())?;

@@ -316,8 +316,8 @@ impl CollectiveRun {
         ranks.expect("somebody started last")
     }
 
-    /// Returns the total time that members waited for the last member to start, the rank of the last member, and its
-    /// share of the total. In a folded replay, the total includes the represented members.
+    /// Returns the total time that members waited for the last member to start, the rank of the last member, and the
+    /// waiting time that this rank caused. In a folded replay, the total includes the represented members.
     pub(super) fn sum_waiting_times(&self, plan: &GroupPlan) -> WaitTotals {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);

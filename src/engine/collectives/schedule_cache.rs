@@ -26,8 +26,8 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight. The outer `None` means not computed yet,
     /// the inner `None` that no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// For insertion order: the reorderings that turn the order in which members begin into the order in which they
-    /// end. `None` if this order is not proved.
+    /// Reorderings that turn the order in which members begin into the order in which they end; used if events are
+    /// handled in insertion order. `None` if this order is not proved.
     pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,
 }

@@ -254,8 +254,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the duration that a run takes without any model after all members have arrived: set by an option, or
-    /// recorded if the size is unknown.
+    /// Returns the duration of a collective after all members have arrived, if no model determines the duration: it is
+    /// set by an option, or recorded because the size is unknown.
     fn find_stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

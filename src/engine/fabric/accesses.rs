@@ -4,8 +4,8 @@
 //! messages of their instant. If a collective's analytical answer reserves a link on the way of an access, the
 //! collective is materialized first. For memory ports, the network serves the whole access: it returns the end
 //! immediately or sends a notice later. For other memories, chunks arrive at the NPU's port when no other event of the
-//! instant is left. Until its last chunk has arrived, the access is announced at the port, so that no collective is
-//! answered analytically over this port.
+//! instant is left. The port keeps a record of the access until the access's last chunk has arrived, so that no
+//! collective is answered analytically over this port.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::unpack_node;

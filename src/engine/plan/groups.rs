@@ -37,7 +37,7 @@ impl ReplayPlan {
                     Some(mask) => (0..dimensions.len())
                         // A mask has 32 bits, so higher dimensions never take part.
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
-                        // In a dimension of size 1, all members have the same coordinate, so such a dimension does not
+                        // In a dimension of size 1, all members have the same coordinate, so the dimension does not
                         // partition them.
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),

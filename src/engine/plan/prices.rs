@@ -18,7 +18,7 @@ use chakram_trace::workload::RankInstance;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Computes the durations of the nodes of `graph` on `class`, and maps the lanes of `graph` to lanes of the NPU.
+/// Computes how long the nodes of `graph` take on `class`, and maps lanes of `graph` to lanes of the NPU.
 pub(super) fn price_graph(
     graph: &Graph,
     class: &NpuClass,

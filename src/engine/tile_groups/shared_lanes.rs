@@ -2,10 +2,10 @@
 //! member is ready.)
 //!
 //! When the last member is ready, a collective on a shared lane queues for this lane on all members at once. At that
-//! time, lower ranks have already posted this round's nodes, and higher ranks have not. A leader posts a node for all
-//! members together, so it reproduces this order only if no other node is posted to this lane in the round. If several
-//! nodes are posted to the lane, or one node while another collective waits for its members, the group is first split
-//! into single ranks.
+//! time, lower ranks have already posted this round's nodes, and higher ranks have not. The simulated instance (the
+//! leader) posts a node for all members together. It reproduces this order only if no other node is posted to this lane
+//! in the round. If several nodes are posted to the lane, or one node while another collective waits for its members,
+//! the group is first split into single ranks.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, pack_node, unpack_node};
@@ -17,8 +17,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
-    /// Returns, for each lane of the NPU, whether a gathering collective of the instance shares the lane with other
-    /// nodes (empty if no lane is shared).
+    /// Returns, for each lane of the NPU, true if other nodes share the lane with a collective of the instance that
+    /// waits for every member (empty if no lane is shared).
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();

@@ -98,8 +98,8 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
-        // The dispatch loop is in the middle of this list, so copy the remaining nodes for the new leaders, which post
-        // them in the same order.
+        // The dispatch loop is in the middle of this list, so copy the remaining nodes for the new leaders; each leader
+        // posts the nodes in the same order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
@@ -146,7 +146,8 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part have taken the step, so the part takes it as a group.
+                // All members of this part have taken the step, so their leader carries out the step for the whole
+                // part.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers_shared_lane(node)
                     {

@@ -432,10 +432,10 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns successive reorderings. The result reorders members from the order in which they begin a collective of
-    /// `chunk_schedule` to the order in which they end this collective at the same instant. The collective must have a
-    /// closed form. `None` if the order is not proved; a caller that needs the order then simulates the collective
-    /// message by message. Only called in [`InsertionOrder`].
+    /// Returns successive reorderings. Together, they turn the order in which members begin a collective of
+    /// `chunk_schedule` into the order in which members end the collective at the same instant. The collective must
+    /// have a closed form. `None` if the order is not proved; a caller that needs the order then simulates the
+    /// collective message by message. Only called in [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
