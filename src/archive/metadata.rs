@@ -136,8 +136,8 @@ pub fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Returns the parts of a version in a form whose order is the order of versions: numbers are compared by length,
-/// then by digits, and other text comes last.
+/// Splits a version into parts that sort like versions: numbers are compared by length, then by
+/// digits, and other text comes last.
 fn version_parts(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
         .split(['.', '+', '-'])

@@ -1,16 +1,16 @@
-//! The critical path of the replayed run: a chain of nodes, each of which released the next, up to the last node of the
-//! run. The module also computes the slack of nodes outside the path.
+//! The critical path of the replayed run: a chain of nodes that ends with the last node of the run; each node
+//! released the next. The module also computes the slack of nodes outside the path.
 //!
 //! The path is followed backwards from the last completion. A node was released by the dependency that completed
 //! last, or by the previous node on its lane. A collective began when its last member arrived, and a receive ended
 //! when its message arrived; in both cases the path continues on the other rank. The segments of the path are
 //! contiguous and sum to the makespan.
 //!
-//! The *slack* of a node is the time by which the node could have ended later without delaying the end of the run.
-//! Durations and the order of nodes on lanes are assumed to stay the same. The slack is bounded by the node's
-//! successors, the next node on the same lane, the members of its collective and the receiver of its message. The
-//! computation ignores waits for a turn in a group's launch order, so the slack of a node with such a wait is an upper
-//! bound. The computation is the critical path method of project planning (Kelley and Walker 1959), on the graph of
+//! The *slack* of a node is how much later the node could have ended without delaying the end of the run. Durations
+//! and the order of nodes on lanes are assumed to stay the same. The slack is bounded by the node's successors, the
+//! next node on the same lane, the members of its collective and the receiver of its message. The computation
+//! ignores waits for a turn in a group's launch order, so the slack of a node with such a wait is an upper bound.
+//! The computation is the critical path method of project planning (Kelley and Walker 1959), on the graph of
 //! dependencies and resources.
 
 mod node_rows;

@@ -6,10 +6,10 @@
 //! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
 //!
 //! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
-//! if chunks interleave. If turns do not yet take equal times, the stated error is (M - N) / u |d - e|, where e is the
-//! time that the second-last turn added. The extrapolated makespan has this error if each remaining turn takes e
-//! instead of d. For comparison, PALM's public code extrapolates from six micro-batches, with the mean time per
-//! micro-batch of the slowest stage, and states no error.
+//! if chunks interleave. If successive turns still take different times, the stated error is (M - N) / u |d - e|,
+//! where e is the time that the second-last turn added. The extrapolated makespan has this error if each remaining
+//! turn takes e instead of d. For comparison, PALM's public code extrapolates from six micro-batches, with the mean
+//! time per micro-batch of the slowest stage, and states no error.
 //!
 //! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d excludes filling and draining.
 //! The rate u / d is the rate of inference with continuous input.

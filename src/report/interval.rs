@@ -24,9 +24,9 @@
 //! variables (0.56 for 2, 1.42 for 8). The sum of `g(n)` is over the collectives of the mean NPU.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If no measured efficiency
-//! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent. The reason is that predictions at the
-//! peaks, for steps in public tables of TPU v5p, v6e and v7x, are on average 31 % too short, `ln(1 / 0.69) = 0.37`. At
-//! two thirds of the peaks, these predictions are 8 % off.
+//! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent. The reason: for steps in public
+//! tables of TPU v5p, v6e and v7x, predictions at the peaks are on average 31 % too short, and `ln(1 / 0.69) =
+//! 0.37`. At two thirds of the peaks, these predictions are 8 % off.
 //!
 //! If kernels recorded on another NPU are scaled to this NPU, the scaled times have the roofline error. If the kernels
 //! keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. For three models
@@ -160,9 +160,9 @@ fn measured_error(report: &Report) -> f64 {
 }
 
 impl PredictionInterval {
-    /// Returns the interval of `report`, a replay of `prepared`. Returns `None` unless kernels are timed by curves,
-    /// kernels were recorded on another NPU, or all kernels are timed by roofline on a machine that is not a wafer of
-    /// tiles.
+    /// Returns the interval of `report`, a replay of `prepared`. Returns `None` except in three cases: kernels are
+    /// timed by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, and the machine
+    /// is not a wafer of tiles.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.pricing_coverage();
         let by_roofline = basis.roofline_time > 0

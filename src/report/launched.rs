@@ -85,8 +85,8 @@ pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> 
 /// Maximum number of launches in the text.
 const SHOWN: usize = 6;
 
-/// Returns the table of launches, if there are several: for each launch its start, its end, and the time from the end
-/// of the previous launch to its end.
+/// If there are several launches, returns a table with the start and the end of each launch, and the time from the
+/// previous launch's end to this launch's end.
 pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {

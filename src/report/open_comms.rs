@@ -96,8 +96,8 @@ impl OpenComms {
         }
     }
 
-    /// Returns the label and progress of the communication to which time is charged now; `None` if no communication
-    /// is in progress.
+    /// Returns the label and progress of the communication that is charged now, or `None` if no communication is in
+    /// progress.
     #[inline]
     pub fn charged_comm(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;

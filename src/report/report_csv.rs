@@ -20,8 +20,8 @@ pub enum CsvTable {
     Steps,
     /// Modules of a captured program, by their path.
     Modules,
-    /// Memory of NPUs: the peak in total and by class, the time and the node at which the peak was reached, and bytes
-    /// that were freed but never allocated.
+    /// Memory of NPUs: the peak in total and by tensor class, the time of the peak and the node that caused it, and
+    /// the bytes that were freed but never allocated.
     Memory,
     /// Bytes on links.
     Links,

@@ -200,8 +200,8 @@ impl Report {
         }
     }
 
-    /// Returns whether the makespan is a lower bound, because some nodes take no time (neither their work nor their
-    /// duration is known) or take only the time of moving their bytes.
+    /// Returns whether the makespan is a lower bound. This is so if some nodes take no time, because neither work
+    /// nor duration is known, or take only the time for moving their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)

@@ -133,8 +133,8 @@ impl TraceAnonymiser {
 
     fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives equal names of nodes, groups and lanes different hashes, so that nobody can see that, for
-        // example, a node and a group have the same name.
+        // With the prefix, a node, a group and a lane of the same name get different hashes, so that nobody can see
+        // that their names are equal.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();

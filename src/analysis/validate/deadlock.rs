@@ -1,9 +1,9 @@
 //! Finds cycles of waits across ranks. A cycle of waits is a deadlock on every machine, in any order of events.
 //!
 //! A receive waits for its send. A member of a collective waits for all work that the other members must do before
-//! their calls. In a collective with a root, members wait for fewer others: members that only send wait for no other
-//! member, and members that only receive wait only for the root. Other cycles, such as cycles on lanes that collectives
-//! of several groups share, depend on the machine, and only a replay finds them.
+//! their calls. A collective with a root causes fewer waits: members that only send wait for no other member, and
+//! members that only receive wait only for the root. Other cycles, such as cycles on lanes that collectives of
+//! several groups share, depend on the machine, and only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};

@@ -7,8 +7,8 @@ use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ra
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::escape_name;
 
-/// Returns all defects of the traces of `members` (in ascending order of ranks), and of the job that these traces
-/// form.
+/// Returns all defects of `members` (traces in ascending order of ranks), both of single traces and of the job as a
+/// whole.
 pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
     let mut findings = DefectLog::new(options.show);
     let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());

@@ -1,4 +1,4 @@
-//! Records the times of all nodes of a run, the order in which they completed, and the nodes that released each node.
+//! Records for each node of a run its times, its place in the order of completion, and the node that released it.
 
 use super::relations::{NONE, RunNode, RunRelations};
 use crate::{CollectiveRecord, Observer};

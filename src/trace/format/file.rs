@@ -33,7 +33,8 @@ pub use stored::{StoredTrace, TraceStore};
 /// Minimum size in bytes of files that are mapped into memory; smaller files are read.
 const MAP_FROM: u64 = 1 << 18;
 
-/// Contents of a file. Compressed files (gzip or zstd, detected by their first bytes) are decompressed.
+/// Contents of an opened trace file. Compressed files (gzip or zstd, detected by their first bytes) are
+/// decompressed.
 #[derive(Debug)]
 pub struct TraceContents {
     storage: ContentsStorage,

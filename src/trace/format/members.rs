@@ -3,8 +3,8 @@
 //! A trace that represents several ranks is written for its first *member*. The metadata record lists all members. For
 //! each member, the record lists the member's peers, groups and cores, which replace the peers, groups and cores of
 //! the first member. The file is stored once, under the name of every member (as links if the system supports them).
-//! If the file is opened under the name of a member, its contents are byte for byte the trace that would have been
-//! written for that rank.
+//! If the file is opened under a member's name, the contents are byte for byte the trace that would have been
+//! written for this member.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -249,8 +249,8 @@ mod tests {
         }
     }
 
-    /// For every member, the opened trace equals a trace that was written for this member, byte for byte, even if own
-    /// ranks and peer ranks are exchanged and numbers get longer.
+    /// The trace opened for a member equals, byte for byte, a trace written for this member, even if own and peer
+    /// ranks are exchanged and numbers get longer.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();

@@ -46,7 +46,7 @@ pub struct ProfilerCost {
     /// Ends of the 90 % interval of the cost, ns. Both ends are equal if the cost comes from measured steps of the
     /// job; in this case the error is given by the spread of the steps' times.
     pub interval_ns: [u64; 2],
-    /// Basis of the estimate.
+    /// Source of the estimate, such as measured steps.
     pub basis: CostBasis,
 }
 

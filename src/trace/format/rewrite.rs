@@ -17,7 +17,8 @@ pub enum AttributeEdit<'e> {
     Remove,
 }
 
-/// Change of a record. All other fields, including unknown ones, are copied.
+/// Changes to apply to a record; `None` leaves a field unchanged. All other fields, including unknown ones, are
+/// copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
     /// New id of a node.
@@ -34,7 +35,7 @@ pub struct RecordEdit<'e> {
     pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
 }
 
-/// Field numbers.
+/// Field numbers of the schema's messages.
 const ID: u32 = 1;
 const NAME: u32 = 2;
 const CONTROL: u32 = 4;

@@ -36,7 +36,7 @@ pub struct LostRange {
     pub record: usize,
     /// Line number, in a text file.
     pub line: Option<usize>,
-    /// Reason for the loss.
+    /// Reason why the bytes could not be recovered.
     pub why: String,
 }
 

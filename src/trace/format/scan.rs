@@ -28,7 +28,7 @@ pub struct NodeView<'a> {
     pub id: u64,
     /// The name.
     pub name: &'a str,
-    /// Operation.
+    /// Operation of the node.
     pub op: Op<'a>,
     /// Class and shape of a kernel, if the trace states them.
     pub kernel: Option<KernelShape>,

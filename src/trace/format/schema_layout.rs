@@ -63,8 +63,8 @@ pub(super) struct LayoutFit {
 
 /// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
-/// Fails on invalid messages, on wrong wire types, on text that is not UTF-8, on numbers outside
-/// their enum, on repeated singular fields, and on a missing required field 1.
+/// Fails if the message is invalid, a wire type is wrong, a text is not UTF-8, a number is outside its enum, a
+/// singular field is repeated, or the required field 1 is missing.
 pub(super) fn check_message(
     message: &[u8],
     offset: usize,

@@ -11,9 +11,9 @@ pub const RECEIVE_BYTES: &str = "receive_bytes";
 /// them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitSizes<'a> {
-    /// Bytes to each member.
+    /// List of the bytes sent to each member, as text.
     pub send: &'a str,
-    /// Bytes from each member.
+    /// List of the bytes received from each member, as text.
     pub receive: &'a str,
 }
 

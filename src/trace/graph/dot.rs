@@ -3,7 +3,7 @@
 use petgraph::dot::{Config, Dot};
 use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 
-/// Node of a drawing.
+/// Node of a Graphviz drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DotVertex {
     /// Text in the node, line by line.
@@ -12,7 +12,7 @@ pub struct DotVertex {
     pub marked: bool,
 }
 
-/// Edge of a drawing.
+/// Edge of a Graphviz drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotEdge {
     /// Index of the edge's source node.

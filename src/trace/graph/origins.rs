@@ -76,8 +76,8 @@ impl Graph {
         }
     }
 
-    /// Returns the value of each node plus 1: the node's own value or, if it has none, the value of
-    /// the nearest caller that has one. 0 means no value.
+    /// For each node, returns the node's own value or, if there is none, the value of the nearest caller that has
+    /// one. Values are increased by one, because 0 means no value.
     fn inherit_from_callers(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {

@@ -71,7 +71,7 @@ impl<'a> NodeRetention<'a> for RetainFullRecords {
     }
 }
 
-/// Node and its record.
+/// A node's id and values, with the record that they were read from.
 #[derive(Clone, Copy, Debug)]
 pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
     /// Data that was kept from the record.

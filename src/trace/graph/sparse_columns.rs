@@ -10,7 +10,7 @@ use chakram_base::units::Span;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,
-    /// Recorded waiting times.
+    /// Waiting times of nodes in the recorded run.
     waits: SparseColumn<Span>,
     /// Index of the memory change plus 1, or 0 for none.
     pub memory_of: SparseColumn<u32>,

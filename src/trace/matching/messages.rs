@@ -20,7 +20,7 @@ pub struct MessageChannel<S = ()> {
 pub struct MessageHalf<S = ()> {
     /// Channel of both halves.
     pub channel: MessageChannel<S>,
-    /// True for a receive.
+    /// True for a receive, false for a send.
     pub receive: bool,
     /// The send or receive node.
     pub at: CommRef,
@@ -70,7 +70,7 @@ pub struct ChannelMatches<'h, S = ()> {
 pub enum MessageDisagreement<S = ()> {
     /// The two halves of message `k` have different sizes.
     Size {
-        /// Index of the message.
+        /// Index of the message on the channel, from 0.
         k: usize,
         /// The sending half.
         send: MessageHalf<S>,

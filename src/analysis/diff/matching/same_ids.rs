@@ -2,9 +2,9 @@
 //!
 //! Ids alone are not evidence, because tools renumber nodes freely. But if nearly all nodes have identical records,
 //! byte for byte, and neighbours with the same ids, no tool has renumbered the nodes. Two nodes with the same id are
-//! paired if their records and the records of their neighbours are identical, and if they have the same neighbours on
-//! both sides. These pairs are used only if they include at least nine of ten nodes. If a few equal nodes of such
-//! traces exchanged their ids, the reported differences are still true, as under any matching.
+//! paired if the two records are identical, and if the nodes have the same neighbours with identical records. These
+//! pairs are used only if they include at least nine of ten nodes. If a few equal nodes of such traces exchanged
+//! their ids, the reported differences are still true, as under any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};

@@ -26,8 +26,8 @@ pub(super) struct GradientReductions {
     pub launches: Vec<Vec<u32>>,
     /// Nodes that copy a gradient into its bucket.
     pub fills: BTreeSet<u32>,
-    /// For each parameter, in the order in which gradients are computed: the outermost node of its hook, and the
-    /// number of elements.
+    /// For each parameter, ordered by when its gradient is computed: the outermost node of the hook, and the number
+    /// of elements.
     pub hooks: Vec<(u32, u64)>,
     /// Bytes per element of each gradient, if the capture states the type.
     pub element_sizes: Vec<Option<u64>>,

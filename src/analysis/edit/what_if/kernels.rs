@@ -513,8 +513,8 @@ impl KernelScaler {
         }
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // A kernel with FLOPs is limited by bytes if it moves its bytes at least at half of the highest rate, as a
-        // multiplication of few rows by weights does. Every other kernel with FLOPs is limited by its FLOPs.
+        // A kernel with FLOPs is limited by bytes if it moves bytes at half of the highest rate or faster. An
+        // example is a multiplication of few rows by weights. Every other kernel with FLOPs is limited by its FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,

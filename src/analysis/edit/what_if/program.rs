@@ -1,4 +1,4 @@
-//! A rank's trace as a program: an ordered list of items, parts of which an edit can repeat, drop or change.
+//! A rank's trace as a program: an ordered list of items. An edit can repeat, drop or change parts of this list.
 //!
 //! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
 //! item of the same thread or stream only expresses the order of these two items. After an edit, such a dependency is

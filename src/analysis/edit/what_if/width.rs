@@ -264,9 +264,9 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the factor by which the parameters of `layers` of a generated job grow or, if `gradients` is true, their
-    /// gradients. An empty set means all layers. `bytes` are the bytes of these parameters on a rank. Parameters that
-    /// no multiplication shows (biases and norms) grow in proportion to the hidden size.
+    /// Returns the growth factor of the parameters of `layers` of a generated job or, if `gradients` is true, of
+    /// these parameters' gradients. An empty set means all layers. `bytes` are the bytes of these parameters on a
+    /// rank. Parameters that no multiplication shows (biases and norms) grow in proportion to the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,

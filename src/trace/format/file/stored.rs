@@ -10,7 +10,7 @@ pub trait TraceStore: Send + Sync {
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
-/// Trace in a store. Two stored traces are equal if their bytes are equal.
+/// Trace in a store, such as an archive. Two stored traces are equal if their bytes are equal.
 #[derive(Clone)]
 pub struct StoredTrace {
     store: Arc<dyn TraceStore>,

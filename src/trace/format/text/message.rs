@@ -24,7 +24,7 @@ pub(super) const NODE_TYPES: [&str; 8] = [
     "COMM_COLL_NODE",
 ];
 
-/// Keys of a node.
+/// JSON keys that a node may have, for error messages.
 const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros, duration_micros, \
                          inputs, outputs, attr, unknown";
 /// Node under construction. Keys may come in any order; fields are written in the order of their numbers.

@@ -12,11 +12,11 @@ pub struct CompactNodeView<'a> {
     pub id: u64,
     /// The name.
     pub name: &'a str,
-    /// Operation.
+    /// Operation of the node.
     pub op: Op<'a>,
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
-    /// Recorded duration.
+    /// Duration in the recorded run.
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds.
     pub micros: u64,

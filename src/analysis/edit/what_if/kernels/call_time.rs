@@ -1,6 +1,7 @@
 //! Estimates the fixed time of a kernel call, which does not depend on the kernel's work.
 
-/// Fixed time of the kernels of one name, ns, and whether this time comes from a fitted line of time over work.
+/// Fixed time per call of kernels with one name, ns, and whether this time comes from a line fitted to time over
+/// work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTime {
     pub fixed: f64,

@@ -123,9 +123,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// because parameters are gathered ahead for some layers.
 type LayerBlocks = Vec<Vec<u32>>;
 
-/// Returns the layers of a forward pass, which are the longest repetition. If the repeated part is itself a whole
-/// pass over the layers (as when tokens are decoded one by one), the function returns the repetition inside one such
-/// pass.
+/// Returns the layers of a forward pass, which are the longest repetition. If the repeated part is a whole pass over
+/// the layers (as when tokens are decoded one by one), the function returns the repetition inside one pass.
 pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
