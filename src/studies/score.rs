@@ -56,7 +56,7 @@ pub use without_effect::{ScoreSetting, settings_without_effect};
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]
 pub enum ScoreError {
-    /// The file of columns is invalid.
+    /// The file that maps the table's columns to options is invalid.
     #[error(transparent)]
     Columns(#[from] chakram_base::config::ConfigError),
     /// A row of the table is invalid.

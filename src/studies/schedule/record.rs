@@ -17,7 +17,7 @@ use chakram_hardware::compute::LayerShape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Sizes and type of a sub-layer.
+/// A sub-layer's sizes and type, as in a schedule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRecord {
     /// Sizes, strides and dilations of the computation.

@@ -36,11 +36,11 @@ use std::fmt;
 /// Name of data that can be on a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataId {
-    /// The weights with this index.
+    /// The weights of a sub-layer, by the weights' index.
     Weights(u32),
     /// A part of the model's input, by the part's index.
     Input(u32),
-    /// The output of this sub-layer.
+    /// The output of the sub-layer with this index.
     Output(u32),
     /// A piece of a sub-layer's output, if the output is read in pieces: the sub-layer, and the
     /// index of the piece.
@@ -57,12 +57,12 @@ impl DataId {
     }
 }
 
-/// Source of a transfer.
+/// Place that data are transferred from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferSource {
     /// The chip that needs the data, so there is no transfer.
     Own,
-    /// Another chip, with this index.
+    /// Another chip, by its index.
     Chip(u32),
     /// Memory, through the network interface.
     Memory,
@@ -81,7 +81,7 @@ pub struct ChipMachine {
     pub memory_bandwidth: Option<f64>,
     /// Power of a connection while it transfers, in watts.
     pub connection_power: f64,
-    /// Bytes per number of all tensors.
+    /// Number of bytes per tensor element, the same for all tensors.
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,

@@ -21,7 +21,7 @@ pub struct ScheduledJob<'s> {
     pub schedule: &'s ChipSchedule,
     /// Cost of each sub-layer.
     pub costs: &'s [TaskCost],
-    /// Transfers and costs of the schedule's steps.
+    /// Simulated transfers and costs of the schedule's steps.
     pub totals: &'s StepTotals,
     /// True if barriers surround each step's sub-layers.
     pub barriers: bool,

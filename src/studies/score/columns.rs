@@ -51,7 +51,7 @@ const ROOT: &[&str] = &[
     "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
 ];
 
-/// Unit of the column with measured values.
+/// Unit of the measured values in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MeasuredUnit {
     /// A time in units of this many seconds.
@@ -63,7 +63,7 @@ pub(super) enum MeasuredUnit {
     Flops(bool),
 }
 
-/// Name of each unit in files of columns.
+/// Each unit with its name in files that describe a table's columns.
 const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Time(1.0), "s"),
     (MeasuredUnit::Time(1e-3), "ms"),
@@ -78,14 +78,14 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
 pub(super) struct ConditionalOptions {
     /// Heading of the column in the table.
     pub column: String,
-    /// For each value of the column, options with their values.
+    /// Options with their values, for each value that occurs in the column.
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// Source of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OptionSource {
-    /// The column with this heading gives the value.
+    /// The value is in the column with this heading.
     Column(String),
     /// The value is the same for all runs.
     Fixed(String),
@@ -151,7 +151,7 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
         .into())
 }
 
-/// Parses the accepted values of columns.
+/// Parses the values that rows must have in some columns to be counted.
 fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
@@ -204,7 +204,7 @@ fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreErr
 }
 
 impl RunColumns {
-    /// Parses a file of columns. Error messages name the file `file`.
+    /// Parses a file that describes a table's columns. Error messages name the file `file`.
     ///
     /// # Errors
     ///

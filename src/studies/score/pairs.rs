@@ -48,7 +48,7 @@ pub struct MeasuredPair {
     pub edits: Vec<JobEdit>,
     /// Measured step of the captured job, if there is one.
     pub baseline: Option<Span>,
-    /// Measured step of the changed job.
+    /// Measured step time of the changed job.
     pub measured: Span,
     /// Noise of measured steps, in percent. If the measured change is smaller, its sign has no
     /// meaning.
@@ -79,10 +79,10 @@ pub struct PredictedPair {
     /// Measured step of the captured job, if there is one.
     #[serde(rename = "baseline_ps", skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
-    /// Predicted step of the changed job.
+    /// Predicted step time of the changed job.
     #[serde(rename = "predicted_ps")]
     pub predicted: Span,
-    /// Measured step of the changed job.
+    /// Measured step time of the changed job.
     #[serde(rename = "measured_ps")]
     pub measured: Span,
     /// Error of the prediction relative to the measured step, in percent.
@@ -113,17 +113,17 @@ pub struct PairErrors {
     pub mean_percent: f64,
 }
 
-/// Scores over all pairs.
+/// Scores of the predictions for all pairs.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairScores {
     /// Errors of chakram's predictions.
     pub chakram: PairErrors,
-    /// Errors of the null model without change.
+    /// Errors of the null model, which predicts that the change has no effect.
     pub no_change: PairErrors,
     /// Errors of the null model with the ratio of samples.
     pub sample_ratio: PairErrors,
-    /// Number of pairs whose measured change exceeds the noise, and number of those whose sign is
-    /// predicted correctly.
+    /// Two counts: the pairs with a measured change above the noise, and the pairs among them with
+    /// a correctly predicted sign.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<PredictedPair>,

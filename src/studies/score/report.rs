@@ -107,7 +107,7 @@ impl CorrectedRuns {
     }
 }
 
-/// Explanation of the columns of the text output.
+/// Explains the columns of the text output.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
                       regret: extra time of the runs that are predicted to be the shortest";
@@ -425,7 +425,7 @@ impl ScoredTable<'_> {
 /// Writes CSV rows, one per run.
 #[derive(Clone, Debug)]
 pub struct ScoreRows {
-    /// Options that at least one run gives; each has a column.
+    /// Options that at least one run sets; each option has a CSV column.
     keys: Vec<String>,
     begun: bool,
     is_corrected: bool,
@@ -499,7 +499,7 @@ impl ScoreRows {
     }
 }
 
-/// JSON document of a score.
+/// A score as a JSON document.
 #[derive(Debug, Serialize)]
 pub struct ScoreDocument<'a> {
     options: Map<String, Value>,

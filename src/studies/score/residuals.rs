@@ -37,8 +37,8 @@ const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Minimum number of groups with different matrix products from which a part of the correction can
-/// be chosen.
+/// Minimum number of groups with different matrix products that are needed to choose a fraction of
+/// the correction.
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
@@ -149,7 +149,7 @@ struct StepResiduals {
     weights: Vec<f64>,
     /// Logarithms of each step's model FLOPs per second.
     rates: Vec<f64>,
-    /// Part of the correction that jobs with other matrix products get, by NPU class.
+    /// Fraction of the correction for jobs with unmeasured matrix products, by NPU class.
     parts: Vec<((String, u64), f64)>,
 }
 
@@ -326,9 +326,9 @@ impl StepResiduals {
     }
 }
 
-/// Returns the part of the correction with the smallest mean error. Each entry of `groups` has the
-/// predicted and the actual logarithm of each step. Returns zero if the gain is less than one
-/// standard error.
+/// Returns the fraction of the correction that gives the smallest mean error. Each entry of
+/// `groups` has the predicted and the actual logarithm of each step. Returns zero if the gain is
+/// less than one standard error.
 fn find_best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;

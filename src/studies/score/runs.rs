@@ -19,11 +19,11 @@ use std::collections::BTreeMap;
 pub struct MeasuredRun {
     /// Name of the table that contains the run.
     pub file: String,
-    /// Line of the table, from 1.
+    /// Line number in the table's file, from 1.
     pub line: u64,
     /// Measured time of a step, in seconds.
     pub measured: f64,
-    /// The model and its plan.
+    /// The run's model and plan.
     pub training: TrainingPattern,
     /// The machine, scaled to the plan's number of ranks.
     pub machine: Machine,

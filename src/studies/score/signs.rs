@@ -20,11 +20,11 @@ const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]
 pub struct OptionSigns {
     /// The option, or two options that change together: `data, tensor`.
     pub option: String,
-    /// Number of pairs whose measured times differ.
+    /// Number of pairs with different measured times.
     pub pairs: usize,
     /// Number of these pairs that predictions put in the measured order.
     pub right: usize,
-    /// Number of pairs whose measured times differ by more than 3 %.
+    /// Number of pairs with measured times that differ by more than 3 %.
     pub clear_pairs: usize,
     /// Number of these clear pairs that predictions put in the measured order.
     pub clear_right: usize,

@@ -14,7 +14,7 @@ pub struct StudyAxis {
     pub name: String,
     /// Keys that a position on the axis sets.
     pub keys: Vec<String>,
-    /// Values at each position, one per key.
+    /// For each position of the axis, one value per key.
     pub values: Vec<Vec<ConfigLiteral>>,
     /// Number of NPUs of the plans, if this is an axis of plans.
     pub plans: Option<u32>,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct PointMeasures {
     /// Makespan, in picoseconds.
     pub time_ps: u64,
-    /// Number of NPUs on which the job runs.
+    /// Number of NPUs that the job uses.
     pub npus: u32,
     /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In files of older
     /// versions, exposed communication includes the bubble.
@@ -61,17 +61,17 @@ pub enum SweepObjective {
     /// Price of the job's NPUs for the duration of the makespan, at `price.npu` per hour or the
     /// machine's own price.
     Cost,
-    /// Cost of a million tokens.
+    /// Price of processing a million tokens.
     TokenCost,
     /// Duration of a run of `total_tokens`, in days.
     RunDays,
-    /// NPU hours of a run of `total_tokens`.
+    /// NPU hours to process `total_tokens`.
     RunNpuHours,
-    /// Price of a run of `total_tokens`.
+    /// Price of processing `total_tokens`.
     RunCost,
-    /// Energy of a run of `total_tokens`.
+    /// Energy to process `total_tokens`.
     RunEnergy,
-    /// Number of NPUs on which the job runs.
+    /// Number of NPUs that the job uses.
     Npus,
 }
 

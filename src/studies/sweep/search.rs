@@ -57,7 +57,7 @@ pub struct StudyShard {
     pub of: u64,
 }
 
-/// Options of one run of a sweep.
+/// Options of one execution of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
     /// Number of threads that answer points.
@@ -68,7 +68,7 @@ pub struct SweepOptions {
     pub is_closed: bool,
 }
 
-/// Outcome of a visit to a point.
+/// Outcome of visiting a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutcome {
     /// The point was replayed, or rejected.
@@ -83,9 +83,9 @@ pub struct SweepRow {
     /// Index of the point if the study's points can be listed; otherwise its number in the order of
     /// first visits.
     pub number: u64,
-    /// Values that the axes set.
+    /// Values that the study's axes set at this point.
     pub point: Settings,
-    /// Outcome of the point's visit.
+    /// Outcome of visiting the point.
     pub outcome: RowOutcome,
 }
 

@@ -33,9 +33,9 @@ pub enum SettingKind<'k> {
     Rate,
     /// An option of the replay.
     Option(&'static ReplayOption),
-    /// A path in the machine file.
+    /// Path of a key in the machine file.
     Machine(&'k str),
-    /// A path in the model file.
+    /// Path of a key in the model file.
     Model(&'k str),
     /// A key of the accelerator whose loop nests time kernels.
     Accelerator(&'k str),

@@ -34,7 +34,7 @@ fn format_optional<T: ToString>(value: Option<T>) -> String {
 /// The rows of a study, with data that are computed from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
-    /// The study to which the rows belong.
+    /// The study that the rows belong to.
     pub study: &'s Study,
     /// Rows of the study, by number.
     pub rows: Vec<SweepRow>,

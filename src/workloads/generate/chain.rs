@@ -15,7 +15,7 @@ pub struct ChainPattern {
     pub ranks: u32,
     /// Kernels per rank, in all its chains together.
     pub nodes: u32,
-    /// Chains per rank, 1 to `nodes`.
+    /// Number of chains per rank, from 1 to `nodes`.
     pub chains: u32,
     /// Recorded duration of each kernel; whole nanoseconds.
     pub duration: Span,
@@ -56,7 +56,7 @@ impl ChainPattern {
     }
 }
 
-/// Chains with checked options.
+/// Generator of chains of kernels, after its options were checked.
 #[derive(Debug)]
 pub(super) struct ChainGenerator(ChainPattern);
 

@@ -177,7 +177,7 @@ impl CollectiveMembers {
     }
 }
 
-/// Collectives with checked options.
+/// Generator of collectives, after its options were checked.
 #[derive(Debug)]
 pub(super) struct CollectiveGenerator {
     options: CollectivePattern,

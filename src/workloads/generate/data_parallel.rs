@@ -59,7 +59,7 @@ pub struct DataParallelPattern {
     pub ranks: u32,
     /// Number of transformer layers.
     pub layers: u32,
-    /// Hidden size, in numbers per token.
+    /// Hidden size: numbers per token.
     pub hidden: u32,
     /// Tokens per rank and step; a multiple of `sequence`.
     pub tokens: u32,
@@ -210,12 +210,12 @@ struct KernelCost {
     recorded: Span,
 }
 
-/// Training steps with checked options.
+/// Generator of training steps, after its options were checked.
 #[derive(Debug)]
 pub(super) struct DataParallelGenerator {
     options: DataParallelPattern,
     nodes: u64,
-    /// Costs of each kernel: forward, backward.
+    /// Costs of each kernel, in the forward and in the backward pass.
     kernels: [[KernelCost; 2]; KERNELS.len()],
     optimizer: KernelCost,
     gradient: u64,

@@ -67,7 +67,7 @@ impl MemoryPattern {
     }
 }
 
-/// A pattern with checked options.
+/// Generator of memory accesses, after its options were checked.
 #[derive(Debug)]
 pub(super) struct MemoryGenerator(MemoryPattern);
 

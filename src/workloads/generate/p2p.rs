@@ -16,7 +16,7 @@ pub struct P2pPattern {
     pub traffic: TrafficPattern,
     /// Number of ranks, at least 2.
     pub ranks: u32,
-    /// Bytes of each message.
+    /// Number of bytes of each message.
     pub bytes: u64,
     /// Number of rounds, up to 2^31 - 1.
     pub count: u32,
@@ -113,7 +113,7 @@ fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     permutation
 }
 
-/// Traffic with checked options.
+/// Generator of messages, after its options were checked.
 #[derive(Debug)]
 pub(super) struct P2pGenerator {
     options: P2pPattern,

@@ -69,9 +69,9 @@ pub struct PalmPattern {
     pub hidden: u32,
     /// Number of attention heads.
     pub heads: u32,
-    /// Tokens of a sample.
+    /// Number of tokens per sample.
     pub sequence: u32,
-    /// Samples of a step.
+    /// Number of samples per step.
     pub batch: u32,
     /// Samples of a micro-batch, over all replicas together.
     pub micro_batch: u32,
@@ -166,7 +166,7 @@ fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     .map(u128::from)
 }
 
-/// A pattern with checked options.
+/// Generator of PALM's training step, after its options were checked.
 #[derive(Debug)]
 pub(super) struct PalmGenerator {
     options: PalmPattern,

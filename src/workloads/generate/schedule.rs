@@ -43,7 +43,7 @@ pub enum PipelineSchedule {
     OneForwardOneBackward,
     /// 1F1B with several chunks of layers on every stage.
     Interleaved {
-        /// Chunks of a stage, at least 2.
+        /// Number of model chunks per stage, at least 2.
         chunks: u32,
     },
     /// All micro-batches pass a layer before any passes the next layer, forward and backward.
@@ -62,7 +62,7 @@ pub enum PipelineSchedule {
     DualPipe,
     /// DualPipe with two chunks per stage, in a V.
     DualPipeV,
-    /// Orders of passes that a file lists.
+    /// Each stage's order of passes, as listed in a file.
     Listed(Arc<PassOrders>),
 }
 

@@ -45,7 +45,7 @@ pub enum OperatorAxis {
     M,
     /// Columns of the output: features, channels or heads.
     N,
-    /// Columns of the input, over which products sum.
+    /// Columns of the input. Matrix products sum over this axis.
     K,
 }
 

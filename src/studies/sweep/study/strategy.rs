@@ -9,7 +9,7 @@ use chakram_base::config::{
 /// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
-/// Order in which a layer's points are visited.
+/// Order of visits to a layer's points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
     /// Visits all points.
@@ -19,8 +19,8 @@ pub enum SearchStrategy {
     /// Searches one axis after another while the others stay fixed, until no axis improves the
     /// point.
     Coordinate,
-    /// Visits points in the order of their lower bounds, and excludes points whose bound is no
-    /// better than the best answer.
+    /// Visits points in the order of their lower bounds, and excludes points with a bound that is
+    /// no better than the best answer.
     BranchAndBound,
 }
 

@@ -34,7 +34,7 @@ pub enum CorePlacement {
     /// The machine's own order: rank r is on NPU r.
     #[default]
     None,
-    /// Cores of the machine in this order.
+    /// Ranks are placed on the machine's cores in this order.
     Order(TileOrder),
     /// Explicit cores: the entry at index r is the core at position r.
     Cores(Vec<[u32; 2]>),

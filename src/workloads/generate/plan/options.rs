@@ -20,7 +20,7 @@ use value::{OptionValue, PlacementWord};
 
 mod value;
 
-/// Headings under which help groups the options.
+/// Headings that group the options in help texts.
 const PARALLELISM: &str = "Parallelism and batch";
 const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
@@ -43,7 +43,7 @@ pub struct PlanOption {
     pub value: &'static str,
     /// Help text of the option. Keys of other options are in braces: `with {zero} 3`.
     pub help: &'static str,
-    /// Heading under which help lists the option.
+    /// Heading above the option in help texts.
     pub heading: &'static str,
     /// Default value in the flag's syntax; empty if there is no default or it is computed.
     pub default: &'static str,

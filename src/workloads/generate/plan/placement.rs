@@ -146,7 +146,7 @@ impl RankPlacement {
         self.used[2] = self.member_count(ParallelGroupKind::Embedding) > 1;
     }
 
-    /// Declares the groups of whole replicas.
+    /// Declares one group per replica, with all ranks of the replica.
     pub fn use_model(&mut self) {
         self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
@@ -194,7 +194,7 @@ impl RankPlacement {
         }
     }
 
-    /// Tensor-parallel degree of `stage`.
+    /// Returns the tensor-parallel degree of `stage`.
     pub fn tensor_of(&self, stage: u32) -> u32 {
         self.members_until(stage + 1) - self.members_until(stage)
     }

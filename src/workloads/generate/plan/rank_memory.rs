@@ -46,7 +46,7 @@ pub fn streams_remote_memory(op: &Op<'_>) -> bool {
 /// Memory available to the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankMemory {
-    /// Bytes of an NPU's own memory.
+    /// Capacity of an NPU's own memory, in bytes.
     pub own: u64,
     /// Remote memory; `None` if the plan does not use it.
     pub shared: Option<SharedMemory>,

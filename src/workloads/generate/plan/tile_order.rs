@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Core grid of a machine of tiles, as plain data, so that placement does not need the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreGrid {
-    /// Dies along x and y.
+    /// Number of dies along x and along y.
     pub dies: [u32; 2],
     /// Cores of a die along x and y.
     pub cores: [u32; 2],
@@ -22,7 +22,7 @@ pub struct CoreGrid {
 }
 
 impl CoreGrid {
-    /// Coordinates of all working cores, in `order`.
+    /// Returns the coordinates of all working cores, sorted by `order`.
     pub fn list_cores_in_order(&self, order: TileOrder) -> Vec<[u32; 2]> {
         let [width, height] = [0, 1].map(|d| self.dies[d] * self.cores[d]);
         let whole = ([0, 0], [width, height]);

@@ -23,13 +23,13 @@ pub struct PassOrders {
     steps: Vec<Vec<PipelineStep>>,
     /// Parts of the model on each stage, in ascending order.
     parts: Vec<Vec<u32>>,
-    /// The stage and chunk of each part.
+    /// Stage and chunk of each part of the model.
     places: Vec<(u32, u32)>,
     micro_batches: u32,
     trains: bool,
 }
 
-/// An invalid cell, line or file.
+/// Error for an invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
     /// Number of the invalid line, from 1. For an error of the whole file, the number of lines.
@@ -352,7 +352,7 @@ impl PassOrders {
         self.micro_batches
     }
 
-    /// Parts of the model on each stage.
+    /// Number of parts of the model on each stage.
     pub fn chunk_count(&self) -> u32 {
         self.parts[0].len() as u32
     }

@@ -58,7 +58,7 @@ impl MeshAxis {
         }
     }
 
-    /// Index of the shard that `member` has.
+    /// Returns the index of the shard on `member`.
     pub fn shard_of_member(self, member: u32) -> u32 {
         member / self.stride % self.parts
     }

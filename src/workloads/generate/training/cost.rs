@@ -40,11 +40,11 @@ pub(super) use linear::pair_bytes;
 /// Sizes that all kernels share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CostParameters {
-    /// Samples of a micro-batch.
+    /// Number of samples per micro-batch.
     pub samples: u64,
     /// Bytes of a number in the plan's format.
     pub number: u64,
-    /// Bytes of a weight's gradient.
+    /// Number of bytes per weight gradient.
     pub gradient: u64,
     /// True if gradients are accumulated over several micro-batches.
     pub sums: bool,
@@ -67,7 +67,7 @@ pub(super) struct CostParameters {
     /// Number format to which tokens are cast before they are sent to experts; `None` if they are
     /// not cast.
     pub sent: Option<Dtype>,
-    /// Weights of the operator that training changes.
+    /// The operator's weights that training changes.
     pub training: WeightTraining,
 }
 

@@ -15,7 +15,7 @@ pub(super) enum ActivationShape {
         /// Height and width.
         size: [u64; 2],
     },
-    /// Rows, such as tokens.
+    /// Rows of numbers, such as tokens.
     Rows {
         rows: u64,
         /// Elements of a row.

@@ -17,7 +17,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 
-/// Syntax of a flag's words.
+/// Syntax of the words that follow a flag.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueSyntax {
     /// Unsigned integers of 32 bits.
@@ -39,7 +39,7 @@ pub(super) trait OptionValue: Sized {
     /// Syntax of lists in files, for error messages.
     const LIST: &'static str = "";
 
-    /// Parses a field of a file.
+    /// Parses the value from a field of a plan file.
     fn parse_field(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
 
     /// Parses a flag's words: exactly one word, unless the value is a list.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// first members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberPartition {
-    /// Group of each member, indexed by member.
+    /// Index of each member's group, indexed by member.
     group_of: Vec<u32>,
     /// Members sorted by group, and in ascending order within a group.
     members: Vec<u32>,
@@ -84,12 +84,12 @@ impl MemberPartition {
         self.group_of.len() as u32 / self.size
     }
 
-    /// The group of `member`.
+    /// Returns the index of the group of `member`.
     pub fn group_of(&self, member: u32) -> u32 {
         self.group_of[member as usize]
     }
 
-    /// The members of `group`, ascending.
+    /// Returns the members of `group`, in ascending order.
     pub fn members_of(&self, group: u32) -> Vec<u32> {
         let size = self.size as usize;
         self.members[group as usize * size..][..size].to_vec()
