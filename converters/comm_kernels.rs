@@ -2,8 +2,8 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Parts of kernel names that the user added, each with its collective. They supplement the names of known
-/// libraries.
+/// Parts of kernel names that the user added, each with its collective. The user's kernels supplement the names of
+/// known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,

@@ -50,7 +50,7 @@ pub enum GoalOperationKind {
     },
     /// Sends or receives a message.
     Message {
-        /// Whether the rank receives the message.
+        /// Whether the operation's rank receives (rather than sends) the message.
         receive: bool,
         /// Rank at the message's other end.
         peer: u32,

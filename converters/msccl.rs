@@ -60,7 +60,7 @@ pub struct MscclStep {
     pub kind: StepKind,
     /// First chunk that the step reads or forwards, by index in the buffer.
     pub source: u64,
-    /// Number of consecutive chunks.
+    /// Number of consecutive chunks that the step processes.
     pub count: u64,
     /// Thread block and step on the same GPU that must end before this step starts.
     pub after: Option<(u32, u32)>,

@@ -207,7 +207,7 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes that are read to detect the source. It is large because metadata may precede the
+/// Number of bytes that are read to detect the source. The number is large because metadata may precede the
 /// events.
 const HEAD: u64 = 1 << 20;
 

@@ -74,12 +74,12 @@ pub struct DeviceConversion {
     pub launches: u64,
     /// Number of events with a launching call.
     pub linked: u64,
-    /// Number of events that begin before their launching call. Such an event keeps its time, but loses
-    /// the link to its call.
+    /// Number of events that begin before their launching call. An event that starts too early keeps its
+    /// time, but loses the link to its call.
     pub early: u64,
     /// Number of collectives matched across devices.
     pub collectives: u64,
-    /// Number of unmatched communication events. They become kernels with their recorded time.
+    /// Number of unmatched communication events. Unmatched events become kernels with the recorded time.
     pub unmatched: u64,
     /// Number of nodes in the trace.
     pub nodes: u64,

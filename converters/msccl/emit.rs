@@ -41,7 +41,7 @@ impl<'a> MscclScripts<'a> {
         (end(first + count) - end(first)) as u64
     }
 
-    /// Writes the trace of a GPU. Returns the number of its nodes.
+    /// Writes the trace of a GPU. Returns the trace's number of nodes.
     ///
     /// # Errors
     ///

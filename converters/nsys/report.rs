@@ -237,8 +237,8 @@ impl<'d> ReportReader<'d> {
         self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
-    /// Returns the process of a row. The process id is in the bits of the global id above the lowest 24
-    /// bits.
+    /// Returns the process that a row belongs to. The process id is in the bits of the global id above
+    /// the lowest 24 bits.
     fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.to_integer().map_or(0, |id| id.cast_unsigned() >> 24),
@@ -428,7 +428,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global id.
+    /// Returns the track that contains a thread's events. The thread id is in the lowest 24 bits of the
+    /// thread's global id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.to_integer().unwrap_or(0).cast_unsigned();
         let process = self.process_of(global);

@@ -1,4 +1,4 @@
-//! Reads tables of SQLite files row by row. It supports only the features that profiler exports use.
+//! Reads tables of SQLite files row by row. The reader supports only the SQLite features that profiler exports use.
 //!
 //! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
 //! is a b-tree ordered by row id: inner pages list the numbers of their children, and leaves contain rows. A row is a

@@ -1,10 +1,10 @@
 //! Estimates the work of kernels without an operator from equally named kernels that have an operator. The bytes
 //! of copies are estimated in the same way.
 //!
-//! Kernels launched before the capture began, or by a graph, have no operator, so their shapes are
-//! unknown. A kernel of the same name is the same program on other data. If there are several such
-//! kernels, the kernel with the nearest duration is chosen. Its FLOPs and bytes (`work'`) are
-//! scaled by the ratio of the durations:
+//! Kernels launched before the capture began, or by a graph, have no operator, so their shapes are unknown. A
+//! kernel of the same name is the same program on other data. If there are several such kernels, the kernel with
+//! the nearest duration is chosen. The chosen kernel's FLOPs and bytes (`work'`) are scaled by the ratio of the
+//! durations:
 //!
 //! ```text
 //! work = work' t / t'

@@ -24,7 +24,7 @@ pub struct MatchedCollective {
     pub root: Option<u32>,
     /// `comm_size` of the collective: the largest value over all members.
     pub bytes: u64,
-    /// Whether the members state different sizes.
+    /// Whether the members' records have different sizes.
     pub uneven: bool,
 }
 

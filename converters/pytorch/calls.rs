@@ -67,8 +67,8 @@ pub struct CommCall {
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
-    /// Calls whose kernels the profiler dropped. They get no node, but other ranks' calls are still
-    /// matched with them. Their launch times replace the missing kernel times.
+    /// Calls whose kernels the profiler dropped. Dropped calls get no node, but other ranks' calls are still
+    /// matched with dropped calls. Their launch times replace the missing kernel times.
     pub dropped: Vec<CommCall>,
     /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,

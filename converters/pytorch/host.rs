@@ -1,5 +1,5 @@
-//! The host trace: operators with their nesting, order and arguments. It has no times; these are in the device
-//! trace.
+//! The host trace: operators with their nesting, order and arguments. The host trace has no times; times are in
+//! the device trace.
 
 mod raw;
 mod reader;

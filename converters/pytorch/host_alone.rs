@@ -1,4 +1,4 @@
-//! Builds events for a capture without a Kineto trace. They have the order and nesting of the host operators, but no
+//! Builds events for a capture without a Kineto trace. The events have the host operators' order and nesting, but no
 //! times.
 //!
 //! Operators begin one tick apart, in the order of their ids, and each ends with the last operator that ran inside
@@ -57,8 +57,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of one kind no operator in the file requests. They come from library
-/// calls without operators.
+/// Returns how many worker intervals of one kind no operator in the file requests. Intervals without a request come
+/// from library calls without operators.
 fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()

@@ -65,8 +65,8 @@ pub struct KinetoTrace {
     pub span: Option<(i64, i64)>,
     /// Number of events dropped because they are outside `span` or before 1970.
     pub outside: u64,
-    /// Number of events with an unknown category on tracks outside the operators' process, by category.
-    /// They are probably work of an unsupported device type.
+    /// Number of events with an unknown category on tracks outside the operators' process, by category. The events
+    /// are probably work on an unsupported type of device.
     pub unread: Vec<(String, u64)>,
     /// Program that wrote the file, if not PyTorch's profiler.
     pub source: Option<&'static str>,

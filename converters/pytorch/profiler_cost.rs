@@ -1,8 +1,8 @@
 //! Estimates, for each node, the host time that the profiler added during the capture.
 //!
 //! While the program runs, the observer and the profiler write a record of every operator and annotation on the
-//! program's thread. The time per record hardly depends on the operator. It is estimated in the first way that is
-//! possible:
+//! program's thread. The time per record hardly depends on the operator. The time per record is estimated in the first
+//! possible way:
 //!
 //! - If the job also measured steps without a profiler: the duration of the capture minus the duration of the same
 //!   number of unprofiled steps, divided by the number of records on the thread with the most records.
@@ -48,7 +48,7 @@ const PROFILED: RecordEstimate = RecordEstimate {
     elsewhere: 3_500,
     interval: [40, 350],
 };
-/// Interval for a cost that was measured on another machine, percent of the estimate. It is wide because costs
+/// Interval for a cost that was measured on another machine, percent of the estimate. The range is wide because costs
 /// differ more between machines than between jobs.
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.

@@ -19,7 +19,8 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Number of bytes that are inspected. It is large because some device traces begin with long metadata.
+/// Number of bytes that are inspected to detect a file's kind. The number is large because some device traces
+/// begin with long metadata.
 const BEGINNING: u64 = 1 << 16;
 
 /// Detects the kind of the file `path` from the keys at the file's beginning, without checking the rest.

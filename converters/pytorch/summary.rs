@@ -51,7 +51,7 @@ pub struct ConversionSummary {
 /// Summary of a group.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct GroupSummary {
-    /// Name, unique in the job.
+    /// Name of the group, unique in the job.
     pub name: String,
     /// Purpose of the group, as given by the program.
     pub desc: String,
@@ -93,8 +93,8 @@ pub struct RankConversion {
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Share of nodes that are linked, times the share of compared shapes that are equal. It is meaningful only if
-    /// the files were joined by order.
+    /// Share of nodes that are linked, times the share of compared shapes that are equal. The confidence is
+    /// meaningful only if the files were joined by order.
     pub confidence: f64,
     /// Device time in the capture, and in the trace, ns.
     pub device_ns: (u64, u64),
@@ -118,7 +118,7 @@ pub struct RankConversion {
     pub annotations: u64,
     /// Number of calls into the device's driver.
     pub runtime: u64,
-    /// Number of kernels and copies.
+    /// Number of kernels and copies on the device.
     pub device: u64,
     /// Number of kernels and copies launched before the capture began. No dependency explains when they start.
     pub unlaunched: u64,
@@ -141,7 +141,7 @@ pub struct RankConversion {
     pub calls: (u64, u64, u64),
     /// Names of communication operators without a recorded execution.
     pub never_ran: Vec<String>,
-    /// Number of threads, and of streams.
+    /// Number of host threads and number of device streams.
     pub lanes: (u64, u64),
     /// Number of inferred dependencies, by rule.
     pub found: DependencyStats,

@@ -3,7 +3,7 @@
 //! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write
 //! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value.
 //! Scripts that end every element with a comma leave a comma after the last element of lists and objects at any
-//! depth. This comma is removed. A comma without a value before it is kept, because a value may be missing.
+//! depth. The extra comma is removed. A comma without a value before it is kept, because a value may be missing.
 
 use super::JsonRepairKind;
 

@@ -292,8 +292,8 @@ impl<'a> EventDescription<'a> {
     }
 
     fn node_attributes(&self) -> Vec<NamedAttribute<'_>> {
-        // JAX's stat `name` is the operation's path in the program. It is stored under another key,
-        // because a node already has a name.
+        // JAX's stat `name` is the operation's path in the program. The event's name is stored under
+        // another key, because a node already has a name.
         let names = [
             "hlo_op",
             "hlo_module",

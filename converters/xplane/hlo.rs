@@ -53,7 +53,7 @@ pub(super) struct HloModules {
 }
 
 impl HloModules {
-    /// Starts a file. Its first device has the number `first`.
+    /// Starts a file. The file's first device has the number `first`.
     pub fn begin_file(&mut self, first: u64) {
         self.files.push(BTreeMap::new());
         self.first = first;

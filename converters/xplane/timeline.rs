@@ -10,7 +10,7 @@ const DEVICES: [&str; 2] = ["/device:GPU:", "/device:TPU:"];
 const HOST: &str = "/host:CPU";
 /// Prefix of the names of a GPU's streams.
 const STREAM: &str = "Stream #";
-/// Line with the operators of a TPU. Its other lines summarize or overlap them.
+/// Line with the operators of a TPU. The plane's other lines summarize or overlap the operators.
 const OPERATORS: &str = "XLA Ops";
 /// Stat that links a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";

@@ -9,13 +9,13 @@
 //!
 //! # Phases
 //!
-//! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them
-//! from the innermost outward. With `baseline`, an all-reduce is an all-reduce of the whole chunk in
-//! every dimension. With `localBWAware`, it is a reduce-scatter in all dimensions except the last, an
-//! all-reduce in the last, and an all-gather in the others in reverse order. If the list of
-//! implementations is shorter than the list of dimensions, the remaining dimensions are omitted. A
-//! `one…` algorithm treats all NPUs as one line, and ends the list. A named group without all ranks is
-//! one line in the order of its file. It uses the list's only entry, or ring if there are several.
+//! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them from the
+//! innermost outward. With `baseline`, an all-reduce is an all-reduce of the whole chunk in every dimension. With
+//! `localBWAware`, it is a reduce-scatter in all dimensions except the last, an all-reduce in the last, and an
+//! all-gather in the others in reverse order. If the list of implementations is shorter than the list of
+//! dimensions, the remaining dimensions are omitted. A `one…` algorithm treats all NPUs as one line, and ends the
+//! list. A named group without all ranks is one line in the order of its file. The line uses the list's only entry,
+//! or ring if the list has several entries.
 //!
 //! # Costs
 //!
@@ -79,7 +79,7 @@ pub struct AstraCollectives {
     /// Bus of each NPU; empty if buses are not modelled.
     buses: Vec<SharedBus>,
     scripts: CustomScripts,
-    /// Counts of issued chunks. They are kept only if every quirk is on.
+    /// Counts of issued chunks. The counts are kept only if every quirk is on.
     issued: Option<IssueCounts>,
     /// If a scale reduces an endpoint delay to 0 and every quirk is on: the first (NPU, node) that incurred it at
     /// time 0.
@@ -263,8 +263,8 @@ impl AstraCollectives {
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // This is an all-gather with fewer bytes than splits. If it has several members, `check`
-            // rejects it.
+            // A chunk of 0 bytes occurs in an all-gather with fewer bytes than splits. If such an all-gather has
+            // several members, `check` rejects the collective.
             0 => 0,
             _ => size.div_ceil(chunk),
         };

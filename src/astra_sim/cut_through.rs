@@ -1,11 +1,11 @@
 //! Cut-through switching of messages through a chain of servers, first come, first served.
 //!
-//! If the first byte of a message of m bytes arrives at a server at t, the message begins at b =
-//! max(t, free). It occupies the server for m / occupied_rate. The first byte reaches the next
-//! server after the latency between the two, and queues there only on arrival. The last byte leaves
-//! at max(b + m / rate, departure from the previous server plus the latency in between), because a
-//! server cannot forward bytes that have not arrived. `occupied_rate` and `rate` differ if a server
-//! consists of several links, but a message can use only one of the links.
+//! If the first byte of a message of m bytes arrives at a server at t, the message begins at b = max(t,
+//! free). The message occupies the server for m / occupied_rate. The first byte reaches the next server
+//! after the latency between the two, and queues there only on arrival. The last byte leaves at max(b +
+//! m / rate, departure from the previous server plus the latency in between), because a server cannot
+//! forward bytes that have not arrived. `occupied_rate` and `rate` differ if a server consists of
+//! several links, but a message can use only one of the links.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};

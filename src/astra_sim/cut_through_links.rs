@@ -1,5 +1,5 @@
-//! The congestion-aware network with cut-through: links that carry one message at a time, in all dimensions. It
-//! corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
+//! The congestion-aware network with cut-through: links that carry one message at a time, in all dimensions.
+//! This network corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
 //!
 //! Dimensions are crossed in order, innermost first. Around a ring, a message passes each NPU in the shorter
 //! direction, or in the upward direction if both are equally short. Two fully connected NPUs have a link in each

@@ -1,4 +1,5 @@
-//! The logging configuration. Its format is checked, but it has no effect.
+//! The logging configuration. The file's format is checked, but the logging configuration has no
+//! effect.
 //!
 //! If a log is written, it is the log that ASTRA-sim writes without a logging configuration.
 

@@ -35,7 +35,7 @@ pub struct RankTensors {
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// Types of nodes that do nothing. They use no tensors, even if they list some.
+/// Types of nodes that do nothing. These nodes use no tensors, even if their lists contain some.
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {

@@ -316,7 +316,8 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that takes its recorded duration on its lane. Its FLOPs encode what it represents.
+/// Returns an operation that takes its recorded duration on its lane. The operation's FLOPs encode what the node
+/// represents.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

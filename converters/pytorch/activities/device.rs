@@ -44,8 +44,8 @@ fn is_blocking_call(name: &str) -> bool {
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
-/// Finds the host's waits for the device: in synchronizing calls, and in calls that request a copy and return
-/// after it. Such a copy also waits for earlier work on its stream.
+/// Finds the host's waits for the device: in synchronizing calls, and in calls that request a copy and return after
+/// it. A copy that blocks the host also waits for earlier work on the copy's stream.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,
@@ -130,7 +130,7 @@ pub(super) fn place_device_activities(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // The stream's last activities. There are several if one kernel executed a batch of messages.
+    // The latest activities on the stream so far. There are several if one kernel executed a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {

@@ -191,7 +191,7 @@ fn dropped_calls(
     dropped
 }
 
-/// Returns whether a kernel belongs to a launched graph. Its requests were made earlier, when the graph was
+/// Returns whether a kernel belongs to a launched graph. The graph's requests were made earlier, when the graph was
 /// captured.
 fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.event_name(rank.items[device.launch as usize].event))
@@ -203,7 +203,7 @@ fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     rank.args_of(event).is_some_and(named)
 }
 
-/// Operator ids sorted by start. They provide ids for calls that are known only by their launch.
+/// Operator ids sorted by start. The operators' ids are used for calls that are known only from a launch.
 struct OperatorIdsByStart(Vec<(i64, u64)>);
 
 impl OperatorIdsByStart {

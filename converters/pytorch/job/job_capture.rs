@@ -322,7 +322,8 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
 
 const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
 
-/// Maximum gap between the profiled periods of ranks on one host, ns. These ranks share a clock.
+/// Maximum gap between the profiled periods of ranks on one host, ns. Ranks on one host share a clock, so the gap is
+/// small.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
 /// Maximum gap between the profiled periods of ranks on different hosts, ns. It is larger than the
 /// gap on one host, because the hosts' clocks differ.

@@ -9,12 +9,12 @@
 //! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
 //! ```
 //!
-//! If sequences are packed in one tensor (varlen), the capture contains the number n of sequences
-//! (in the offsets' shape) and the longest length (a scalar). By the Cauchy-Schwarz inequality, T_q
-//! queries and T_k keys then have at least T_q T_k / n pairs (if all lengths are equal). They have
-//! at most T_q · longest pairs. The FLOPs count as known if there is one sequence, or if the two
-//! bounds agree within a tenth; otherwise they are unknown. They are also unknown if keys are in
-//! the pages of a cache, because no shape shows how many pages are read.
+//! If sequences are packed in one tensor (varlen), the capture contains the number n of sequences (in the offsets'
+//! shape) and the longest length (a scalar). By the Cauchy-Schwarz inequality, T_q queries and T_k keys then have at
+//! least T_q T_k / n pairs (if all lengths are equal). The packed sequences have at most T_q · longest pairs. The
+//! FLOPs count as known if there is one sequence, or if the two bounds agree within a tenth; otherwise they are
+//! unknown. They are also unknown if keys are in the pages of a cache, because no shape shows how many pages are
+//! read.
 
 use super::arguments::{OperatorArguments, element_count};
 

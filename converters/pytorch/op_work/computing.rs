@@ -50,8 +50,8 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Parts of names of kernels that move data. They count only if the name contains no part in
-/// [`PRODUCTS`].
+/// Parts of names of kernels that move data. A part in this list counts only if the kernel's name contains no part
+/// in [`PRODUCTS`].
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",

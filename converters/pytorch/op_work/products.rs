@@ -134,7 +134,8 @@ impl ProductKind {
 }
 
 /// Returns how many gradients (of input and weight) a convolution's backward pass computes. The mask argument gives
-/// the number. Without it, the result shapes do, because a gradient that is not computed has no shape.
+/// the number. Without a mask, the result shapes give the number, because a gradient that is not computed has no
+/// shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {

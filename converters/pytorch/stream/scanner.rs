@@ -302,7 +302,7 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Set of an object's keys that were read. Its reader assigns a small number to each key.
+/// Set of an object's keys that were read. The element's reader assigns a small number to each key.
 #[derive(Default)]
 pub(in crate::pytorch) struct SeenKeys(u32);
 

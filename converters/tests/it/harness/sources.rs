@@ -55,7 +55,7 @@ pub fn xplane(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes. They must be rejected, or be an export with valid traces.
+/// Converts arbitrary bytes. The bytes must be rejected, or be an export that converts to valid traces.
 pub fn nsys(data: &[u8]) {
     // Several threads of a process may run this concurrently, so each thread writes a file of its own.
     let thread = format!("{:?}", std::thread::current().id());
