@@ -7,9 +7,9 @@
 //! members of a group run the same collectives, and each send has a receive. It also checks that ranks do not
 //! deadlock (wait in a cycle).
 //!
-//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
-//! reject is an error, a defect that a replay repairs is a warning, and any other is a note. The validator counts all
-//! defects and keeps the first few of each kind.
+//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect is an error if a
+//! replay would reject it, a warning if a replay repairs it, and a note otherwise. The validator counts all defects
+//! and keeps the first few of each kind.
 //!
 //! If a trace is truncated or has a duplicate id or a cycle, the rank is left out of comparisons between ranks.
 //! Otherwise, the missing parts would look like faults of the other ranks.

@@ -276,8 +276,8 @@ impl TraceColumns {
             let length = input.read_count(encoded.len())?;
             templates.push(input.take_bytes(length)?, count)?;
         }
-        // A column is known from the base, is the id column, or occurs in a new template, which has at least one op for
-        // each new column.
+        // A column is known from the base, is the id column, or occurs in a new template. A new
+        // template has at least one op for each new column, so its size limits their number.
         if count > known + 1 + templates.own_bytes() {
             return Err(WireError(
                 "the chunk has more columns than its templates name",

@@ -60,8 +60,8 @@ impl CapturedOn {
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// If any of the machine's NPU classes (whose names are `classes`) differs from the class of the captured devices,
-    /// notes that kernels keep durations from another device.
+    /// `classes` are the names of the machine's NPU classes. If any of them differs from the captured devices'
+    /// class, notes that kernels keep durations from another device.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);

@@ -60,8 +60,8 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A column of a table with rows `R` from a value `W`, such as a report: the column's name, and a function that
-/// returns a row's field.
+/// A CSV column: its name, and a function that returns a row's field. The table has rows `R` that come from a value
+/// `W`, such as a report.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Returns the text of a cell in a form that spreadsheets do not treat as a formula. A text that begins with `=`, `+`,

@@ -628,7 +628,8 @@ fn derived_from(
 
 /// For collectives of several sizes, returns the algorithm labels (see [`algorithm_label`]) of the smallest and of
 /// the largest collective, if the two labels differ. An algorithm's time is a constant plus a part proportional to
-/// the buffer, so an algorithm that is fastest at both ends is fastest in between.
+/// the buffer size. So an algorithm that is fastest for the smallest and for the largest buffer is fastest for all
+/// sizes between them.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

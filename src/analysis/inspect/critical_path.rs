@@ -2,8 +2,8 @@
 //! node.
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on lanes. The times of the
-//! path's parts therefore sum to the time of the run. If the times of all ranks share one origin, the path crosses
-//! ranks: after a node that waited for another rank, the path continues on that rank. A collective began when its
+//! path's parts therefore sum to the time of the run. If the times of all ranks have a common zero, the path crosses
+//! ranks: before a node that waited for another rank, the path runs on that other rank. A collective began when its
 //! last member arrived, and a message began when its sender and its receiver had arrived. The path therefore
 //! continues on the rank that arrived last, from the time of its arrival.
 

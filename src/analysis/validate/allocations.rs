@@ -5,8 +5,8 @@ use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
-/// Reports tensor classes with more freed bytes than allocated bytes in the whole trace. The defect names the first
-/// node, in the order of ids, at which the bytes freed so far exceed all bytes that the trace allocates.
+/// Reports tensor classes with more freed bytes than allocated bytes in the whole trace. The defect names a node:
+/// the first, in the order of ids, that brings the freed bytes above all bytes that the trace allocates.
 pub(super) fn check_allocations(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // The sums stay below 2^96, because a trace has fewer than 2^32 nodes with 64-bit numbers.

@@ -187,9 +187,9 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. `ranges` has for each category the range of slack that contains the
-/// median, and the total time of the nodes in this range up to the median. Only nodes of that range are stored and
-/// compared; adjacent nodes with equal slack are merged.
+/// Returns the median slack of each category. For each category, `ranges` has the slack range that contains the
+/// median, and the time of this range's nodes up to the median. Only nodes of that range are stored and compared;
+/// adjacent nodes with equal slack are merged.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -294,9 +294,9 @@ fn sum_times<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
-/// Returns the weighted median: the smallest slack `s` such that the nodes with a slack of at most `s` took at least
-/// `half` of the time. Uses selection, because sorting all nodes of a run would take longer than all other work in
-/// this module.
+/// Returns the weighted median: the smallest slack `s` for which nodes with at most this slack took at least the
+/// time `half`. Uses selection, because sorting all nodes of a run would take longer than all other work in this
+/// module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
     loop {

@@ -1,8 +1,8 @@
 //! Memory at ports: bytes that cores allocate beyond their SRAM.
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
-//! reach their peaks at different times, so the sum over cores is an upper bound on the memory needed at a port at one
-//! time. The bound is exact if all stages use their ports in the same way.
+//! reach their peaks at different times, so the sum over cores is an upper bound on the memory that a port needs.
+//! The bound is exact if all stages use their ports in the same way.
 
 use super::MemoryRow;
 use crate::Report;

@@ -393,8 +393,8 @@ fn rank_by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Merges the points within each interval of length `resolution` into two points: one with the highest value at the
-/// first point's instant, and the last point.
+/// Keeps two points for each interval of length `resolution`: the highest value, placed at the first point's
+/// instant, and the last point.
 fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;

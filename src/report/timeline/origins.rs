@@ -102,8 +102,8 @@ impl<'a> TimelineOrigins<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow to a node, if the arrow was begun at the node's launch, and the ids of the arrows
-    /// from the node.
+    /// Returns the id of the arrow that ends at a node (if the arrow began at the node's launch), and the ids of the
+    /// arrows that begin at the node.
     pub fn launch_arrows(
         &mut self,
         instance: InstanceId,

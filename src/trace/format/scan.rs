@@ -382,8 +382,8 @@ impl<'a> NodeFields<'a> {
     }
 }
 
-/// Recovers the id, the name (if it is UTF-8) and the dependencies from a record that [`scan_node`] rejects, up to the
-/// first byte that breaks the format. The operation is [`Op::NoOp`].
+/// For a record that [`scan_node`] rejects: recovers the id, the name (if it is UTF-8) and the dependencies that
+/// precede the first invalid byte. The operation is [`Op::NoOp`].
 pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);

@@ -111,8 +111,8 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes `node`, which has data dependencies on the nodes `data`, with the fields in `extra`.
     ///
-    /// Fails on errors of the sink, on attributes that would change the node's meaning, and on group declarations in a
-    /// node that [`NodeView::declare_groups`] did not create.
+    /// Fails if the output fails, if an attribute would change the node's meaning, or if a node declares groups but
+    /// was not created by [`NodeView::declare_groups`].
     pub fn write_node(
         &mut self,
         node: &NodeView<'_>,

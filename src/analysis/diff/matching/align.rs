@@ -9,7 +9,7 @@ use chakram_trace::graph::stable_hash;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// A lane: its number in the trace, and its kind, which is 0 for empty nodes, 1 for host nodes and 2 for NPU nodes.
+/// A lane: its number in the trace, and the kind of its nodes (0 empty, 1 host, 2 NPU).
 type AlignedLane = (Option<i64>, u8);
 
 fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {

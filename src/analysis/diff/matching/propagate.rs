@@ -75,8 +75,8 @@ pub(super) fn pair_neighbours(
 
 type LabelledNeighbour = (bool, u64, u32);
 
-/// Calls `each` for each kind of dependency and label that occurs in both sorted lists, with the entries of both
-/// lists that have this kind and label.
+/// For each pair of dependency kind and label that occurs in both sorted lists, calls `each` with the entries that
+/// have this pair.
 fn for_each_equal_run(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],

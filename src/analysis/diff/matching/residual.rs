@@ -4,8 +4,8 @@ use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Limit, per node, on each of four numbers: neighbours that are followed, neighbours that are inspected for a pair,
-/// candidates among these neighbours, and attempts.
+/// Per node, the maximum number of followed neighbours, of neighbours inspected for a pair, of candidates among
+/// these, and of attempts.
 const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;

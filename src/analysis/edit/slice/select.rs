@@ -74,7 +74,7 @@ fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// Returns the owner of each node (the node to which it belongs), and whether attributes define the owners.
+/// Returns the owner of each node (the node that it belongs to), and whether attributes define the owners.
 fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -206,8 +206,8 @@ fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time from the start of the first node that an annotation covers on its own lane to the start of the next uncovered
-/// node on that lane.
+/// Time window of an annotation on its own lane. It begins with the first covered node and ends when the next
+/// uncovered node starts.
 struct AnnotationWindow {
     from: Span,
     to: Span,

@@ -18,7 +18,7 @@ pub struct ScaleFactor {
 impl ScaleFactor {
     /// The factor that changes nothing.
     pub const ONE: Self = Self { over: 1, under: 1 };
-    /// Maximum numerator and denominator of a factor, so that the product of two numerators fits in 64 bits.
+    /// Maximum numerator and denominator of a factor. With this limit, two numerators multiplied fit in 64 bits.
     const MAX: u64 = 1 << 20;
 
     /// Creates `over / under`, in lowest terms. Returns `None` if `over` or `under` is 0 or too large.
@@ -133,7 +133,7 @@ pub enum JobEdit {
     /// Number of forward and backward passes before each optimizer step, for a capture with one forward and one
     /// backward pass per step.
     Accumulate(u32),
-    /// Factor by which the number of micro-batches of a pipeline grows; the total number of samples stays the same.
+    /// Growth factor of a pipeline's number of micro-batches; the total number of samples stays the same.
     MicroBatches(u32),
     /// Number of data-parallel replicas.
     Data(u32),

@@ -20,7 +20,7 @@ const NUMBERS: u64 = field_mask(0);
 const LENGTHS: u64 = field_mask(2);
 
 impl<'a> AttrView<'a> {
-    /// Takes the next attribute of a node if it has the usual encoding: a short name, then one value that is a whole
+    /// Takes the next attribute of a node if the attribute has the usual encoding: a short name, then either a whole
     /// number or short bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan`] can read the
     /// attribute.
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! Copies or removes layers in all passes of a step.
 //!
 //! A *layer run* is a pass with its layers in execution order. New layers are copies of one layer of the run, the
-//! template, and are inserted after the template. Removed layers are the layers after the template. A node that waits
-//! for a node `n` layers earlier in the same pass also waits for a node `n` layers earlier after the edit. If a node
-//! waits for a node of another pass, the dependency is moved by as many layers as the waiting node. For example,
+//! template, and are inserted after the template. Removed layers are the layers after the template. If a node waits
+//! for a node `n` layers earlier in the same pass, this distance is still `n` layers after the edit. If a node waits
+//! for a node of another pass, the dependency is moved by as many layers as the waiting node. For example,
 //! parameters that were gathered two layers ahead are still gathered two layers ahead after the edit.
 
 use super::super::EditCounts;

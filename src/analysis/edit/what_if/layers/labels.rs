@@ -4,8 +4,8 @@ use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};
 use std::collections::BTreeMap;
 
-/// Repeated layers of a job. For each part of the model on a stage, the key is the first and the last label, and the
-/// value is the number of layers added.
+/// Repeated layers of a job. One entry for each part of the model on a stage: the key is the part's first and last
+/// label, the value is the number of added layers.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 

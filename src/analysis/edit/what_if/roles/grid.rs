@@ -211,8 +211,8 @@ impl RoleGrid {
         })
     }
 
-    /// Returns the rank of the grid `target` that is at the same distance from `to` as `peer` is from `from`; `None`
-    /// beyond the ends of a pipeline.
+    /// Takes the distance of `peer` from `from`, and returns the rank of the grid `target` at this distance from
+    /// `to`; `None` beyond the ends of a pipeline.
     pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
