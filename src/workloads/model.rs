@@ -52,7 +52,7 @@ pub use transformer::{
 };
 pub use vit::VisionTransformer;
 
-/// A network of layers.
+/// A neural network as a sequence of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
     /// Display name, such as `gpt3-175b`.
@@ -102,7 +102,7 @@ pub struct LayerOperator {
     /// True for an operator on the skip path, which joins the branch again at an
     /// [`OperatorKind::Residual`].
     pub around: bool,
-    /// Weights that training changes.
+    /// The operator's weights that training changes.
     pub training: WeightTraining,
 }
 
@@ -147,9 +147,9 @@ pub enum OperatorKind {
     Linear {
         /// Rows of the input: tokens, or 1.
         rows: u64,
-        /// Columns of the input.
+        /// Number of columns of the input.
         inputs: u64,
-        /// Columns of the output.
+        /// Number of columns of the output.
         outputs: u64,
         /// True if a bias vector is added to each row.
         bias: bool,
@@ -167,7 +167,7 @@ pub enum OperatorKind {
         heads: u64,
         /// Heads of keys and values; fewer than `heads` if query heads share them.
         kv_heads: u64,
-        /// Columns of a head.
+        /// Elements of a head's vector.
         width: u64,
         /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
@@ -218,7 +218,7 @@ pub enum OperatorKind {
     LatentUp {
         /// Number of tokens per sample.
         rows: u64,
-        /// Elements of the latent vector of queries.
+        /// Number of elements of the queries' latent vector.
         query_rank: u64,
         /// Elements of the latent vector of keys and values.
         kv_rank: u64,
@@ -251,9 +251,9 @@ pub enum OperatorKind {
         rows: u64,
         /// Number of experts, each with its own weights.
         experts: u64,
-        /// Columns of the input.
+        /// Number of columns of the input.
         inputs: u64,
-        /// Columns of the output.
+        /// Number of columns of the output.
         outputs: u64,
         /// True if a bias vector is added to each row.
         bias: bool,
@@ -284,7 +284,7 @@ pub enum OperatorKind {
         function: ActivationFunction,
         /// Rows of input and output: tokens, or pixels.
         rows: u64,
-        /// Columns of the output.
+        /// Number of columns of the output.
         width: u64,
         /// True if the activation has a gate (SwiGLU).
         gated: bool,
@@ -301,9 +301,9 @@ pub enum OperatorKind {
     },
     /// Looks up one row of a table for each token: words, positions or token types.
     Embedding {
-        /// Rows of the table.
+        /// Number of rows of the table.
         vocabulary: u64,
-        /// Columns of the table.
+        /// Number of columns of the table.
         width: u64,
         /// Number of rows that are looked up.
         tokens: u64,
@@ -317,43 +317,43 @@ pub enum OperatorKind {
     },
     /// A two-dimensional convolution.
     Convolution {
-        /// Channels of the input.
+        /// Number of input channels.
         inputs: u64,
-        /// Channels of the output.
+        /// Number of output channels.
         outputs: u64,
-        /// Height and width of the input.
+        /// Height and width of the input, in pixels.
         size: [u64; 2],
-        /// Height and width of the filter.
+        /// Height and width of the filter, in pixels.
         kernel: [u64; 2],
         /// Distance in pixels between neighbouring windows.
         stride: u64,
-        /// Pixels added on each side.
+        /// Number of pixels added on each side.
         padding: u64,
         /// Number of groups of channels; 1 for a convolution that is neither grouped nor depthwise.
         groups: u64,
         /// True if each output channel has a bias.
         bias: bool,
     },
-    /// Maximum or mean of each window.
+    /// A pooling layer: the maximum or mean of each window.
     Pool {
-        /// Channels of input and output.
+        /// Number of channels, equal for input and output.
         channels: u64,
-        /// Height and width of the input.
+        /// Height and width of the input, in pixels.
         size: [u64; 2],
-        /// Height and width of the window.
+        /// Height and width of the window, in pixels.
         kernel: [u64; 2],
         /// Distance in pixels between neighbouring windows.
         stride: u64,
-        /// Pixels added on each side.
+        /// Number of pixels added on each side.
         padding: u64,
     },
-    /// Sums `lookups` rows of a table.
+    /// An embedding bag: sums `lookups` rows of a table.
     EmbeddingBag {
         /// Number of rows of the table.
         rows: u64,
-        /// Columns of the table.
+        /// Number of columns of the table.
         width: u64,
-        /// Rows that are looked up per sample.
+        /// Number of rows that are looked up per sample.
         lookups: u64,
     },
     /// Dot products of all pairs of `vectors` vectors, appended to the first vector (the
@@ -361,7 +361,7 @@ pub enum OperatorKind {
     Interaction {
         /// Number of input vectors.
         vectors: u64,
-        /// Elements of one vector.
+        /// Number of elements of each vector.
         width: u64,
     },
 }

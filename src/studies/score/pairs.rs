@@ -120,7 +120,7 @@ pub struct PairScores {
     pub chakram: PairErrors,
     /// Errors of the null model, which predicts that the change has no effect.
     pub no_change: PairErrors,
-    /// Errors of the null model with the ratio of samples.
+    /// Errors of the null model that scales step times by the ratio of samples.
     pub sample_ratio: PairErrors,
     /// Two counts: the pairs with a measured change above the noise, and the pairs among them with
     /// a correctly predicted sign.

@@ -10,7 +10,7 @@ mod operator;
 mod transformer;
 mod vit;
 
-/// Maximum of each size in a file.
+/// Maximum value of each size in a model file.
 const MOST: u64 = 1_000_000_000_000;
 
 /// Maximum number of layers of a model.

@@ -162,7 +162,7 @@ impl ModelLayer {
         first.map_or(0, |operator| operator.work.input_elements())
     }
 
-    /// Elements of the layer's output per sample.
+    /// Number of elements of the layer's output, per sample.
     pub fn output_elements(&self) -> u64 {
         let last = self.operators.last();
         last.map_or(0, |operator| operator.work.output_elements())

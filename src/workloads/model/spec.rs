@@ -61,7 +61,7 @@ pub struct AxisSpec {
     pub letter: char,
     /// Size of the axis in one sample.
     pub extent: u64,
-    /// The degree that divides the axis.
+    /// The parallel degree that divides the axis, if any.
     pub cut: AxisCut,
 }
 
@@ -90,9 +90,9 @@ pub struct WeightSpec {
 /// all the result's axes and all summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
-    /// Axes of the result.
+    /// Letters of the result's axes.
     pub result: &'static str,
-    /// Axes over which the products are summed.
+    /// Letters of the axes that are summed over.
     pub over: &'static str,
     /// Axes of the multiplications that a kernel for causal attention skips; empty if there are
     /// none.
@@ -118,7 +118,7 @@ pub struct KeptTensor {
 pub enum KeptByKernels {
     /// All attention kernels save the tensor.
     Any,
-    /// Only fused attention.
+    /// Only fused attention saves the tensor.
     Fused,
     /// Only unfused attention; with selective recomputation the tensor is recomputed instead.
     Unfused,
@@ -131,7 +131,7 @@ pub struct WindowSpec {
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
     pub stride: u64,
-    /// Rows added on each side.
+    /// Number of rows added on each side.
     pub padding: u64,
 }
 
@@ -163,7 +163,7 @@ pub enum ExpertExchange {
     Combine,
 }
 
-/// An operator as data.
+/// Description of an operator: its axes, tensors, matrix products and kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperatorSpec {
     /// Name of the operator in model files.
@@ -177,7 +177,7 @@ pub struct OperatorSpec {
     pub outputs: Vec<&'static str>,
     /// Weights in the order in which the backward pass computes their gradients.
     pub weights: Vec<WeightSpec>,
-    /// Products of the forward pass.
+    /// Matrix products of the forward pass.
     pub products: Vec<ProductSpec>,
     /// Tensors that are saved for the backward pass.
     pub kept: Vec<KeptTensor>,

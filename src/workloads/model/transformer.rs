@@ -4,14 +4,14 @@ use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
 };
 
-/// A transformer over tokens.
+/// A transformer that processes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerModel {
     /// Number of blocks; layers before and after the blocks do not count.
     pub layers: u64,
     /// Sizes of each block.
     pub block: TransformerBlock,
-    /// Rows of the token table.
+    /// Vocabulary size: number of rows of the token embedding table.
     pub vocabulary: u64,
     /// Encoding of the positions of tokens.
     pub positions: PositionEncoding,

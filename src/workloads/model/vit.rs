@@ -20,9 +20,9 @@ pub struct VisionTransformer {
     pub head_width: u64,
     /// Intermediate size of the MLP (feed-forward network).
     pub ffn: u64,
-    /// Height and width of the image.
+    /// Height and width of the image, in pixels.
     pub image: [u64; 2],
-    /// Color channels of a pixel.
+    /// Number of color channels per pixel.
     pub channels: u64,
     /// Side of a square patch, in pixels.
     pub patch: u64,

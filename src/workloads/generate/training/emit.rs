@@ -56,7 +56,7 @@ pub(super) struct RankEmitter<'w, 's> {
     step: u32,
     /// Nodes on which the next node of the chain depends.
     chain_tail: Vec<u64>,
-    /// Nodes on which the current program depends.
+    /// Nodes that the current program depends on.
     entry: Vec<u64>,
     /// Node ids of the current program's items, or of the last program's.
     ids: Vec<u64>,

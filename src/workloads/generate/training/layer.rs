@@ -60,7 +60,7 @@ pub(super) struct WeightCounts {
 pub(super) struct TiedMatrix {
     /// Number of operators after the matrix's operator in its layer.
     pub behind: usize,
-    /// Weights of one member.
+    /// Number of the matrix's weights on one member.
     pub weights: u64,
     pub is_trained: bool,
 }
@@ -77,7 +77,7 @@ pub(super) struct LoweredLayer {
     /// the two lists has the same length as the list of forward programs. Empty if backward passes
     /// are not split.
     pub apart: [Vec<LayerProgram>; 2],
-    /// Weights of one member, including adapters.
+    /// Numbers of weights on one member, including adapters.
     pub parameters: WeightCounts,
     /// One member's weights that belong to experts, if ranks have different experts.
     pub expert_parameters: WeightCounts,

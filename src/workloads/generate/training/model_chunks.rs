@@ -111,7 +111,7 @@ impl ModelChunks {
         self.starts[part as usize]..self.starts[part as usize + 1]
     }
 
-    /// Weights of `layer` on one rank.
+    /// Returns the number of weights of `layer` on one rank.
     pub fn weights_of_layer(&self, layer: usize) -> WeightCounts {
         self.weights[layer]
     }

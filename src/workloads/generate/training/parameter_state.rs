@@ -25,13 +25,13 @@ use crate::generate::plan::{Optimizer, ZeroStage};
 pub struct ParameterState {
     /// Bytes of a weight in the model's format.
     pub weight: u64,
-    /// Bytes of a weight's gradient.
+    /// Number of bytes per weight gradient.
     pub gradient: u64,
     /// Optimizer, which determines the optimizer state and the bytes of a step.
     pub optimizer: Optimizer,
     /// True if the optimizer keeps a single-precision master copy of the weights.
     pub mixed: bool,
-    /// State that replicas shard.
+    /// ZeRO stage: the state that replicas shard among themselves.
     pub zero: ZeroStage,
     /// Number of replicas that share the sharded state.
     pub replicas: u32,

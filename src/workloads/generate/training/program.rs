@@ -54,7 +54,7 @@ pub(super) enum ProgramTask {
 /// A dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// The dependencies of the whole program.
+    /// The nodes that the whole program depends on.
     Entry,
     /// The node with this index in the program.
     Node(u32),
@@ -84,7 +84,7 @@ pub(super) struct ProgramNode {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
-    /// Nodes on which the next layer depends.
+    /// Nodes that the next layer depends on.
     pub exit: Vec<ProgramDependency>,
     /// In a backward program, the weight gradients that each operator computes, in order from the
     /// last operator to the first.
@@ -228,7 +228,7 @@ pub(super) struct ProgramBuilder {
     finders: Vec<u32>,
     /// Nodes on which the next node of the chain depends.
     pub front: Vec<ProgramDependency>,
-    /// Branch to which the next nodes belong.
+    /// Branch that the next nodes are added to.
     pub branch: u32,
     /// True while new nodes are only for weight gradients.
     pub of_weights: bool,

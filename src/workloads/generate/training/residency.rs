@@ -27,7 +27,7 @@ use super::{MOST_WORK, TrainingGenerator};
 use crate::generate::plan::ResidencyRule;
 use crate::generate::schedule::PassKind;
 
-/// Tensors that a stage keeps in SRAM.
+/// Kinds of tensors that a stage keeps in SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SramResidency {
     Both,
@@ -47,7 +47,7 @@ impl SramResidency {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,
-    /// Capacity in bytes, at least 1.
+    /// SRAM capacity in bytes, at least 1.
     pub capacity: u64,
 }
 

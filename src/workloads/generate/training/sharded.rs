@@ -139,7 +139,7 @@ struct MemberOperator<'s> {
     has_adapter: bool,
     /// True if the weights belong to experts that other ranks do not have.
     of_experts: bool,
-    /// Bytes of the operator's output.
+    /// Number of bytes of the operator's output.
     output_bytes: u64,
     /// Elements that are exchanged with ranks that have other experts.
     exchanged: u64,

@@ -34,16 +34,16 @@ pub struct PlanSummary {
     /// Idle time of a stage divided by its computing time, if all passes take equally long and
     /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
-    /// Groups of ranks, by kind.
+    /// Process groups of the job, by kind.
     pub groups: Vec<ParallelGroups>,
     /// For every member of a tensor group and every replica, the ranks through which its activations pass:
     /// one per stage.
     pub pipelines: Vec<Vec<u32>>,
-    /// Totals for a rank of each stage.
+    /// Totals of one rank per stage.
     pub stages: Vec<StageSummary>,
 }
 
-/// Groups of one kind.
+/// The process groups of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParallelGroups {
     /// Name of the kind, such as `tensor`.
@@ -59,7 +59,7 @@ pub struct StageSummary {
     pub layers: Vec<[String; 2]>,
     /// Parameters of a rank, including copies of tied weights and adapters.
     pub parameters: u64,
-    /// Parameters of a rank with gradients.
+    /// Number of a rank's parameters that have gradients.
     pub trained_parameters: u64,
     /// Number of nodes in a rank's trace.
     pub nodes: u64,

@@ -12,13 +12,13 @@ pub(super) enum ActivationShape {
     /// An image, or its feature maps.
     Image {
         channels: u64,
-        /// Height and width.
+        /// Height and width in pixels.
         size: [u64; 2],
     },
     /// Rows of numbers, such as tokens.
     Rows {
         rows: u64,
-        /// Elements of a row.
+        /// Number of elements per row.
         columns: u64,
     },
 }

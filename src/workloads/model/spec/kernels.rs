@@ -29,7 +29,7 @@ use chakram_trace::format::MemoryBoundKernel::{
 /// Bytes per element of a tensor, for formats that are given later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementBytes {
-    /// Count of numbers in the model's format.
+    /// Count of numbers that have the model's number format.
     pub numbers: u8,
     /// Count of numbers in the format of weight gradients.
     pub gradients: u8,
@@ -47,7 +47,7 @@ impl ElementBytes {
     }
 }
 
-/// A kernel that moves bytes.
+/// A kernel that only moves bytes, so that memory bandwidth limits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBoundSpec {
     /// Suffix that is appended to the operator's name, including its dot.

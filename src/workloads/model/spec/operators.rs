@@ -116,7 +116,7 @@ fn masked_pairs(tokens: u64, queries: u64) -> u64 {
 }
 
 impl OperatorKind {
-    /// Returns the operator as data.
+    /// Returns the description of the operator: axes, tensors, matrix products and kernels.
     pub fn to_spec(&self) -> OperatorSpec {
         use OperatorAxis::{K, M, N};
         match *self {

@@ -3,7 +3,7 @@
 //!
 //! In the forward pass, an operator waits for the operators whose results it uses. In the backward
 //! pass, an operator waits for the operators that use its result. An operator whose inputs all come
-//! from outside the layer waits for the nodes on which the layer depends. The layer ends when all
+//! from outside the layer waits for the nodes that the layer depends on. The layer ends when all
 //! its branches have ended.
 
 use super::MemberOperator;
@@ -14,7 +14,7 @@ use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 /// written. Empty if operators run one after another.
 pub(super) struct BranchDependencies {
     parallel: bool,
-    /// Nodes on which the program depends.
+    /// Nodes that the program depends on.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
