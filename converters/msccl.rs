@@ -26,7 +26,7 @@ pub struct MscclAlgorithm {
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of whole-buffer sizes for which the algorithm is designed, bytes; `None` if the file has no range.
+    /// Range of whole-buffer sizes, in bytes, that the algorithm is designed for; `None` if the file has no range.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,
@@ -42,7 +42,7 @@ pub struct MscclGpu {
 /// A thread block: its connections and its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadBlock {
-    /// GPU to which the thread block sends.
+    /// GPU that the thread block sends to.
     pub send: Option<u32>,
     /// GPU from which the thread block receives.
     pub receive: Option<u32>,

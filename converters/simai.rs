@@ -30,7 +30,7 @@ pub struct SimaiWorkload {
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of NPUs; `None` if the file does not state it.
+    /// Number of NPUs; `None` if the file does not contain the number.
     pub npus: Option<u32>,
     /// The layers, at least one.
     pub layers: Vec<SimaiLayer>,

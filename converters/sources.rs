@@ -55,7 +55,7 @@ pub struct SourceDescription {
 }
 
 impl TraceSource {
-    /// All sources, in the order in which they are displayed.
+    /// All sources, in display order.
     pub const ALL: [SourceDescription; 8] = [
         SourceDescription {
             source: Self::Pytorch,

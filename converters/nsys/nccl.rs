@@ -47,7 +47,7 @@ pub(super) struct NcclCall {
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, by its rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator; `None` if not stated.
+    /// Name of the communicator; `None` if the export does not contain it.
     pub communicator: Option<String>,
 }
 

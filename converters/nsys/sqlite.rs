@@ -4,7 +4,7 @@
 //! is a b-tree ordered by row id: inner pages list the numbers of their children, and leaves contain rows. A row is a
 //! header with the types of its values, followed by the values. A row that does not fit into a page continues in a
 //! chain of overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has seven bits in
-//! each of its first eight bytes, most significant first, and eight bits in a ninth byte.
+//! each of the first eight bytes and eight bits in a ninth byte, most significant bits first.
 //!
 //! The reader loads one page at a time and keeps only the path from the root to a leaf, so memory does not grow with
 //! the file. A table contains each page once. A walk that visits more pages than the file has must therefore be in a

@@ -94,7 +94,7 @@ pub struct DependencyStats {
     pub handoffs: u64,
     /// Dependencies dropped because the earlier activity ended after the later activity began.
     pub cut: u64,
-    /// Calls for which no wait was found.
+    /// Number of communication calls for whose result no wait was found.
     pub unawaited: u64,
 }
 
@@ -178,8 +178,8 @@ impl Activities {
         }
     }
 
-    /// Returns the activity that submitted this one: for a host activity the activity itself, for device
-    /// work its launch, and for a call its operator. Returns 0 if the launch was before the capture.
+    /// Returns the activity that submitted this activity: a host activity itself, the launch of device work, or
+    /// the operator of a call. Returns 0 if the launch was before the capture.
     pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,

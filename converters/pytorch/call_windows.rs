@@ -1,12 +1,11 @@
 //! Finds the calls that the captures of several ranks have in common.
 //!
-//! Profilers of different ranks start and stop at different calls. Two members of a group see the
-//! same collectives in the same order, so one member's list is the other's list moved by a *shift*.
-//! A shift is possible if the signatures agree wherever the lists overlap. The best shift makes the
-//! difference between the two ranks' end times most uniform, because this difference is the clock
-//! offset. If two shifts are equally uniform, the shift with the smaller differences is best. Two
-//! lists of equal length with different clocks are assumed to contain the same calls if no other
-//! shift is more uniform than shift zero.
+//! Profilers of different ranks start and stop at different calls. A group's members see the same collectives in
+//! the same order, so one member's list equals another member's list moved by a *shift*. A shift is possible if
+//! the signatures agree wherever the lists overlap. The best shift makes the difference between the two ranks' end
+//! times most uniform, because this difference is the clock offset. If two shifts are equally uniform, the shift
+//! with the smaller differences is best. Two lists of equal length with different clocks are assumed to contain
+//! the same calls if no other shift is more uniform than shift zero.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;

@@ -100,7 +100,7 @@ impl CommCall {
         !matches!(self.act, CommOp::Collective(_))
     }
 
-    /// Returns whether the call moves data of a size that the capture does not state.
+    /// Returns whether the call moves data, but the capture does not contain the size.
     pub fn size_unknown(&self) -> bool {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;

@@ -2,7 +2,7 @@
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so their
 //! group is inferred. If only one group exists, it is this group. Otherwise the worker threads identify it, because
-//! gloo creates two workers for every new group. If NCCL's records state only the number of members, the stream
+//! gloo creates two workers for every new group. If NCCL's records contain only the number of members, the stream
 //! identifies the group. Messages have no worker. A message belongs to the group of all ranks, unless its send and
 //! receive would then not match.
 
@@ -92,7 +92,7 @@ pub fn resolve_run(
         let CommCalls { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
             let key = communicators::communicator_key(call);
-            // A record may state how many members its group has.
+            // A record may contain its group's number of members.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
             };

@@ -51,8 +51,8 @@ pub fn convert_pairs(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, each with the file it was read from, like [`convert_pairs`]. Each device trace
-/// must state its rank.
+/// Converts the device traces of one job, each with the file it was read from, like [`convert_pairs`]. Each device
+/// trace must contain its rank.
 ///
 /// # Errors
 ///

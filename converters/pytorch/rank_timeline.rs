@@ -151,7 +151,7 @@ pub struct StreamOverlaps {
 }
 
 impl RankTimeline {
-    /// Returns the hardware and software of the capture, as far as the files state them.
+    /// Returns the capture's hardware and software, as far as the files contain them.
     pub fn captured_on(&self) -> CaptureContext {
         let mut devices = self.kineto.device_names.iter();
         let device = devices

@@ -27,7 +27,8 @@ pub struct ConversionSummary {
     pub groups: Vec<GroupSummary>,
     /// Number of collectives of each kind.
     pub collectives: BTreeMap<&'static str, u64>,
-    /// Number of collectives whose members state different sizes; the largest size determines the cost.
+    /// Number of collectives with different sizes in the members' records; the largest size determines the
+    /// cost.
     pub uneven: u64,
     /// Number of collectives with at least one member without a capture. Waiting for these members counts as
     /// transfer.
@@ -98,7 +99,7 @@ pub struct RankConversion {
     pub confidence: f64,
     /// Device time in the capture, and in the trace, ns.
     pub device_ns: (u64, u64),
-    /// Number of communication calls whose size the capture does not state.
+    /// Number of communication calls without a size in the capture.
     pub unsized_calls: u64,
     /// Number of host nodes.
     pub host_nodes: u64,
@@ -378,7 +379,7 @@ fn device_ns(rank: &RankTimeline) -> u64 {
     })
 }
 
-/// Returns the number of calls that move data of a size that the capture does not state.
+/// Returns the number of calls that move data, but have no size in the capture.
 fn unsized_calls(calls: &CommCalls) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64

@@ -20,10 +20,10 @@
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The recorded interval of a host message ends when the program has waited for the message, which may
-//! be long after its arrival. If the program did not block on a message, its transfer time is estimated
-//! from messages of the same size on which the program blocked. The estimate is their median transfer
-//! time, limited by the message's own recorded times.
+//! The recorded interval of a host message ends when the program has waited for the message, which may be long after
+//! its arrival. If the program did not block on a message, the transfer time is estimated from messages of the same
+//! size that the program blocked on. The estimate is their median transfer time, limited by the message's own
+//! recorded times.
 
 mod absent_ranks;
 
@@ -78,7 +78,7 @@ pub struct JobCalls<'a> {
     pub models: &'a [RankModel],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
-    /// Activities of each capture, which state on which calls the program blocked.
+    /// Activities of each capture; they show which calls the program blocked on.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockOffset],

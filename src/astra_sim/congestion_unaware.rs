@@ -1,8 +1,8 @@
 //! The congestion-unaware network: links are never busy.
 //!
 //! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, computed in double precision, with the values of the
-//! *lowest* dimension in which its ends differ. Other dimensions do not count. A message makes one hop between fully
-//! connected NPUs, two hops through a switch, and around a ring the hops of the shorter direction.
+//! *lowest* dimension where its sender and receiver differ. Other dimensions do not count. A message makes one hop
+//! between fully connected NPUs, two hops through a switch, and around a ring the hops of the shorter direction.
 //!
 //! Without [`Quirk::FirstDimension`], the latencies of all crossed dimensions add up, and the slowest dimension sets
 //! the rate. Without [`Quirk::FullyConnectedLinks`], each of an NPU's n - 1 links has an equal share of the NPU's

@@ -36,8 +36,8 @@ impl PortDimension {
     }
 }
 
-/// Routing over ports. In state 2d, a message has not left into dimension d or a later one yet. In state
-/// 2d + 1, it has not entered an NPU from dimension d yet.
+/// Routing over ports. In state 2d, a message has not left into dimension d or a later one yet. In state 2d
+/// + 1, the message has not entered an NPU from dimension d yet.
 #[derive(Debug)]
 pub struct PortRouting {
     levels: Vec<PortDimension>,

@@ -10,12 +10,11 @@
 //! member reaches σ₀. Chunks that are in the phase together send to the same members one after another,
 //! which does not change the order. The next chunk begins in the event that ends the previous one.
 //!
-//! If chunks are in different stages at the same time, each has its own order. A chunk begins a stage in
-//! the order in which members end the stage that admits it: its own previous stage, or the stage of a
-//! chunk whose place it takes. If delays of two chunks end at one instant, the delays that were
-//! registered later take the places of the earlier ones, so one order becomes the other. All members of
-//! a collective handle an event of a chunk before the next event of the list, so [`order_of_ends`]
-//! processes the list with one event for all of them.
+//! If chunks are in different stages at the same time, each has its own order. Members begin a chunk's stage in the
+//! order in which they end the stage that admits the chunk: the chunk's own previous stage, or the stage of a chunk
+//! whose place is taken. If delays of two chunks end at one instant, the delays that were registered later take the
+//! places of the earlier ones, so one order becomes the other. All members of a collective handle an event of a chunk
+//! before the next event of the list, so [`order_of_ends`] processes the list with one event for all of them.
 //!
 //! Messages of two chunks interleave only if one event sends them and they arrive at one instant. Their
 //! order is not proved unless both are the same step of the same stage.

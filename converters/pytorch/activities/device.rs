@@ -236,8 +236,8 @@ fn stream_waits(
     }
 }
 
-/// Adds the dependencies of collectives: the collective's stream waits for earlier work on the caller's stream,
-/// and the first kernel that uses the result waits for the collective.
+/// Adds the dependencies of collectives. A collective waits for earlier work on the caller's stream, and the first
+/// kernel that uses the result waits for the collective.
 fn link_collectives(
     rank: &RankTimeline,
     calls: &CommCalls,

@@ -74,7 +74,7 @@ pub(super) fn append_device_calls(
             true => Vec::new(),
             false => launched_calls(rank, device.launch, &context, &deferred),
         };
-        // One graph launch runs many kernels, each of which is a separate call.
+        // One graph launch runs many kernels, and each kernel is a separate call.
         let alone = made.is_empty();
         if alone {
             let told = kernel_call(rank, device, kind);
@@ -197,7 +197,7 @@ fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.event_name(rank.items[device.launch as usize].event))
 }
 
-/// Returns whether a kernel's own arguments state a collective.
+/// Returns whether a kernel's own arguments describe a collective.
 fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
     rank.args_of(event).is_some_and(named)

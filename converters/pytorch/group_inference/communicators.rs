@@ -1,11 +1,10 @@
 //! Infers groups from device streams.
 //!
-//! The records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members.
-//! Each NCCL process group has its own stream on every rank, so collectives on one stream with
-//! equal group sizes belong to one communicator. Members of a communicator request the same
-//! collectives in the same order and finish them together. A communicator's other members are
-//! therefore the ranks whose collectives have the nearest end times. If groups are declared, the
-//! declared group with the nearest end times is used.
+//! The records of PyTorch 2.1 and 2.2 contain the number of a group's members, but not the members. Each NCCL process
+//! group has its own stream on every rank, so collectives on one stream with equal group sizes belong to one
+//! communicator. Members of a communicator request the same collectives in the same order and finish them together. A
+//! communicator's other members are therefore the ranks whose collectives have the nearest end times. If groups are
+//! declared, the declared group with the nearest end times is used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -164,8 +163,8 @@ impl Communicator {
         near
     }
 
-    /// Returns this communicator's members, including this rank, in ascending order; its records state how many there
-    /// are. Returns `None` unless the members are clearly nearer than all other ranks.
+    /// Returns this communicator's members, including this rank, in ascending order; the communicator's records
+    /// contain the number of members. Returns `None` unless the members are clearly nearer than all other ranks.
     fn find_members(
         &self,
         seen: &[Vec<Self>],

@@ -389,7 +389,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures state no ranks and do not overlap in time. Such captures are successive windows of
+/// Returns whether two captures contain no ranks and do not overlap in time. Such captures are successive windows of
 /// one process, not two ranks.
 fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;

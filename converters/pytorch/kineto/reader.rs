@@ -31,7 +31,7 @@ pub(super) struct KinetoReader {
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
-    /// Base of all times, in nanoseconds since 1970. The file may state it only after the events.
+    /// Base of all times, in nanoseconds since 1970. The base may follow only after the events in the file.
     base_ns: i64,
 }
 
@@ -98,7 +98,7 @@ impl KinetoReader {
         let mut trace = self.trace;
         let base = self.base_ns;
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
-            // The file may state the base only at its end, so add it now.
+            // The base may be at the file's end, so add the base now.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
                 TraceError::invalid_at(TraceLocation::default(), found, DAMAGED)
@@ -221,7 +221,7 @@ impl KinetoReader {
         let track = self.track_of(raw, at)?;
         let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
-        // Some device plug-ins state neither stream nor device. In their traces, each device has a process, and
+        // Some device plug-ins record neither stream nor device. In their traces, each device has a process, and
         // each stream a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {

@@ -482,9 +482,9 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. This requires
-    /// that chunks in the same stage send to the same members, and that a member's messages to another member
-    /// follow one another, which is true in every algorithm.
+    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. A true result
+    /// requires that chunks in the same stage send to the same members, and that a member's messages to another
+    /// member follow one another. Every algorithm satisfies both conditions.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
