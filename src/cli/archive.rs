@@ -101,8 +101,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file to which the command has just moved the bytes of an earlier,
-/// unfinished command.
+/// Prints the name of the file that now has the bytes of an earlier, unfinished command.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(

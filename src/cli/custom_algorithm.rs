@@ -1,4 +1,4 @@
-//! `--custom`: collectives whose algorithms consist of one trace per member.
+//! `--custom`: collectives with algorithms that consist of one trace per member.
 
 use chakram_hardware::collective::CustomCollective;
 use chakram_jobs::CustomFiles;

@@ -93,7 +93,7 @@ impl Drop for PreviousLimits {
     }
 }
 
-/// Runs the command line `arguments`, whose first word is the program's name. If `wants_nodes` is
+/// Runs the command line `arguments`. The first word is the program's name. If `wants_nodes` is
 /// true, a replay also returns one row per node. Limits in the arguments apply to the whole process
 /// while the command runs.
 ///

@@ -131,7 +131,7 @@ pub struct MachineEdit {
     pub without: Option<Machine>,
 }
 
-/// Returns the values in which the file `text` of `machine` differs from the preset of the same
+/// Returns the values that differ between the file `text` of `machine` and the preset of the same
 /// name, sorted by key. The list is empty for a preset, and for a file that has no preset of the
 /// same name. Error messages name the text `file`.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
@@ -145,7 +145,7 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     edits_between(text, &original, file)
 }
 
-/// Returns the values in which a machine's text differs from `original`, sorted by key. Error
+/// Returns the values that differ between a machine's text and `original`, sorted by key. Error
 /// messages name the text `file`.
 pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
     // Labels have no effect on results.

@@ -170,7 +170,7 @@ impl JobOutputs {
 pub struct SavedJob {
     /// Prefix of the job's file names.
     pub prefix: PathBuf,
-    /// The job's traces, in the order in which they were written.
+    /// The job's traces, in the order of writing.
     pub traces: Vec<PathBuf>,
     /// Traces with the job's prefix that do not belong to the job, sorted by path.
     pub others: Vec<PathBuf>,

@@ -120,7 +120,7 @@ pub enum StackError {
     OtherNpus {
         /// Name of the stack, for the message.
         stack: String,
-        /// NPU classes for which the stack has durations.
+        /// NPU classes that the stack has durations for.
         known: String,
         /// Name of the machine, for the message.
         machine: String,
@@ -241,9 +241,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`, except those for which `is_given` returns true. Records
-    /// both the set and the excepted options in `report`. An option that the plan rejects is left
-    /// out, and the reason is recorded.
+    /// Sets the stack's options in `plan`, except options for which `is_given` returns true.
+    /// Records both the set and the excepted options in `report`. An option that the plan rejects
+    /// is left out, and the reason is recorded.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,

@@ -158,7 +158,7 @@ pub fn report_text(report: &Report) -> Vec<u8> {
 pub struct CheckedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine for which the prediction was made.
+    /// Name of the machine that the prediction is for.
     pub machine: String,
     /// Makespan of the baseline, in picoseconds.
     pub before_ps: u64,

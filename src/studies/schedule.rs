@@ -51,7 +51,7 @@ pub struct SubLayer {
     pub input: Option<u32>,
 }
 
-/// The sub-layers of a model, in the order in which a scheduler considers them.
+/// The sub-layers of a model, in the scheduler's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
     /// The sub-layers. Each sub-layer comes after its dependencies.

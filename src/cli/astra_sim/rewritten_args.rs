@@ -28,7 +28,7 @@ pub struct RewrittenArgs {
     pub original: bool,
 }
 
-/// Rewrites a command line, whose first word is the program's name. If this is the name of one of
+/// Rewrites a command line. The first word is the program's name. If this is the name of one of
 /// ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
 /// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes a separate
 /// word after a flag whose value must follow `=`.

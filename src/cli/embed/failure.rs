@@ -99,7 +99,7 @@ pub struct CommandFailure {
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait forever in a deadlock.
     pub waiting: Vec<WaitingNodeIdentity>,
-    /// Nodes of a deadlock's cycle, in which each node waits for the next one.
+    /// Nodes of a deadlock's cycle: each node waits for the next node.
     pub cycle: Vec<NodeIdentity>,
     /// Bytes that were needed, and the memory limit.
     pub memory: Option<(u64, u64)>,

@@ -8,7 +8,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A step in which only some micro-batches are simulated.
+/// A step with only some of its micro-batches simulated.
 pub struct ShortenedStep {
     whole: TrainingPattern,
     simulated: u32,

@@ -1,9 +1,9 @@
 //! Schedules written as traces: one rank per chip, with or without barriers around each step's
 //! sub-layers.
 //!
-//! A sub-layer is a kernel whose duration is its cost. A receive from another chip is a message,
-//! and a load from memory is a wait on a separate lane. Each barrier is a barrier collective of all
-//! chips. A chip runs its sub-layers in the order of the schedule.
+//! A sub-layer becomes a kernel with the sub-layer's cost as its duration. A receive from another
+//! chip is a message, and a load from memory is a wait on a separate lane. Each barrier is a
+//! barrier collective of all chips. A chip runs its sub-layers in the order of the schedule.
 
 use super::{ChipSchedule, StepTotals, TaskCost, TaskGraph, TransferSource};
 use chakram_base::units::Span;

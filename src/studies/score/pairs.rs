@@ -87,9 +87,9 @@ pub struct PredictedPair {
     pub measured: Span,
     /// Error of the prediction relative to the measured step, in percent.
     pub error_percent: f64,
-    /// Error of the null model without change, in percent.
+    /// Error, in percent, of the null model that predicts no change.
     pub no_change_percent: f64,
-    /// Error of the null model with the ratio of samples, in percent.
+    /// Error, in percent, of the null model that scales step times by the ratio of samples.
     pub sample_ratio_percent: f64,
     /// Predicted change of the step relative to the captured job, in percent.
     pub change_percent: f64,
@@ -229,7 +229,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// Fails at the first pair whose job cannot be read, edited or replayed.
+    /// Fails at the first pair with a job that cannot be read, edited or replayed.
     pub fn score_all_pairs(&self) -> Result<PairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict_pair(pair);
@@ -319,7 +319,7 @@ impl PairTable {
     }
 }
 
-/// Returns the factor by which `edits` change the number of samples per rank and step.
+/// Returns the factor that `edits` apply to the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.to_f64(),

@@ -71,7 +71,7 @@ pub struct CorrectionSummary {
 }
 
 impl CorrectedRuns {
-    /// Summarizes the runs for which the null model has a rate. Returns `None` if there is no such
+    /// Summarizes the runs that the null model has a rate for. Returns `None` if there is no such
     /// run.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);

@@ -212,7 +212,7 @@ pub fn divisors_of(number: u64) -> impl Iterator<Item = u64> {
     (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
 }
 
-/// Returns all combinations of tensor, data and pipeline degrees whose product is `npus`.
+/// Returns all combinations of tensor, data and pipeline degrees that multiply to `npus`.
 fn degree_combinations(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
     let tensors = divisors_of(npus)

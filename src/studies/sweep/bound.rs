@@ -63,7 +63,7 @@ pub struct PointBound {
     pub is_whole: bool,
 }
 
-/// Returns the bound of a step whose micro-batches are all simulated.
+/// Returns the bound of a step, if all the step's micro-batches are simulated.
 pub fn bound_whole_step(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -351,8 +351,8 @@ fn least_collective_time(
     })
 }
 
-/// Returns the shortest time to which the machine's corrections can change a kernel time from
-/// curves. The workload decides which correction applies, so the smallest is assumed.
+/// Returns the shortest time that the machine's corrections can give to a kernel time from curves.
+/// The workload decides which correction applies, so the smallest is assumed.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);

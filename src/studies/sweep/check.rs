@@ -33,7 +33,7 @@ pub enum StudyError {
         file: String,
         /// Line in the file, from 1.
         line: usize,
-        /// Key whose value is rejected.
+        /// Key with the rejected value.
         key: String,
         /// The rejected value.
         value: String,

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointAnswer {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Short form of the reason, by which rejected points are counted.
+        /// Short form of the reason. Rejected points are counted by this text.
         reason: String,
         /// The full reason.
         detail: String,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Reason why a point has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Short form of the reason, by which rejected points are counted.
+    /// Short form of the reason. Rejected points are counted by this text.
     pub reason: String,
     /// The full reason.
     pub detail: String,

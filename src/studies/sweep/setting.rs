@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Settings of a point, sorted by key.
 pub type Settings = BTreeMap<String, ConfigLiteral>;
 
-/// Keys whose values name the machine and the work of a point.
+/// Keys that name the machine and the work of a point.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
 /// Keys of numbers that objectives and limits need; the values are not negative: watts, dollars,
@@ -24,7 +24,7 @@ const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 /// Key of the price of an NPU, in dollars per hour.
 pub(super) const PRICE: &str = "price.npu";
 
-/// Part of the configuration to which a key belongs.
+/// Part of the configuration that a key belongs to.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
     /// The machine, the model, the stack, the traces, or the number of tokens per sample.
@@ -37,13 +37,13 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// Path of a key in the model file.
     Model(&'k str),
-    /// A key of the accelerator whose loop nests time kernels.
+    /// A key of the accelerator. The accelerator's loop nests time kernels.
     Accelerator(&'k str),
     /// An option of the plan, in the table `plan`.
     Plan(&'static PlanOption),
 }
 
-/// Returns true if `key` changes the way in which a point's traces are read.
+/// Returns true if `key` changes how a point's traces are read.
 pub(super) fn is_of_traces(key: &str) -> bool {
     matches!(kind_of_setting(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
 }
@@ -78,7 +78,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Returns the part of the configuration to which `key` belongs.
+/// Returns the part of the configuration that `key` belongs to.
 ///
 /// # Errors
 ///

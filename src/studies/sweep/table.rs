@@ -21,9 +21,8 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows, both in the ranking and on the front, whose intervals are computed. The number
-/// does not depend on the number of printed rows; otherwise the contents of files would depend on
-/// it.
+/// Number of rows that get intervals, both in the ranking and on the front. The number does not
+/// depend on the number of printed rows; otherwise the contents of files would depend on it.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; an unknown number gives an empty text.
@@ -193,8 +192,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows whose objectives are all known, sorted by the first
-    /// objective, the best row first. Rows with equal values keep their order.
+    /// Returns the indices of the rows with only known objectives, sorted by the first objective,
+    /// the best row first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))

@@ -169,8 +169,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// Tests that a schedule in which each part of a product is on its own chip moves the predicted
-/// number of words between chips and from memory.
+/// Places each part of a matrix product on its own chip. Tests that the schedule moves the
+/// predicted number of words between chips and from memory.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = LanguageModel {

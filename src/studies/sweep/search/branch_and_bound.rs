@@ -31,7 +31,7 @@ fn to_ordered_bits(score: f64) -> u64 {
     }
 }
 
-/// A point of the layer in which the search runs.
+/// A point of the layer that is searched.
 struct QueuedPoint {
     number: u64,
     point: Settings,
