@@ -1,9 +1,9 @@
 //! Repairs names that the writer of a file did not escape.
 //!
-//! The observer writes operator names without escaping them, so a `record_function` name with a quote, a backslash
-//! or a line break makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each program
-//! that writes traces always puts the same key after the name, so this key shows where the name ends. A name that
-//! is valid JSON is never changed, even if the file has other damage.
+//! The observer does not escape operator names, so a quote, a backslash or a line break in a `record_function`
+//! name makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each program that writes
+//! traces always puts the same key after the name, so this key shows where the name ends. A name that is valid
+//! JSON is never changed, even if the file has other damage.
 
 /// Keys around the name in the elements of one writer.
 pub(super) struct NameLayout {

@@ -25,8 +25,8 @@ use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
 /// Estimated cost of a record. The estimate is from fourteen jobs, each measured with and without a profiler on one
-/// machine (a virtual CPU of 2026). Some of the jobs were used for the fit; docs/validation/tests.md has the results for
-/// the other jobs.
+/// machine (a virtual CPU of 2026). Some of the jobs were used for the fit; docs/validation/tests.md has the results
+/// for the other jobs.
 struct RecordEstimate {
     /// Cost in addition to the time that views show, percent of that time.
     over_views: u64,

@@ -2,17 +2,16 @@
 //!
 //! # Chunks
 //!
-//! With S bytes and k splits, a chunk has C = ⌊S/k⌋ bytes. If this is less than the number of NPUs, the
-//! chunk is padded to that number, and S is padded to k chunks; an all-gather is not padded. There are
-//! ⌈S/C⌉ chunks, and *all* have C bytes, even the last one: 1,000,003 bytes in 4 splits are 5 chunks of
-//! 250,000.
+//! With S bytes and k splits, a chunk has C = ⌊S/k⌋ bytes. If C is less than the number of NPUs, the chunk is
+//! padded to the number of NPUs, and S is padded to k chunks. An all-gather is not padded. There are ⌈S/C⌉ chunks,
+//! and *all* have C bytes, even the last one: 1,000,003 bytes in 4 splits are 5 chunks of 250,000.
 //!
 //! # Phases
 //!
 //! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them from the
 //! innermost outward. With `baseline`, an all-reduce is an all-reduce of the whole chunk in every dimension. With
-//! `localBWAware`, it is a reduce-scatter in all dimensions except the last, an all-reduce in the last, and an
-//! all-gather in the others in reverse order. If the list of implementations is shorter than the list of
+//! `localBWAware`, an all-reduce is a reduce-scatter in all dimensions except the last, an all-reduce in the last,
+//! and an all-gather in the others in reverse order. If the list of implementations is shorter than the list of
 //! dimensions, the remaining dimensions are omitted. A `one…` algorithm treats all NPUs as one line, and ends the
 //! list. A named group without all ranks is one line in the order of its file. The line uses the list's only entry,
 //! or ring if the list has several entries.

@@ -1,9 +1,9 @@
 //! Joins host nodes and Kineto events by order, for files without record function ids.
 //!
 //! On a thread, the k-th host node with a name (sorted by id) is the k-th Kineto event with that name (sorted by
-//! start). The observer assigns its own thread numbers, and Kineto uses the system's, so each host thread is matched
-//! to the track whose names fit best. If Kineto recorded longer than the observer, the host's operators are a
-//! contiguous window of Kineto's operators, which is found by comparing sequences of names. The matching ignores
+//! start). The observer numbers threads itself, but Kineto uses the system's thread ids. So each host thread is
+//! matched to the track whose names fit best. If Kineto recorded longer than the observer, the host's operators are
+//! a contiguous window of Kineto's operators. Comparing sequences of names finds the window. The matching ignores
 //! shapes, so shapes can test its result.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};

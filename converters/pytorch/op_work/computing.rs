@@ -83,8 +83,8 @@ const MOVES: [&str; 26] = [
 
 /// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // Remove "fbgemm": the name of this embedding library contains "gemm" and occurs in the types of its kernels,
-    // but does not mean a matrix multiplication.
+    // Remove "fbgemm", the name of an embedding library. It contains "gemm" and occurs in the types of the
+    // library's kernels, but does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {

@@ -3,7 +3,7 @@
 use std::io::{Cursor, Read, Result};
 
 /// Converts `source` to UTF-8 if it is UTF-16; otherwise returns it unchanged. UTF-16 is detected by its byte order
-/// mark, or by a zero byte next to the first character, which does not occur in UTF-8 JSON.
+/// mark, or by a zero byte next to the first character. UTF-8 JSON contains no zero bytes.
 pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + 's>> {
     let mut mark = Vec::with_capacity(2);
     source.by_ref().take(2).read_to_end(&mut mark)?;
