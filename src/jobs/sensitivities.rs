@@ -32,7 +32,7 @@ const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last valid factor and the next factor, which was invalid.
 const HALVINGS: u32 = 6;
 /// Positions in a range of factors, as fractions, at which makespans are checked for a straight
-/// line. The first positions are those that reveal most curves.
+/// line. The first positions reveal most curves.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
 /// Finds the sensitivities of `run` on the machine with the given text.

@@ -8,7 +8,7 @@ use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Name of the subcommand that stands for ASTRA-sim.
+/// Name of the subcommand that replays like ASTRA-sim.
 const NAME: &str = "astra-sim";
 
 /// File names of ASTRA-sim's two programs, and the network model of each.

@@ -48,8 +48,8 @@ pub fn write_row(
 }
 
 /// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes
-/// if all products are cut along columns, and the bytes if all are cut along rows. Words are
-/// assumed to have one byte.
+/// if all matrix products are divided by columns, and the bytes if all are divided by rows. Words
+/// are assumed to have one byte.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,

@@ -18,7 +18,7 @@ pub struct ScheduledWork {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
     pub given: Option<ChipSchedule>,
-    /// Number of parts into which each matrix product is cut.
+    /// Number of parts per matrix product.
     pub parts: u64,
 }
 

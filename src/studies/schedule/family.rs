@@ -38,7 +38,7 @@ pub struct LanguageModel {
     pub sequence: u64,
     /// Number of sequences; each is a micro-batch.
     pub micro_batches: u32,
-    /// Number of sub-layers into which each matrix product is cut.
+    /// Number of sub-layers per matrix product.
     pub tensor: u64,
     /// Rule for cutting matrix products into sub-layers.
     pub partition: PartitionRule,
@@ -47,11 +47,11 @@ pub struct LanguageModel {
 /// Rule for cutting matrix products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
-    /// All matrix products are cut over their columns, as in tensor parallelism.
+    /// Divides all matrix products by columns, as in tensor parallelism.
     Columns,
-    /// All matrix products are cut over their rows, as in data parallelism.
+    /// Divides all matrix products by rows, as in data parallelism.
     Rows,
-    /// Each matrix product is cut so that the model moves the fewest words ([`super::partition`]).
+    /// Divides each matrix product so that the model moves the fewest words ([`super::partition`]).
     Hierarchical,
 }
 

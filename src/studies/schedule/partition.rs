@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 
-/// Direction along which a matrix product is cut.
+/// Direction that a matrix product is divided in: by rows or by columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutDirection {
     /// Rows: tokens, or tokens times heads.

@@ -187,8 +187,8 @@ impl Model {
         self.sum_over_layers(ModelLayer::parameter_count)
     }
 
-    /// Number of weights that one token uses: all weights, except those of experts that are not
-    /// chosen.
+    /// Number of weights that one token uses: all weights, except the weights of experts that are
+    /// not chosen.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.sum_over_layers(|layer| {

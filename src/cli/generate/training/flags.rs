@@ -13,8 +13,8 @@ use std::error::Error;
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Replaces values of `plan` by those on the command line, except for the option `left_out`,
-    /// and returns the plan.
+    /// Replaces values of `plan` by the values on the command line, except for the option
+    /// `left_out`, and returns the plan.
     pub(super) fn apply_to_plan(
         &self,
         plan: ParallelismPlan,

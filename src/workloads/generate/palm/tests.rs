@@ -4,8 +4,9 @@ use super::super::WorkloadPattern;
 use super::super::testing::{every_rank, refusal_of};
 use super::*;
 
-/// With two micro-batches, the last stage alternates forward and backward passes (fbfb), and the stage before
-/// it runs both forward passes first (ffbb). Every rank has as many nodes as `node_count` announces.
+/// With two micro-batches, the last stage alternates forward and backward passes (fbfb), and the
+/// stage before it runs both forward passes first (ffbb). Every rank has the number of nodes that
+/// `node_count` announces.
 #[test]
 fn stages_run_one_forward_one_backward() {
     let mut options = PalmPattern::new();

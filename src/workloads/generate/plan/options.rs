@@ -531,7 +531,7 @@ plan_options! {
                 "residency = none beside it: rules of residency keep gradients of all weights"),
         ]
     } as u32 => |draft, rank| draft.plan.lora = Some(rank);
-    /// If empty, all matrix products of blocks have adapters, except those of routers.
+    /// If empty, all matrix products of blocks have adapters, except the routers' products.
     lora_targets: Vec<OperatorPattern> = Vec::new(),
     "Products with adapters, with {lora}; by default all of blocks: attention.qkv,mlp.*" {
         value: "OPERATORS", heading: MEMORY, is_rare: true, refusals: &[

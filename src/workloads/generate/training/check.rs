@@ -157,7 +157,7 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         }
         ExpertProducts::Grouped | ExpertProducts::Fused => 0,
     };
-    // Adapters have three matrix products, as many gradients, and sums.
+    // Adapters have three matrix products, three gradients, and sums.
     let products = if plan.lora.is_some() { 3 } else { 1 };
     // Steps of a ring have a kernel, a merge and up to four messages in each direction.
     let steps = match plan.context_exchange {
@@ -328,7 +328,7 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
 }
 
 /// Rejects a model that cannot be divided among the stages. Blocks and layers (`count`) must divide
-/// equally among the parts; for multiplications, there must be at least as many layers as parts.
+/// equally among the parts; for multiplications, there must be no more parts than layers.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),

@@ -11,18 +11,19 @@
 //!
 //! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
 //!
-//! In a ring, the first step has the rank's own keys, and a transfer runs beside the kernel of the step before it. With
-//! a causal mask, a rank's queries attend to half of another rank's keys: all `s / c` queries to the first piece of a
-//! rank before it, and half of the queries to both pieces of a rank after it. Both are `(s / c)^2 / 2` pairs, and the
-//! plan gives every rank the former, which the last rank has in all steps. Kernels `merge` add each result to those of
-//! earlier steps. The backward pass begins with the keys that arrived last, so that sums of gradients of keys and
-//! values end at their own rank.
+//! In a ring, the first step has the rank's own keys, and a transfer runs beside the kernel of the
+//! step before it. With a causal mask, a rank's queries attend to half of another rank's keys: all
+//! `s / c` queries to the first piece of a rank before it, and half of the queries to both pieces
+//! of a rank after it. Both are `(s / c)^2 / 2` pairs, and the plan gives every rank the former,
+//! which the last rank has in all steps. Kernels `merge` add each result to the results of earlier
+//! steps. The backward pass begins with the keys that arrived last, so that sums of gradients of
+//! keys and values end at their own rank.
 //!
 //! Gathered keys and values are freed after the attention kernels. A sequence is divided into `2 c`
 //! pieces. Rank `i` has the `i`-th piece from the start and the `i`-th from the end, so that all
-//! ranks compute equally many causal scores (section 3.3.2 of "The Llama 3 Herd of Models"). Ranks
-//! of a context group have the same weights and compute parts of the same gradients, which are
-//! summed over all `data x context` replicas.
+//! ranks compute the same number of causal scores (section 3.3.2 of "The Llama 3 Herd of Models").
+//! Ranks of a context group have the same weights and compute parts of the same gradients, which
+//! are summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};

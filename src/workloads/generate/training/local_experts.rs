@@ -12,7 +12,7 @@
 //! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies and
 //! receives the same number. The rank's own experts process the received copies. So expert
 //! parallelism divides the weights among ranks, but does not change a rank's number of rows. If
-//! routing is skewed, every rank has as many rows as the fullest rank
+//! routing is skewed, every rank is given the row count of the fullest rank
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{

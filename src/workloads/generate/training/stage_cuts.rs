@@ -17,7 +17,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // The blocks and the layers divide evenly, and there are at least as many layers as parts, because
+    // The blocks and the layers divide evenly, and there are no more parts than layers, because
     // `check` rejects other plans.
     match plan.split {
         SplitUnit::Layers => {

@@ -20,7 +20,8 @@ pub struct PlanSummary {
     pub micro_batches: u32,
     /// Number of parameters of the model without adapters, independent of the plan.
     pub parameters: u64,
-    /// Parameters with gradients: all parameters, or those that are not frozen, or those of adapters.
+    /// Number of parameters with gradients: all parameters, the parameters that are not frozen, or
+    /// the adapters' parameters.
     pub trained_parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,

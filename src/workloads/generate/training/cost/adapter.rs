@@ -94,8 +94,8 @@ impl CostParameters {
         [self.row_count(rows), inputs, outputs]
     }
 
-    /// Returns the kernels that add the adapter's result to that of the frozen matrix product,
-    /// after a kernel that scales it.
+    /// Returns the kernels that add the adapter's result to the result of the frozen matrix
+    /// product, after a kernel that scales it.
     fn join_results(
         &self,
         x: [u128; 2],

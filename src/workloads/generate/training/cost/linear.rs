@@ -67,7 +67,7 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped matrix product takes as long as its largest product. Therefore, if rows do not
+        // A grouped matrix product takes the time of its largest product. Therefore, if rows do not
         // divide evenly, use the number of rows of the largest expert.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];

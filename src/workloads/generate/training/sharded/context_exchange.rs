@@ -23,7 +23,8 @@ impl MemberProgramWriter<'_> {
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered_bytes(one);
                 if phase == TrainingPhase::Backward {
-                    // Gradients of keys and values have as many bytes as keys and values.
+                    // Gradients of keys and values have the same number of bytes as the keys and
+                    // values.
                     held = held.saturating_mul(2);
                 }
                 to.allocate_bytes(TensorClass::Temporary, held);

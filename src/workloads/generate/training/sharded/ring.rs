@@ -17,7 +17,8 @@ pub(super) struct RingAttention {
     /// Number of steps, equal to the number of ranks.
     steps: u32,
     block: OperatorKernels,
-    /// Kernels that add the result of a step to those of earlier steps, forward and backward.
+    /// Kernels that add a step's result to the results of earlier steps, in the forward and in the
+    /// backward pass.
     merges: [OperatorKernels; 2],
 }
 
@@ -53,7 +54,7 @@ impl ShardedLowering {
 }
 
 impl MemberProgramWriter<'_> {
-    /// Attention to the rank's own keys, and to those of other ranks as they arrive.
+    /// Attention to the rank's own keys, and to the keys of other ranks as they arrive.
     pub(super) fn pass_forward_around(
         &mut self,
         one: &MemberOperator<'_>,

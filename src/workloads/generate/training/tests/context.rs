@@ -478,7 +478,8 @@ fn steps_of_a_ring_have_equal_work() {
     }
 }
 
-/// A rank sends its keys and values, and those that arrive, to the next rank, beside the kernel of the step before.
+/// A rank sends its own keys and values, and the keys and values that arrive, to the next rank. The
+/// sends overlap the previous step's kernel.
 #[test]
 fn keys_and_values_pass_around_a_ring() {
     let mut plan = ParallelismPlan::new();
@@ -503,7 +504,7 @@ fn keys_and_values_pass_around_a_ring() {
         let both = |name: &&str| [format!("{name}.send"), format!("{name}.receive")];
         names.iter().flat_map(both).collect()
     };
-    // 2 (s / P) kv e (P - 1) bytes, and twice as many in the backward pass.
+    // 2 (s / P) kv e (P - 1) bytes, and twice this number in the backward pass.
     assert_eq!(messages("fwd"), each(&["step1", "step2", "step3"]));
     assert_eq!(
         messages("bwd"),
