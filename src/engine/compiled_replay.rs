@@ -48,7 +48,7 @@ pub struct GroupView<'a> {
 /// Everything that is decided before a replay, as input of runs and reports.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
-    /// The workload without added launches.
+    /// The workload as given, without the host launches that the machine adds.
     given: &'a Workload,
     /// The options, with the correction resolved.
     options: ReplayOptions,

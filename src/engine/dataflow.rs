@@ -123,7 +123,7 @@ pub(super) struct Dataflow<'a> {
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
-    /// Time of the latest completion.
+    /// Time at which the latest node completed.
     last: Time,
 }
 

@@ -119,7 +119,7 @@ pub(super) enum FollowUp {
     End(InstanceIndex, NodeIndex),
     /// A chunk leaves its queue, so the queue admits other chunks.
     Leave(Npu, ChunkQueueSpec),
-    /// A queue admits chunks.
+    /// A queue of an NPU can admit chunks that wait.
     Admit(Npu, ChunkQueueSpec),
     /// The message of a channel has arrived for its receive.
     Deliver(u32),

@@ -208,7 +208,7 @@ impl<'a> RunFailures<'a> {
         }
     }
 
-    /// Schedules all failures.
+    /// Schedules an event at the time of each failure.
     pub fn schedule_failures(&self, effects: &mut Effects) {
         for (number, failure) in (0..).zip(self.planned) {
             let event = Event::new(EventClass::Failure, 0, number);

@@ -51,7 +51,7 @@ pub struct Representatives {
 /// A compiled part of a job that represents the whole job.
 #[derive(Debug)]
 pub struct FoldedReplay<'a> {
-    /// The compiled part.
+    /// The representatives' part of the job, compiled.
     pub part: CompiledReplay<'a>,
     /// For each instance of the job, the instance of the part that represents it.
     pub instances: Vec<InstanceId>,

@@ -80,7 +80,7 @@ pub struct LaunchQueue {
     pub(super) orders: Vec<LaunchOrderEntry>,
 }
 
-/// A request of a feed.
+/// Request of a feed: to begin a launch, or to release a rank of a launch.
 #[derive(Debug)]
 pub(super) enum LaunchOrderEntry {
     Launch(Launch),

@@ -144,7 +144,7 @@ pub struct ReplayOutcome {
     pub nodes: u64,
     /// Number of messages that the network carried, including steps of collectives.
     pub messages: u64,
-    /// Number of collectives answered analytically.
+    /// Number of collectives with an analytical answer, without simulated messages.
     #[serde(rename = "collectives_analytical")]
     pub closed: u64,
     /// Number of simulated collectives whose analytical answer was withdrawn because other traffic used their links.

@@ -30,7 +30,7 @@ struct MessageState {
     /// Index of the waiting half's node plus one, or zero if none waits. The waiting half is the receive or, only with
     /// recorded durations, the send.
     posted: u32,
-    /// Instance of the waiting half.
+    /// Instance whose send or receive waits for the other half.
     waiter: InstanceIndex,
 }
 

@@ -103,7 +103,7 @@ impl CollectivePrimitive {
 pub struct CollectiveStage {
     /// Index of the phase in the extent.
     pub phase: usize,
-    /// The operation along that phase.
+    /// Operation that the members perform in this stage.
     pub primitive: CollectivePrimitive,
     /// The data that the members of a line together gather, scatter or reduce.
     pub buffer: BufferShare,

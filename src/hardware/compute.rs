@@ -79,13 +79,13 @@ impl PeakRates {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComputeModel {
     /// The recorded duration. A kernel without a recorded duration is timed by the NPU class's curves or, if the curves
-    /// or the kernel's shape are missing, by roofline. If an efficiency is stated, such a kernel is always timed by
-    /// roofline at this fraction of the peak rates.
+    /// or the kernel's shape are missing, by roofline. If an efficiency is given, a kernel without a recorded duration
+    /// is always timed by roofline at this fraction of the peak rates.
     Recorded(RooflineEfficiency),
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
     /// The duration by the NPU class's curves, from kernel class and shape. If the shape or the curves are missing, the
-    /// duration is by roofline at the peak rates, or as recorded if the roofline gives no time.
+    /// kernel takes its roofline time at the peak rates, or its recorded time if there is no roofline time.
     Curves,
     /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
     /// takes its recorded duration.
@@ -171,7 +171,7 @@ pub struct KernelProfile<'a> {
 /// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KernelTiming {
-    /// Duration by the requested model.
+    /// Duration that the requested model predicts.
     Modeled(Span),
     /// Recorded duration, because FLOPs, bytes or a peak rate are missing for the model.
     Fallback(Span),
@@ -186,7 +186,7 @@ pub enum KernelTiming {
         /// Class of the curve, whose kernels have correlated errors.
         class: CurveClass,
     },
-    /// The duration by loop nests.
+    /// Duration and energy by the best mapping of the kernel's loop nest.
     Mapped {
         /// The duration.
         span: Span,

@@ -61,8 +61,8 @@ impl GroupExtent {
     ///
     /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
     /// in which the coordinates differ. Otherwise the group spans dimensions unevenly and is treated as one line, with
-    /// the algorithm of the outermost dimension that it spans. On tiles, every group is one line in the group's own
-    /// order, because a plan may place the stages of a model anywhere, not only in sub-grids of dimensions.
+    /// the algorithm of the outermost dimension that it spans. On tiles, every group has a single phase with the
+    /// members in the group's own order, because plans may place stages anywhere, not only in sub-grids.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
             return Self::along_dimension(npus, 0);

@@ -332,12 +332,12 @@ impl Machine {
         self.scalable
     }
 
-    /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all.
+    /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
     pub fn rank_domain(&self) -> Option<&RankDomain> {
         self.rank_domain.as_ref()
     }
 
-    /// Returns this machine for jobs that use every NPU, even if its file restricts the `ranks` of a dimension.
+    /// Returns this machine for jobs that use every NPU, even if the machine file restricts the `ranks` of a dimension.
     pub fn with_all_npus_used(self) -> Self {
         Self {
             rank_domain: None,

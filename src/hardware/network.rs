@@ -342,13 +342,13 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the time for which a message occupies its sender's link if each sender sends all messages over one link,
+    /// If each sender sends all messages over one link, returns the time for which a message occupies this link,
     /// otherwise `None`. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None
     }
 
-    /// Returns true if messages in this pattern among `members` members of a line along `dimension` delay one another
+    /// Returns true if messages in this pattern, among `members` members in one line of `dimension`, delay one another
     /// only by [`Self::link_time`]. Each member then sends at most one message and receives at most one message at a
     /// time, except with [`LinePattern::Staggered`].
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;

@@ -17,7 +17,7 @@ pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeMod
         .map_or(model, ComputeModel::RecordedOn)
 }
 
-/// Returns the NPU class of devices of this name, or `None` if no preset describes them.
+/// Returns the NPU class of devices with this name, or `None` if no preset describes these devices.
 fn class_of_device(name: &str) -> Option<RecordingClass> {
     // The result is cached because every rank of a job needs it.
     static KNOWN: Mutex<BTreeMap<&str, Option<RecordingClass>>> = Mutex::new(BTreeMap::new());

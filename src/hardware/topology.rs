@@ -201,8 +201,8 @@ impl Topology {
     /// Maximum number of NPUs of a machine.
     pub const MAX_NPUS: u32 = MAX_NPUS;
 
-    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension, if
-    /// a dimension has no NPU, or if there would be more than [`Self::MAX_NPUS`] NPUs.
+    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. Returns `None` if there is no
+    /// dimension, if a dimension has no NPU, or if there would be more than [`Self::MAX_NPUS`] NPUs.
     pub fn new(dimensions: Vec<TopologyDimension>) -> Option<Self> {
         let mut strides = Vec::with_capacity(dimensions.len());
         let mut npus = 1_u32;

@@ -10,7 +10,7 @@ const ANSWERS: u32 = 1 << 27;
 /// Numbers of analytical answers so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
-    /// Number of collectives answered analytically.
+    /// Number of collectives with an analytical answer, without simulated messages.
     pub closed: u64,
     pub stepwise: u64,
     pub unfolded: u64,

@@ -15,7 +15,7 @@ use chakram_base::ids::Position;
 /// receiver's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
-    /// Cell of the sender.
+    /// The chunk at the sending member.
     pub from: CellIndex,
     /// Number of the message's stage, in the numbering that all members share
     /// ([`ChunkExecutor::shared_stage`]).

@@ -28,7 +28,7 @@ pub(super) struct LaunchOrder {
     unready: Vec<u32>,
     /// For each collective in flight, its run.
     pub run_of: Vec<Option<RunIndex>>,
-    /// Number of present members.
+    /// Number of members that have a trace (present members).
     present: u32,
     /// True if collectives are launched only when every member is ready.
     gathers: bool,

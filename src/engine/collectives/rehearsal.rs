@@ -46,7 +46,7 @@ pub(super) struct CollectiveRehearsal {
     pub links: Vec<RehearsedLink>,
 }
 
-/// Rehearsals of a schedule.
+/// Progress of the trial runs (rehearsals) of a schedule.
 #[derive(Clone, Debug, Default)]
 pub(super) enum RehearsalState {
     /// No collective of the schedule has run.

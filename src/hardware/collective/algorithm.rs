@@ -165,10 +165,10 @@ impl CollectiveAlgorithm {
     /// Returns the duration of `stage` among `n` members that start together on identical paths, or `None` if no
     /// closed form is proved.
     ///
-    /// Closed forms are proved only for primitives without a root: the members' programs are the same up to rotation or
-    /// exchange of indices, so all members finish together. The module of each algorithm has a table of its formulas;
-    /// tests compare the formulas with the event loop. Members of a tree end one after another, so trees have no closed
-    /// form.
+    /// Closed forms are proved only for primitives without a root. In these primitives, the members' programs differ
+    /// only by a rotation or exchange of indices, so all members finish together. The module of each algorithm has a
+    /// table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after another,
+    /// so trees have no closed form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports_primitive(stage.primitive, n) {
             return None;
@@ -227,7 +227,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns true if each member has only one sender: it receives from the same member in all steps.
+    /// Returns true if each member receives from only one other member, the same in all steps.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
     }

@@ -32,10 +32,10 @@
 //! of weight k. The wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so
 //! again c(k) = min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times as long as
 //! a message to a neighbour; the ring algorithm sends only to neighbours. If every two NPUs have a path of their own
-//! (fully connected, or through a switch), c = 1. If a root sends or collects, its own port passes one message at a
+//! (fully connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a
 //! time, so c = 1. In trees the routes of one level do not overlap, so c = 1 too. The formulas are meant for networks
-//! with contention. The contention-free network does not slow messages that share a wire, so on this network the chosen
-//! algorithm may be slower than another.
+//! with contention. On the contention-free network, messages that share a wire do not slow one another. The chosen
+//! algorithm may therefore be slower than another on this network.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.

@@ -147,8 +147,7 @@ pub struct UncontendedCost<'a> {
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
-    /// Time for which a message occupies its sender's link if each sender sends all messages over one link, otherwise
-    /// `None`.
+    /// If each sender sends all messages over one link: time for which a message occupies this link. Otherwise `None`.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Takes a dimension, the number of members in a line, and a pattern. Returns true if the line's messages delay one
     /// another only by `link_time`. Each member of such a line sends at most one message and receives at most one

@@ -76,7 +76,8 @@ pub(super) struct ChunkChoice {
     algorithms: Option<Arc<[AlgorithmChoice]>>,
 }
 
-/// Chunking of a collective, and its algorithms if they were chosen together with the number of chunks.
+/// Division of a collective into chunks, and the collective's algorithms if they were chosen together with the number
+/// of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedChunks {
     pub pipeline: ChunkPipeline,
@@ -135,8 +136,8 @@ pub(super) struct CountedCollective<'a> {
     pub choices: &'a [AlgorithmChoice],
 }
 
-/// Returns the maximum number of chunks that a member may have at the same time in a tree of `size` members: at least
-/// four per level.
+/// Returns the maximum number of chunks that a member of a tree with `size` members may process at the same time: at
+/// least four per level.
 pub(super) fn tree_places(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }

@@ -40,7 +40,7 @@ pub enum ScriptOp {
     Wait(Span),
 }
 
-/// The script of one position.
+/// The operations of the member at one position, with their dependencies.
 #[derive(Clone, Debug, Default)]
 pub struct MemberScript {
     ids: Vec<u64>,
@@ -85,7 +85,7 @@ impl MemberScript {
     }
 }
 
-/// A script for each position.
+/// One script for each position of the group.
 #[derive(Clone, Debug)]
 pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 

@@ -1,4 +1,4 @@
-//! Times of messages along the lines of a phase; `auto.rs` builds the algorithms' formulas from these times.
+//! Times of messages between members of one phase; `auto.rs` builds the algorithms' formulas from these times.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{DimensionShape, NetworkPath, Topology};

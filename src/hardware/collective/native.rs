@@ -1,6 +1,6 @@
 //! The native backend runs the machine's algorithm for each dimension, with endpoints that take no time, and pipelines
-//! chunks through the dimensions. If a custom algorithm supports a collective's kind and its number of members, the
-//! members execute its scripts instead.
+//! chunks through the dimensions. If a custom algorithm supports a collective's kind and number of members, the members
+//! execute the custom algorithm's scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
 //! An NPU has at most [`ChunkPipeline::active`] chunks in one dimension at the same time (in trees at least four per

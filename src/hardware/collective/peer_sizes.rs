@@ -17,7 +17,8 @@ use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwi
 use crate::group::GroupExtent;
 use chakram_base::ids::Position;
 
-/// Bytes that each member of a group sends along each phase, to each member of its line.
+/// Bytes that each member of a group sends in each phase to each of the members that differ only in their index in this
+/// phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSizes {
     phases: Vec<PhaseSizes>,
@@ -90,8 +91,9 @@ impl PeerSizes {
         })
     }
 
-    /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives as much as the
-    /// busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one part.
+    /// Returns the size, in bytes, of an all-to-all with equal parts in which every member sends and receives the bytes
+    /// of the busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one
+    /// part.
     pub fn equivalent_bytes(&self) -> u64 {
         self.equivalent
     }

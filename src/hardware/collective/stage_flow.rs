@@ -231,7 +231,7 @@ impl FlowRun<'_> {
         }
     }
 
-    /// If its credits allow, takes the next step of a chunk at a member, or ends the chunk there.
+    /// Takes a chunk's next step at a member if the chunk has enough credits, or ends the chunk after the last step.
     fn advance_chunk(&mut self, member: u32, chunk: u32) {
         let program = self.flow.program_of_chunk(chunk, member);
         let cell = self.cell_mut(member, chunk);

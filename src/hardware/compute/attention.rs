@@ -100,7 +100,7 @@ impl AttentionCurve {
             let heads = decode.head * b * v / decode.multiprocessors;
             return decode.start + bytes / (decode.memory * bandwidth) + heads;
         }
-        // Attention consists of two matrix products. With a causal mask, the scores of later keys are skipped.
+        // Attention consists of two matrix multiplications. With a causal mask, the scores of later keys are skipped.
         let pairs = if of.causal {
             q * (s - (q - 1.0) / 2.0).max(1.0)
         } else {

@@ -27,7 +27,7 @@ pub struct MemoryBoundCurve {
 pub enum CurveClass {
     /// Kernels measured by name.
     Measured,
-    /// Matrix products.
+    /// Matrix multiplications.
     Gemm,
     /// Attention in one kernel.
     Attention,
@@ -59,7 +59,7 @@ pub struct SustainedRates {
     pub products: f64,
     /// Factor on the rate of attention under a power limit.
     pub attention: f64,
-    /// Slowdown of long matrix products.
+    /// Slowdown of long matrix multiplications at the power limit.
     pub throttling: Option<PowerThrottling>,
 }
 
@@ -90,8 +90,8 @@ pub struct KernelCurves {
     pub moving: Option<MemoryBoundCurve>,
     /// Factors for continuous load that the curves above already include.
     pub kept: SustainedRates,
-    /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Such a
-    /// kernel is slower, because collectives take some of the multiprocessors and of the memory's bandwidth.
+    /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Kernels
+    /// that run during collectives are slower, because collectives use some multiprocessors and memory bandwidth.
     pub beside_collectives: Option<f64>,
 }
 

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The term `ab w / results` is there because the fill and drain of a tile are not hidden. The powers combine times
-//! that overlap imperfectly. The last line applies only to NPU classes that state the slowdown: products that last for
-//! milliseconds reach the power limit, so the clock slows down.
+//! that overlap imperfectly. The last line applies only to NPU classes that give a slowdown: if a multiplication lasts
+//! for milliseconds, the NPU reaches its power limit and reduces its clock rate.
 
 use chakram_base::units::Bandwidth;
 

@@ -124,9 +124,10 @@ impl LoopNestModel {
         self.gemmini.clock.time_for_cycles(price.cycles)
     }
 
-    /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention, use the best
-    /// mapping. Any other kernel takes the longer of two times: the time of its operations on all units, and the time
-    /// of its memory traffic. Its energy is the sum of both. `None` if the kernel has neither operations nor bytes.
+    /// Returns the cycles and energy of `kernel`. Matrix multiplications, including both multiplications of attention,
+    /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
+    /// and the time of its memory traffic. Its energy is the sum of both. `None` if the kernel has neither operations
+    /// nor bytes.
     pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {

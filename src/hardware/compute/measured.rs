@@ -49,7 +49,7 @@ pub struct MeasuredKernel {
     by_flops: bool,
     /// Relative error for sizes that were measured.
     error: f64,
-    /// Relative error for other sizes.
+    /// Relative error of times for sizes that were not measured.
     between: f64,
 }
 
@@ -100,8 +100,8 @@ impl MeasuredKernel {
         &self.times
     }
 
-    /// Returns the seconds of a kernel with these FLOPs and bytes, and the relative error of this time. A kernel with
-    /// less work than any measured kernel takes at least `shortest`.
+    /// Returns the time, in seconds, of a kernel with these FLOPs and bytes, and the relative error of the time. A
+    /// kernel with less work than any measured kernel takes at least `shortest`.
     pub fn interpolate_seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
         let size = |time: &MeasuredTime| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
@@ -160,8 +160,8 @@ impl MeasuredKernels {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
 
-    /// Returns the seconds of `kernel` on an NPU with these rates, and the relative error of this time. `None` if no
-    /// kernel of its name and format was measured.
+    /// Returns the time, in seconds, of `kernel` on an NPU with these rates, and the relative error of the time. `None`
+    /// if no kernel of its name and format was measured.
     pub fn seconds_on(
         &self,
         kernel: &KernelProfile<'_>,

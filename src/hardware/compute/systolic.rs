@@ -7,12 +7,12 @@
 //! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
 //!
 //! on P x Q such arrays. Operands take R + C − 2 cycles of skew to enter and k cycles to be multiplied and summed, and
-//! results take R cycles to drain. Arrays that the last results do not fill take as long as full arrays, so small
-//! products are inefficient.
+//! results take R cycles to drain. If the last results do not fill an array, they take as long as in a full array, so
+//! small matrix multiplications are inefficient.
 
 use chakram_base::units::{Frequency, Span};
 
-/// The arrays of a core.
+/// The systolic arrays of a core, and their clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SystolicArrays {
     /// Rows and columns of an array, at least 1.

@@ -13,7 +13,8 @@ pub enum HostWait {
     /// The host waits at sends and at receives.
     Messages,
     /// The host waits at messages, and at the beginning and end of passes (in the stages with the embedding and with
-    /// the loss). Frameworks wait there if they synchronize to measure each pass, or if they read the loss.
+    /// the loss). The host waits at passes if the framework synchronizes to measure each pass, or if the framework
+    /// reads the loss.
     Passes,
 }
 

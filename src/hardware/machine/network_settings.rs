@@ -50,8 +50,8 @@ impl NetworkSettings {
         text
     }
 
-    /// Iterates over the names of the settings that differ from `other`, except the switching mode, which is a property
-    /// of paths.
+    /// Iterates over the names of the settings that differ from `other`. The switching mode is not compared, because it
+    /// is a property of paths.
     pub fn list_differences(self, other: Self) -> impl Iterator<Item = &'static str> {
         [
             (self.model != other.model, "network model"),

@@ -92,8 +92,8 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
     }
 }
 
-/// Returns the machine file `text`, called `file` in errors, with the given `name` and with `size` as the size of its
-/// outermost dimension, a string of digits. `None` unless that dimension is scalable.
+/// Returns the machine file `text` with the name `name` and with `size`, a string of digits, as the size of the
+/// outermost dimension. Errors call the text `file`. `None` unless that dimension is scalable.
 fn scale_preset_text(
     text: &str,
     file: &str,

@@ -210,7 +210,7 @@ impl<'a> MachineTextEditor<'a> {
         Ok(head + &self.apply_edits())
     }
 
-    /// Applies the edits.
+    /// Returns the text of the machine file with all edits.
     fn apply_edits(mut self) -> String {
         self.edits
             .sort_by_key(|(range, _)| (range.start, range.end));

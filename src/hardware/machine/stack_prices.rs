@@ -19,7 +19,7 @@ pub struct PricedPart {
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Number formats of the curve, or name of the kernel (empty if the class has only one such part).
+    /// Number formats of the curve, or name of the kernel. Empty if the class has only one part of this kind.
     pub what: String,
 }
 

@@ -5,9 +5,9 @@
 //! rates of the streams that pass it; all other rates continue to rise. As a result, no rate can grow unless another
 //! rate that is not higher falls. Rates change when an access begins or ends, and are constant in between.
 //!
-//! Bytes move in chunks, and a chunk crosses one stage after another, so the first chunk leaves the last stage later
-//! than it would in a stream. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk in stage
-//! `s`, under the accesses in flight when the access began,
+//! Bytes move in chunks, and a chunk crosses one stage after another. The first chunk therefore leaves the last stage
+//! later than a continuous stream would. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk
+//! in stage `s`, under the accesses in flight when the access began,
 //!
 //! ```text
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]

@@ -9,7 +9,7 @@ use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;
 use std::collections::VecDeque;
 
-/// The ports of a memory.
+/// The NPUs through which a memory is reached (the memory's ports).
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPorts {
     /// The NPU at which each port is placed, by port number.

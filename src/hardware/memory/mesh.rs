@@ -26,8 +26,8 @@
 //! port    = a x b x c / (n x npu_bandwidth)
 //! ```
 //!
-//! Every NPU receives bytes over links in the middle, so if the mesh is the bottleneck, it slows all NPUs equally.
-//! Every link is a server.
+//! Every NPU receives bytes over links in the middle. If the mesh is the bottleneck, all NPUs are therefore slowed
+//! equally. Every link is a server.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};

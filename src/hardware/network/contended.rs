@@ -42,9 +42,9 @@
 //!
 //! # Loads and stores
 //!
-//! A memory attached to the network adds one server, the memory's link: the first server of a load,
-//! the last server of a store. An access joins the queues of all its servers when it is issued
-//! (`contended/access.rs`), not one after another as its bytes arrive.
+//! A memory attached to the network adds one server, the memory's link: the first server of a load, the last server of
+//! a store. An access joins the queues of all its servers at once when it is issued (`contended/access.rs`). It does
+//! not join them one after another as its bytes arrive.
 //!
 //! # Events
 //!

@@ -21,9 +21,9 @@
 //!
 //! For each port, the network stores only the times until which the two directions are busy. A message is therefore
 //! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
-//! arrive, with ties resolved by [`NetworkMessage::order`]. If all messages that enter a port come from one sender,
-//! they arrive in the order of submission, and the end is known immediately. Otherwise the end is determined when the
-//! first byte arrives.
+//! arrive, with ties resolved by [`NetworkMessage::order`]. If all messages into a port come from one sender, they
+//! arrive in the order of submission, so a message's end is known when it is submitted. Otherwise the end is determined
+//! when the first byte arrives.
 
 use super::contended::ContentionScope;
 use super::contended::route::{iter_servers_between, link_after_server};
@@ -135,7 +135,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             .or_else(|| self.topology.path_between_npus(a, b))
             .expect("a message goes from one NPU to another");
         let slowest = path.bandwidth.serialization_time(message.amount);
-        // If the path is given, the message stays in one dimension, or all messages of its operation are between the
+        // If the path is given, the message stays in one dimension, or all messages of the operation are between the
         // same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],

@@ -136,8 +136,8 @@ pub struct FairSharingNetwork<'a> {
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Arrival events to ignore, and how many of each: a part of the message is sent again, so the message arrives
-    /// later.
+    /// Arrival events to ignore, with the number of events for each key, because a part of the message is sent again
+    /// and the message arrives later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
     cut_off: BTreeSet<(EndpointId, EndpointId)>,
@@ -285,8 +285,8 @@ impl<'a> FairSharingNetwork<'a> {
         self.settled = now;
         self.streams.retain_mut(|stream| {
             stream.left -= stream.rate * elapsed;
-            // The rounding of times must not decide whether a stream has left: it has left if fewer
-            // bytes remain than pass in half a picosecond.
+            // Rounded times must not decide whether a stream has left, so a stream counts as left if the remaining
+            // bytes take less than half a picosecond.
             if stream.leaves > now && stream.left > stream.rate * HALF_PICOSECOND {
                 return true;
             }

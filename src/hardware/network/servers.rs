@@ -1,7 +1,7 @@
 //! Resources that carry one message at a time, in the order of arrival: ports and links.
 //!
-//! A server is busy until a given time. Because messages are reported to the server in order of arrival, this time is
-//! the whole state of its queue.
+//! A server is busy until a given time. Messages are reported to the server in order of arrival, so this time is all
+//! that the server stores about its queue.
 
 use crate::topology::{MemorySite, Topology};
 use chakram_base::ids::{EndpointId, Npu};
@@ -181,8 +181,7 @@ impl ServerTable {
         })
     }
 
-    /// Returns true if a server is free `now`, no message in flight will pass it, and it is not
-    /// reserved.
+    /// Returns true if a server is free at `now`, is not reserved, and will not be passed by any message in flight.
     pub(super) fn is_idle(&self, now: Time, place: ServerId) -> bool {
         let server = self.get(place);
         server.coming == 0 && server.free <= now && server.claim == NONE

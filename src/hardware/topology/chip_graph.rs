@@ -55,7 +55,7 @@ pub enum ChipGraphError {
         "chip {from} is linked to chip {to} at distance {there}, but chip {to} {back}; expected the same link in both directions"
     )]
     OneWay {
-        /// One end of the link.
+        /// Chip at one end of the link.
         from: u32,
         /// The other end of the link.
         to: u32,

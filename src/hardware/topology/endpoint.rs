@@ -23,9 +23,9 @@ pub enum MemorySite {
 pub struct MemoryEndpoint {
     /// Location of the memory in the network.
     pub site: MemorySite,
-    /// Rate of the memory if it has its own link, otherwise of the NPU's port.
+    /// Rate of the memory's own link, or of the NPU's port if the memory has no link.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte.
+    /// Time from the start of sending to the arrival of the first byte.
     pub latency: Span,
 }
 
@@ -65,7 +65,7 @@ impl Topology {
         (seat(from, to), seat(to, from))
     }
 
-    /// Returns the path between two endpoints, one of which must be an NPU: the path of a message between their NPUs,
+    /// At least one of the two endpoints must be an NPU. Returns the path of a message between the endpoints' NPUs,
     /// plus the memory's link. `None` if both endpoints are the same NPU.
     pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
         let (a, b) = self.npus_of_endpoints(ends);

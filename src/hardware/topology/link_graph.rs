@@ -61,8 +61,8 @@ pub struct DirectedLink {
     pub latency: Span,
     /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
-    /// Length in units, from 1. If devices forward whole messages, a message takes the time of one unit for each unit
-    /// of length ([`Self::stored_bytes`]). The latency already includes the length.
+    /// Length in units, from 1. If devices forward whole messages, a message takes its serialization time once for each
+    /// unit of length ([`Self::stored_bytes`]). The latency already includes the length.
     pub length: u32,
 }
 
@@ -105,8 +105,8 @@ pub struct LinkGraph {
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// By NPU and vertex: number of links from the vertex to the NPU, along the dimension of the leg that leads to the
-    /// NPU.
+    /// Number of links from each vertex to each NPU, by NPU and vertex, along the dimension of the leg that leads to
+    /// the NPU.
     distances: Vec<u16>,
 }
 

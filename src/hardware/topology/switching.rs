@@ -6,8 +6,8 @@ use std::fmt;
 /// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchingMode {
-    /// A device forwards a message when its first segment has arrived, or the whole message if it is shorter than a
-    /// segment. With an empty segment (the ideal case), a device adds no delay.
+    /// A device forwards a message when the first segment has arrived. If the message is shorter than a segment, the
+    /// device waits for the whole message. With an empty segment (the ideal case), a device adds no delay.
     CutThrough {
         /// Bytes that must arrive before a message is forwarded.
         segment: Bytes,

@@ -167,7 +167,7 @@ impl TileGrid {
     }
 
     /// Returns the first faulty link on the route that crosses dimension `first` before the other dimension, as (core
-    /// at its lower end, dimension), or `None`.
+    /// at the link's lower end, dimension). Returns `None` if the route has no faulty link.
     fn find_fault_on_route(
         &self,
         dimensions: &[TopologyDimension],

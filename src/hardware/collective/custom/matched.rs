@@ -1,8 +1,8 @@
 //! Matches receives to sends before a run.
 //!
-//! Between two positions, the k-th receive of a label is matched to the k-th send of that label, both counted in
-//! program order: the smallest topological order, by index in the script. The outcome therefore does not depend on the
-//! order of events at an instant. Dependency cycles are found here, before the run.
+//! Between two positions, the k-th receive of a label is matched to the k-th send of that label. Both are counted in
+//! program order: the topological order of operations in which lower indices come first. The outcome therefore does not
+//! depend on the order of events at an instant. Dependency cycles are found here, before the run.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
@@ -168,8 +168,8 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each operation of a script that could not be completed waits for another remaining operation, so following these
-    // waits far enough backwards leads to a cycle.
+    // Each remaining operation of a script waits for another remaining operation. Following these waits backwards
+    // therefore leads to a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {

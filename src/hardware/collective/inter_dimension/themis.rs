@@ -4,10 +4,10 @@
 //! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
 //! chunks have put on them. Thus the chunk still has its full size in the least loaded dimension. Then the chunk's own
 //! load is added. A chunk that has s bytes on entry to dimension d, with n members and bandwidth B, adds a load of s
-//! (n−1)/n / B seconds and has s/n bytes afterwards. If the difference in load is less than the load that a sixteenth
-//! of a chunk would put on the least loaded dimension, the chunk visits dimensions in ascending order. Loads that
-//! differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending
-//! order.
+//! (n−1)/n / B seconds and has s/n bytes afterwards. The chunk visits dimensions in ascending order if their loads are
+//! almost equal: if the difference is less than a sixteenth of the load that the chunk would add to the least loaded
+//! dimension. Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are
+//! visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
 //! size of a chunk that is ordered by loads. The chunk visits the least loaded dimension first, and is just large

@@ -16,12 +16,12 @@ pub struct LevelAccesses {
     pub updates: u64,
 }
 
-/// Cost of a mapping.
+/// Cycles and energy of a layer with a given mapping.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MappingCost {
     /// Cycles: the larger of the units' cycles and the busiest port's cycles.
     pub cycles: u64,
-    /// Cycles of the units alone.
+    /// Number of cycles that the units compute, without waiting for memory.
     pub compute_cycles: u64,
     /// Accesses of each level, innermost first, by [`LayerTensor`].
     pub accesses: Vec<[LevelAccesses; 3]>,
@@ -50,8 +50,8 @@ struct TileLoads {
 }
 
 impl LoopNestAccelerator {
-    /// Returns the cost of `mapping` for `layer`. `None` if a tile does not fit, a loop does not cover its dimension,
-    /// or the mapping has more rows or columns than the array.
+    /// Returns the cost of `mapping` for `layer`. Returns `None` if a tile does not fit, a loop does not cover its
+    /// dimension, or the mapping has more rows or columns than the array.
     pub fn evaluate_mapping(
         &self,
         layer: &LayerShape,

@@ -101,12 +101,13 @@ impl LayerShape {
         self.sizes[dimension as usize]
     }
 
-    /// Returns the number of multiplications.
+    /// Returns the layer's number of multiply-accumulate operations.
     pub fn mac_count(&self) -> u64 {
         self.sizes.iter().product()
     }
 
-    /// Returns the number of words of `tensor` that a box of `extents` iterations of each loop touches.
+    /// Returns the number of words of `tensor` that are accessed if each loop runs for the number of iterations in
+    /// `extents`.
     pub fn count_tensor_words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {

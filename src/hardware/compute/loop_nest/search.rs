@@ -1,8 +1,8 @@
 //! Searches for the mapping with the fewest cycles and, among equally fast mappings, the least energy.
 //!
 //! The search alternates between drawing a random mapping and changing a few choices of the best mapping so far. If the
-//! tiles of a drawn mapping do not fit, loops are moved outwards until they do. A given seed always draws the same
-//! mappings in the same order, so the result of more draws is never worse.
+//! tiles of a drawn mapping do not fit, loops are moved outwards until they do. A seed always gives the same sequence
+//! of mappings, so more draws never give a worse result.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,

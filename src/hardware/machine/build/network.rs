@@ -42,7 +42,7 @@ pub(super) struct NetworkSection {
     pub topology: Topology,
     pub settings: NetworkSettings,
     pub algorithms: Vec<AlgorithmChoice>,
-    /// Measured collectives along each dimension.
+    /// Time curves of measured collectives, by dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
     /// Protocols of collectives along each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
@@ -129,8 +129,8 @@ pub(super) fn parse_network(
     };
     let settings = parse_network_settings(root, usual)?;
     if let Some(graph) = topology.explicit_links() {
-        // Two cases cannot store and forward. If a message takes several paths, a device where they meet would receive
-        // its parts separately. If links are derived from shapes, their devices are not modelled.
+        // Two cases cannot store and forward. If a message takes several paths, a device where these paths meet would
+        // receive the message's parts separately. If links are derived from shapes, their devices are not modelled.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.can_store_and_forward();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {

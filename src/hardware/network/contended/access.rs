@@ -1,5 +1,5 @@
-//! Loads and stores of memories in the network. An access joins the queues of all links of its route, including the
-//! memory's link, at the same time.
+//! Loads and stores of memories in the network. An access joins the queues of all links on its route at the same time,
+//! including the queue of the memory's link.
 //!
 //! The first byte reaches server i of the route at h_i. Server i is free from free_i on, so it serves the access from
 //! b_i = max(h_i, free_i) on, for s_i. The first byte reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the
