@@ -1,4 +1,4 @@
-//! Collectives in flight: from the arrival of their first member to the completion of their last.
+//! Collectives in flight: from the arrival of the first member to the completion of the last member.
 //!
 //! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). From then on, this module
 //! handles the collective's events in the agenda, and the network's notices about its messages. Ends of members' nodes,
@@ -156,7 +156,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if arrived.len() > 1 {
             return;
         }
-        // Only the first member that arrives at an instant needs to schedule the settling of the run.
+        // Only the first member that arrives at an instant needs to schedule the event that starts all newly arrived
+        // members.
         if M::Order::AT_ONCE {
             let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
@@ -165,7 +166,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Creates the run of a collective when its first member arrives.
+    /// Creates the state of a collective in flight (its run) when the collective's first member arrives.
     fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
         let run = self.chunks.runs.take_free_run();
         let (request, root) = self.build_request(call, slot, sequence);

@@ -40,7 +40,7 @@ pub trait Discipline: Sized {
         now: Time,
     );
 
-    /// Carries out the work after the events of a round. Breaks if the run cannot continue.
+    /// Carries out the work after the events of a round. Returns `Break` if the replay cannot continue.
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,

@@ -41,7 +41,7 @@ pub(super) struct Effects {
     pub ready: Vec<u64>,
     /// Instances that ended. The feeds of these instances are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
-    /// Loads and stores over the network, submitted in the order of their lanes.
+    /// Loads and stores over the network, to be submitted in the order of the lanes that issued them.
     pub accesses: Vec<ApproachingAccess>,
     /// Messages to submit, sorted by key.
     pub sends: Vec<PendingSend>,
@@ -123,7 +123,7 @@ pub(super) enum FollowUp {
     Admit(Npu, ChunkQueueSpec),
     /// The message of a channel has arrived for its receive.
     Deliver(u32),
-    /// All members of a collective run have been notified of its end.
+    /// All members of a collective have been notified of the collective's end.
     Record(RunIndex),
 }
 

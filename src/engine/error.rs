@@ -1,4 +1,4 @@
-//! Errors of a replay: reasons to reject it before the run, and deadlocks.
+//! Errors of a replay: reasons to reject a job before it runs, and deadlocks.
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Rank};

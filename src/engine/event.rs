@@ -20,7 +20,7 @@ pub(super) enum EventClass {
     Failure,
     /// A node of the rank is complete; the payload is the node.
     Node,
-    /// An analytically answered collective is complete; the payload is its run.
+    /// An analytically answered collective is complete; the payload is the index of the collective's state (run).
     Run,
     /// The network has injected the message of an op.
     Injected,
@@ -53,7 +53,7 @@ pub(super) enum EventClass {
     /// A script receives a message that had already arrived. In content order, this event is also the end of a script's
     /// wait. The payload is an op.
     ScriptReceived,
-    /// Members of a run arrived at this instant; the payload is the run.
+    /// Members of a collective arrived at this instant; the payload is the index of the collective's state (run).
     Settle,
     /// A member takes no part in its collective. The rank field is the index of the run, the payload the member's
     /// position.

@@ -28,7 +28,7 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Numbers of distinct keys, in the order of their first appearance.
+/// Number of each distinct key; keys are numbered in the order of first appearance.
 #[derive(Debug, Default)]
 struct KeyNumbers(BTreeMap<Vec<u64>, u32>);
 
@@ -39,7 +39,7 @@ impl KeyNumbers {
     }
 }
 
-/// The ranks of a job that represent all of its ranks.
+/// The ranks that represent all ranks of a job.
 #[derive(Debug)]
 pub struct Representatives {
     /// The part of the job with these ranks.

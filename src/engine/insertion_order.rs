@@ -220,8 +220,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.processors.kernel_lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances that have no node in flight, because their dormant nodes would otherwise never run. ASTRA-sim
-    /// does the same.
+    /// Wakes instances without a node in flight, because the ready nodes that wait for another node (dormant nodes)
+    /// would otherwise never run. ASTRA-sim does the same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant_nodes_mut().iter();
         let mut sleeping: Vec<InstanceIndex> =

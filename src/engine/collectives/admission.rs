@@ -11,7 +11,7 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkBackend;
 
-/// Condition for which a chunk must wait before a stage.
+/// Queue or phase to which a chunk must be admitted before it begins a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageAdmission {
     Nothing,
@@ -66,7 +66,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Moves a chunk to a stage, and returns the admission for which the chunk must wait first.
+    /// Moves a chunk to a stage, and returns the queue or phase to which the chunk must be admitted first.
     #[inline]
     pub(super) fn enter_stage(
         &mut self,
@@ -88,8 +88,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait
     }
 
-    /// Returns the admission for which a chunk must wait before a stage. The chunk must release this admission after
-    /// the stage.
+    /// Returns the queue or phase to which a chunk must be admitted before it begins a stage. The chunk must release
+    /// this admission after the stage.
     #[inline]
     pub(super) fn admit_or_wait(
         &self,

@@ -54,7 +54,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Returns true if the members of `run` follow scripts instead of algorithms.
+    /// Returns true if the members of the collective `run` follow scripts instead of algorithms.
     pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
         let mut stages = self.schedules.get(run.schedule).all_stages().iter();
         stages.any(|stage| self.backend.is_scripted(stage))
@@ -196,7 +196,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Reports a collective that ended, and frees its run.
+    /// Reports a collective that ended, and frees the collective's state.
     pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
         let run = &self.runs[id];
         let totals = run.sum_waiting_times(self.groups[run.group].plan);
@@ -204,7 +204,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.record_ended_stage(effects, now, id, stepwise, totals, transfer);
     }
 
-    /// Reports a collective that ended, with its waiting and transfer times, and frees its run.
+    /// Reports a collective that ended, with its waiting and transfer times, and frees the collective's state.
     pub(super) fn record_ended_stage(
         &mut self,
         effects: &mut Effects,

@@ -5,8 +5,8 @@
 //! all these ports or links are idle. The answer is valid as long as no other traffic uses one of these links. When
 //! another message, load or store is about to use a reserved link, the collective is *materialized*: simulated message
 //! by message, first from the collective's start until now, and then until its end. The simulation is exact, because
-//! the run was alone on its links so far. The run's messages of this instant are submitted together with the other
-//! message.
+//! the collective was alone on its links until now. The run's messages of this instant are submitted together with the
+//! other message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;
@@ -23,8 +23,8 @@ use chakram_hardware::network::{LinkReservations, NetworkBackend};
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Answers a run whose members all start at `now` analytically, with the duration `span`. Succeeds only if the
-    /// run's links can be reserved; returns true on success.
+    /// Answers a collective analytically, with the duration `span`, if all members start at `now`. Succeeds only if the
+    /// collective's links can be reserved; returns true on success.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -53,8 +53,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Releases the run's reservation if an end event belongs to the run's latest analytical answer. Returns true if it
-    /// does.
+    /// Releases the links that a collective has reserved if an end event belongs to the collective's latest analytical
+    /// answer. Returns true if it does.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -85,8 +85,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Calls `what` for each NPU and dimension that a run uses, until `what` returns false. Returns true if all calls
-    /// returned true, and false if links cannot be reserved.
+    /// Calls `what` for each NPU and dimension that a collective uses, until `what` returns false. Returns true if all
+    /// calls returned true, and false if links cannot be reserved.
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -154,8 +154,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
-            // From here on the run counts as simulated, so `continue_simulation` adds it to the number of simulated
-            // runs.
+            // From here on the collective counts as simulated, so `continue_simulation` adds it to the number of
+            // simulated collectives.
             self.answers.closed -= 1;
             self.answers.unfolded += 1;
             run.answer.materialized = true;

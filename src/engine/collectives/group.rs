@@ -43,7 +43,7 @@ impl RunningGroup<'_> {
         Some(InstanceId(self.first_id.0 + own.0))
     }
 
-    /// Returns the run of the collective `sequence`, or `None` if the collective is not in flight.
+    /// Returns the index of the state (run) of the collective `sequence`, or `None` if the collective is not in flight.
     pub fn run(&self, sequence: u32) -> Option<RunIndex> {
         self.order.run_of[sequence as usize]
     }

@@ -26,7 +26,7 @@ pub(super) struct LaunchOrder {
     order: Vec<u32>,
     /// For each collective, the number of present members that are not ready for it.
     unready: Vec<u32>,
-    /// For each collective in flight, its run.
+    /// Index of the state (run) of each collective in flight.
     pub run_of: Vec<Option<RunIndex>>,
     /// Number of members that have a trace (present members).
     present: u32,

@@ -17,11 +17,11 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;
 
-/// Point of the main loop's progress up to which a run is simulated.
+/// Point in the main loop's progress up to which a collective is simulated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MainLoopProgress {
     pub now: Time,
-    /// True if all rounds of the instant that concern the run are over. False if only `rounds` rounds are over.
+    /// True if all rounds of the instant that concern the collective are over. False if only `rounds` rounds are over.
     pub done: bool,
     pub rounds: u32,
     /// True if the arrivals include every member that has arrived so far.
@@ -37,10 +37,10 @@ impl MainLoopProgress {
 
 /// Components of the event loop that simulates one collective alone.
 ///
-/// At the present instant, the run must be at exactly the same event as the main loop. If, since this instant began or
-/// since the last members arrived, the main loop has run out of events of the instant, the simulation handles all its
-/// events of the instant too. Otherwise the simulation takes the same number of rounds as the main loop, and the
-/// messages of its last round are submitted together with the main loop's.
+/// At the present instant, the simulated collective must be at exactly the same event as the main loop. If, since this
+/// instant began or since the last members arrived, the main loop has run out of events of the instant, the simulation
+/// handles all its events of the instant too. Otherwise the simulation takes the same number of rounds as the main
+/// loop, and the messages of its last round are submitted together with the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
@@ -50,7 +50,7 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
     present: Option<MainLoopProgress>,
-    /// Current instant; `handled` is the number of its rounds that have been handled.
+    /// Current instant; `handled` is the number of rounds of this instant that have been handled.
     at: Time,
     handled: u32,
     round: Vec<Event>,
@@ -112,7 +112,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
-    /// arrive at one time. No event of the run may be pending elsewhere.
+    /// arrive at one time. No event of the collective may be pending in another queue.
     pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -129,8 +129,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .record_ended_stage(effects, now, id, false, totals, transfer);
     }
 
-    /// Returns the total waiting time of a run with recorded durations, and the rank that caused
-    /// most of this time.
+    /// Returns the total waiting time of a collective with recorded durations, and the rank that caused most of this
+    /// time.
     fn sum_recorded_waiting(
         &self,
         flow: &Dataflow<'_>,

@@ -122,7 +122,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return false;
         };
         if !together && !is_held {
-            // This run has already sent messages, so the new rehearsal serves only later collectives with this pattern.
+            // This collective has already sent messages, so the new rehearsal serves only later collectives with this
+            // pattern.
             return false;
         }
         let run = &self.chunks.runs[id];
@@ -164,8 +165,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Holds the links of a run for its first members, if the links are known and idle. Returns true if the links are
-    /// held.
+    /// Holds the links of a collective for the members that have arrived first, if the links are known and idle.
+    /// Returns true if the links are held.
     fn reserve_links<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -196,7 +197,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Records further arrivals of a run that holds its links. Returns true if the run still holds them.
+    /// Records further arrivals of a collective that holds links for later members. Returns true if the collective
+    /// still holds the links.
     fn hold_on<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -222,8 +224,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.answer.settlement = effects.progress.settlement_count();
     }
 
-    /// Returns the rehearsal of a run whose members have all arrived. Rehearses the second run of a schedule, and later
-    /// runs with a new pattern if there are fewer than `MOST_PATTERNS` patterns.
+    /// Returns the rehearsal (trial run) for a collective when all members have arrived. Rehearses the second
+    /// collective of a schedule, and later collectives with a new pattern if there are fewer than `MOST_PATTERNS`
+    /// patterns.
     fn find_or_make_rehearsal<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -273,7 +276,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         found
     }
 
-    /// Simulates a run as if nothing else were in flight, and restores the state afterwards.
+    /// Simulates a collective as if nothing else were in flight, and restores the state of everything else afterwards.
     fn rehearse_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -108,7 +108,7 @@ pub(super) struct AnalyticalAnswer {
     /// True if the answer depends on the members' different arrival times. If false, all members count as arrived at
     /// `start`.
     pub is_skewed: bool,
-    /// The rehearsal that determines the answer. `told` is the number of members whose end has already been delivered.
+    /// The rehearsal that determines the answer. `told` is the number of members that have been notified of their end.
     pub rehearsal: Option<Arc<CollectiveRehearsal>>,
     pub told: u32,
 }
@@ -267,7 +267,7 @@ impl CollectiveRun {
         self.sequence
     }
 
-    /// Resets a used run for another collective.
+    /// Resets the state of an ended collective for another collective.
     pub(super) fn reset_for_start<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
@@ -301,8 +301,8 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last, of all members with a trace. If several started last, returns the lowest of
-    /// their ranks.
+    /// Returns the rank that started last, of all members with a trace. If several members started last, returns the
+    /// lowest of these members' ranks.
     pub(super) fn last_rank_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals

@@ -21,7 +21,7 @@ use chakram_trace::format::CollectiveKind;
 /// entries takes a few gigabytes.
 const MOST: u64 = 1 << 28;
 
-/// Returns an error if the simulation of a run would exceed [`MOST`].
+/// Returns an error if the simulation of a collective needs more than [`MOST`] state entries.
 fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
@@ -101,8 +101,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Returns the proved duration of a run whose members all start together, or `None`. The result is cached with the
-    /// schedule.
+    /// Returns the duration of a collective if all members start together, or `None` if no closed form is proved. The
+    /// result is cached with the schedule.
     fn find_closed_form_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -145,8 +145,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns true if a run may still be answered analytically. In insertion order, any other run proceeds
-    /// immediately, because its result may depend on the order of arrivals within an instant.
+    /// Returns true if a collective may still be answered analytically. If events are handled in insertion order, any
+    /// other collective proceeds immediately, because the result may depend on the order of arrivals within an instant.
     pub fn can_answer_analytically<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -169,7 +169,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .is_some()
     }
 
-    /// Enrolls a member for simulation. Each of its chunks begins its first stage or waits for admission to it.
+    /// Enrolls a member for simulation. Each of the member's chunks begins its first stage, or waits for admission to
+    /// this stage.
     pub fn enroll_member<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -191,8 +192,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.enroll_at(fabric, effects, now, id, position);
     }
 
-    /// Settles a run with members that arrived at this instant. Must be called when no other event of the instant is
-    /// left.
+    /// Processes the members of a collective that arrived at this instant. Must be called when no other event of the
+    /// instant is left.
     pub fn settle_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -286,8 +287,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         unchanged.map(|span| changed.apply_to_span(span))
     }
 
-    /// Continues the simulation of a run with the members that arrived at this instant. `all` is true if every member
-    /// has arrived.
+    /// Continues the simulation of a collective with the members that arrived at this instant. `all` is true if every
+    /// member has arrived.
     pub(super) fn continue_simulation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
