@@ -70,7 +70,7 @@ pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward_ph
 /// The operation that a collective performs along one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectivePrimitive {
-    /// Each member of a line ends with the sum of its own part over all members.
+    /// Each member of a line ends with one part of the sum of all buffers.
     ReduceScatter,
     /// Each member of a line ends with the parts of all members.
     AllGather,

@@ -42,7 +42,7 @@ pub use words::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeakRates {
     rates: [Option<FlopRate>; Dtype::COUNT],
-    /// Systolic arrays that run matrix products of known sizes, if the class has any.
+    /// Systolic arrays for matrix multiplications of known sizes, if the class has arrays.
     systolic: Option<SystolicArrays>,
 }
 
@@ -52,7 +52,7 @@ impl PeakRates {
         self.rates[dtype as usize] = Some(rate);
     }
 
-    /// Sets the systolic arrays that run matrix products of known sizes.
+    /// Sets the systolic arrays, which run matrix multiplications of known sizes.
     pub fn set_systolic(&mut self, arrays: Option<SystolicArrays>) {
         self.systolic = arrays;
     }
@@ -233,8 +233,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels timed by roofline run at the full peak rates because no fraction was
-    /// stated.
+    /// Returns true if kernels timed by roofline run at the full peak rates because no fraction of the peaks was given.
     pub fn takes_whole_peaks(self) -> bool {
         match self {
             Self::Roofline(efficiency)

@@ -378,7 +378,7 @@ impl Machine {
     }
 
     /// Returns the memory capacity of one NPU of a class: the NPU's own memory, plus the NPU's share of memory at
-    /// ports. `None` if the capacity of its own memory is unknown.
+    /// ports. Returns `None` if the capacity of the NPU's own memory is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
@@ -432,7 +432,7 @@ impl Machine {
         self.classes.iter().any(|class| !class.curves.is_empty())
     }
 
-    /// Returns the parts of the machine that fail during each replay, in the order of its file.
+    /// Returns the parts of the machine that fail during each replay, in the order of the machine file.
     pub fn failures(&self) -> &[MachineFailure] {
         &self.failures
     }

@@ -449,7 +449,7 @@ impl CountedCollective<'_> {
         let life = span(life.as_picoseconds());
         // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
         // not a sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
-        // near the root in one direction is far from the root in the other.
+        // that is near the root in one direction is far from it in the other direction.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageCost {
                 life,

@@ -1,8 +1,8 @@
 //! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
 //! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the bytes of each stage. All
-//! routes have the same number of stages. The routes differ in the order in which they visit the phases, and in the
-//! size of their chunks. If all chunks have one size and visit the phases in one order, there is one route.
+//! routes have the same number of stages. Routes differ in the order of phases and in the size of the chunks. If all
+//! chunks have one size and visit the phases in one order, there is one route.
 //!
 //! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the whole
 //! collective, identically at every member. If each member chose its own order, a member could occupy a phase that

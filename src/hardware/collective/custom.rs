@@ -47,7 +47,7 @@ pub struct MemberScript {
     parts: Vec<ScriptOp>,
     /// Number of predecessors of each operation.
     in_degrees: Vec<u32>,
-    /// For each operation, the end of its range in `successors`.
+    /// End of each operation's range in `successors`, by operation.
     ends: Vec<u32>,
     successors: Vec<u32>,
 }

@@ -109,8 +109,8 @@ pub fn assign_stages(
     );
 }
 
-/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`,
-/// `auto: tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
+/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
+/// tree 16 (nodes)`. The description names the algorithms that actually run, not the requested algorithms.
 pub(super) fn describe_stages(
     all: &[StageAssignment],
     extent: &GroupExtent,

@@ -32,7 +32,7 @@ pub struct DecodeCurve {
 pub struct HeadWidthFactors(pub [f64; HeadWidthFactors::WIDTHS.len()]);
 
 impl HeadWidthFactors {
-    /// Head widths (columns) for which factors are stated, and the keys of these widths in files.
+    /// Head widths for which files may give factors, each with the key of the factor.
     pub const WIDTHS: [(u64, &'static str); 3] = [(64, "64"), (128, "128"), (256, "256")];
 
     /// Returns the factor for heads of `width` columns.

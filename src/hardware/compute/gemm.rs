@@ -35,7 +35,7 @@ pub struct GemmCurve {
     pub start: f64,
     /// Fraction of the peak that the inner loop of a tile reaches.
     pub efficiency: f64,
-    /// Number of multiprocessors, each of which computes one tile at a time.
+    /// Number of multiprocessors; each computes one tile at a time.
     pub multiprocessors: f64,
     /// Bytes per second of operands that each multiprocessor reads.
     pub operands: f64,

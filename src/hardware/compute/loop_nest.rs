@@ -98,7 +98,7 @@ impl LoopNestPrice {
         }
     }
 
-    /// Returns the cycles and energy of both pieces of work, done one after the other.
+    /// Returns the cycles and energy of both pieces of work if they run in succession.
     fn add_layer(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),

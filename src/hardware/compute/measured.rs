@@ -160,8 +160,8 @@ impl MeasuredKernels {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
 
-    /// Returns the time, in seconds, of `kernel` on an NPU with these rates, and the relative error of the time. `None`
-    /// if no kernel of its name and format was measured.
+    /// Returns the time, in seconds, of `kernel` on an NPU with these rates, and the relative error of the time.
+    /// Returns `None` if no kernel with the same name and number format was measured.
     pub fn seconds_on(
         &self,
         kernel: &KernelProfile<'_>,
@@ -202,8 +202,8 @@ impl MeasuredKernels {
         true
     }
 
-    /// Returns the seconds of `kernel` and the relative error of this time. `None` if no kernel of its name and format
-    /// was measured.
+    /// Returns the seconds of `kernel` and the relative error of this time. Returns `None` if no kernel with the same
+    /// name and number format was measured.
     pub fn find_seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;

@@ -116,7 +116,7 @@ pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
     ))
 }
 
-/// Returns the `npu` tables of the preset `gemmini`, whose class the chips have.
+/// Returns the `npu` tables of the preset `gemmini`, because the chips are of this preset's NPU class.
 fn class_tables_text() -> &'static str {
     let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
     let text = preset.map_or("", |preset| preset.text);

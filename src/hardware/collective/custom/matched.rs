@@ -1,8 +1,8 @@
-//! Matches receives to sends before a run.
+//! Matches receives to sends before a collective is simulated.
 //!
 //! Between two positions, the k-th receive of a label is matched to the k-th send of that label. Both are counted in
 //! program order: the topological order of operations in which lower indices come first. The outcome therefore does not
-//! depend on the order of events at an instant. Dependency cycles are found here, before the run.
+//! depend on the order of events at an instant. Dependency cycles are found here, before the simulation.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;

@@ -1,4 +1,5 @@
-//! Links that dimensions cannot describe: Clos networks, graphs, and links that differ from others of their dimension.
+//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from the other links of
+//! the dimension.
 
 use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
