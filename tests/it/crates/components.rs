@@ -9,8 +9,8 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Dataflow", "dataflow", &[]),
     ("Processors", "processors", &["dataflow", "lanes"]),
     ("Lanes", "lanes", &["dataflow"]),
-    ("Launches", "frames", &["dataflow", "lanes"]),
-    ("Feeds", "feeding", &[]),
+    ("ProgramLaunches", "frames", &["dataflow", "lanes"]),
+    ("RunningFeeds", "feeding", &[]),
     ("TileGroups", "tile_groups", &["dataflow", "lanes"]),
     // An access is identified by its node, packed into one word.
     ("Fabric", "fabric", &["dataflow"]),
