@@ -497,7 +497,7 @@ def generate(
     residency: Optional[Literal['none', 'corrected', 'as-printed']] = None,
     sram: Optional[Union[str, int]] = None,
     largest_access: Optional[Union[str, int]] = None,
-    lora: Optional[int] = None,
+    lora: Optional[str] = None,
     lora_targets: Optional[Union[str, Sequence[str]]] = None,
     frozen: Optional[Union[str, Sequence[str]]] = None,
     prefetch: Optional[int] = None,
@@ -618,7 +618,8 @@ def generate(
         capacity_factor: Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots
             padded
         context: Context-parallel degree [default: 1]
-        context_exchange: Context parallelism: gather keys and values, exchange heads, or pass keys and values around a ring [default: all-gather]
+        context_exchange: Context parallelism: gather keys and values, exchange heads, or pass keys and values around a
+            ring [default: all-gather]
         sequence_parallel: Sequence parallelism: shard tokens over the tensor group [default: false]
         pad_heads: Pad attention heads to a multiple of ``tensor`` [default: false]
         zero: ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP) [default: 0]
