@@ -154,7 +154,7 @@ impl TraceSource {
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::of`] fails, and if the paths belong to several sources.
+    /// Fails where [`Self::detect_source`] fails, and if the paths belong to several sources.
     pub fn detect_common_source(paths: &[PathBuf]) -> Result<Self, TraceError> {
         let mut first: Option<(&PathBuf, Self)> = None;
         for path in paths {

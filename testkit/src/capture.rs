@@ -2,7 +2,7 @@
 //!
 //! A capture consists of two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
 //! from Kineto. With generated captures, converters can be tested and measured without PyTorch, at any size, and
-//! their results can be compared with the true times ([`Truth`]).
+//! their results can be compared with the true times ([`JobTruth`]).
 //!
 //! # The job
 //!

@@ -83,8 +83,8 @@ impl TraceContents {
         Self::open_any(path)?.into_current_schema()
     }
 
-    /// Opens the trace of a rank like [`Self::open`]. A trace that represents several ranks is converted to the trace
-    /// of this rank.
+    /// Opens the trace of a rank like [`Self::open_current_schema`]. A trace that represents several ranks is converted
+    /// to the trace of this rank.
     ///
     /// Fails if the file differs from the length or hash in the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
@@ -195,7 +195,7 @@ impl TraceContents {
         }
     }
 
-    /// Reads a trace from a pipe to its end, like [`Self::open`].
+    /// Reads a trace from a pipe to its end, like [`Self::open_current_schema`].
     pub fn from_pipe(pipe: impl Read) -> Result<Self, TraceError> {
         let path = Path::new("standard input");
         let io = |source| TraceError::from_io(path, "read", source);

@@ -21,8 +21,8 @@ const LENGTHS: u64 = field_mask(2);
 
 impl<'a> AttrView<'a> {
     /// Takes the next attribute of a node if the attribute has the usual encoding: a short name, then either a whole
-    /// number or short bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan`] can read the
-    /// attribute.
+    /// number or short bytes. Otherwise returns `None` and consumes nothing, so that
+    /// [`Self::scan_attribute`] can read the attribute.
     #[inline(always)]
     pub fn scan_fast(node: &mut WireCursor<'a>) -> Option<Self> {
         /// The keys of a node's attributes, and of an attribute's name.
