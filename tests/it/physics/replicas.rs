@@ -4,12 +4,13 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, released};
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
-use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::engine::{CollectiveTiming, CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::ids::{Npu, Rank};
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report::{self, Report};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
 use chakram::workload::{MissingRankPolicy, Workload};
 
 /// A job of replicas of a pipeline of stages, each of several ranks.
@@ -209,4 +210,38 @@ fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
     };
     assert!(is_folded(100));
     assert!(!is_folded(200));
+}
+
+/// Two groups of eight ranks on two nodes; each rank computes for 100 us and then reduces 1 MB over its group, which takes
+/// a measured time. Rank 3 takes 150 us, so the seven other members of its group wait for 50 us each: 350 us together.
+/// The ranks have three classes: rank 3, the ranks that wait for it, and the ranks of the other group.
+#[test]
+fn a_representative_waits_for_the_ranks_that_it_represents() {
+    let nodes = Machine::load_preset("dgx-h100x2").unwrap();
+    let lines = |group| {
+        vec![
+            kernel(100_000).on(0),
+            call(K::AllReduce, 1 << 20).group(group).on(1).after(&[1]),
+        ]
+    };
+    let ranks: Vec<_> = (0..16).map(|rank| lines(["a", "b"][rank / 8])).collect();
+    let groups: [(&str, &[u32]); 2] = [
+        ("a", &[0, 1, 2, 3, 4, 5, 6, 7]),
+        ("b", &[8, 9, 10, 11, 12, 13, 14, 15]),
+    ];
+    let workload = job(&ranks, &groups);
+    let options = ReplayOptions::with_changes(|o| {
+        o.network = Some(NetworkModel::ContentionFree);
+        o.collectives = Some(CollectiveTiming::Curves);
+        o.changes.slow = vec![(Rank(3), 1.5)];
+    });
+    let prepared = CompiledReplay::new(&workload, &nodes, &options).unwrap();
+    let folded = report::replay_folded(&prepared)
+        .unwrap()
+        .expect("16 ranks have 3 classes");
+    let late = &folded.collectives[0];
+    assert_eq!(late.tally.waited, Span::from_us(350));
+    assert_eq!(late.latest.map(|latest| latest.rank), Some(Rank(3)));
+    let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
+    assert_eq!(without_path(folded), without_path(whole));
 }
