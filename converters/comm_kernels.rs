@@ -54,7 +54,7 @@ pub(crate) struct CommKernelTable<'a> {
     known: Vec<KnownKernel>,
 }
 
-/// What a kernel's name reveals about communication.
+/// Facts about communication that a kernel's name reveals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelNameHint {
     /// The kernel is not a known communication kernel.

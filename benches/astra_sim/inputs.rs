@@ -37,7 +37,7 @@ pub struct Network {
     pub latency: u64,
 }
 
-/// How collectives and kernels are simulated.
+/// Settings of the simulation of collectives and kernels.
 pub struct System {
     /// `ring` or `direct`.
     pub algorithm: &'static str,

@@ -7,7 +7,7 @@ use chakram_trace::format::escape_name;
 
 mod by_order;
 
-/// How operators in the host file and in Kineto's file were matched.
+/// Method that matched operators in the host file and in Kineto's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMethod {
@@ -82,7 +82,7 @@ pub struct HostNodeLinks {
     /// Number of pairs with equal ids but different names.
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
-    /// How the two files were joined.
+    /// Method that joined the two files.
     pub method: LinkMethod,
     /// Links of each host thread; empty unless joined by order.
     pub threads: Vec<ThreadLinks>,

@@ -90,7 +90,7 @@ pub struct RankConversion {
     pub source: Option<&'static str>,
     /// Schema version in the host trace.
     pub schema: String,
-    /// How the rank's two files were joined.
+    /// Method that joined the rank's two files.
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,

@@ -61,7 +61,7 @@ pub struct InputNote {
     pub line: Option<usize>,
     /// The key as spelled in the file, or the flag.
     pub key: String,
-    /// How the input is treated, and why.
+    /// Treatment of the input, and the reason for it.
     pub why: String,
 }
 

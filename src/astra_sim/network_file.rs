@@ -9,7 +9,7 @@ use chakram_hardware::topology::DimensionShape;
 /// One dimension of ASTRA-sim's network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AstraDimension {
-    /// How the links connect the dimension's NPUs.
+    /// Pattern in which links connect the dimension's NPUs.
     pub shape: DimensionShape,
     /// Number of NPUs along the dimension, at least 2.
     pub npus: u32,

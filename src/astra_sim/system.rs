@@ -18,7 +18,7 @@ pub enum SchedulingPolicy {
     Explicit,
 }
 
-/// How an all-reduce over several dimensions is decomposed.
+/// Decomposition of an all-reduce over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveOptimization {
     /// An all-reduce of the whole chunk in each dimension in turn.

@@ -27,7 +27,7 @@ use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{NetworkBackend, NetworkKind};
 use chakram_hardware::topology::link_graph::MOST_NPUS;
 use chakram_trace::format::CollectiveKind;
-use chakram_trace::graph::NodeKind;
+use chakram_trace::graph::Graph;
 use chakram_trace::workload::Workload;
 
 /// A group of the workload, with its placement on the machine.
@@ -352,11 +352,11 @@ impl<'a> CompiledReplay<'a> {
     /// Number of sends of all ranks.
     pub fn count_sends(&self) -> u64 {
         let workload = self.workload();
-        let graphs = workload.graphs().iter().map(|graph| {
-            let is_send = |node: &NodeIndex| graph.kind(*node) == NodeKind::Send;
-            graph.nodes().filter(is_send).count() as u64
-        });
-        let sends: Vec<u64> = graphs.collect();
+        let sends = |graph: &Graph| {
+            let sends = graph.messages().iter().filter(|message| !message.receive);
+            sends.count() as u64
+        };
+        let sends: Vec<u64> = workload.graphs().iter().map(sends).collect();
         let instances = workload.instances().iter();
         instances
             .map(|instance| sends[instance.graph.index()])

@@ -20,11 +20,9 @@
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
 use super::plan::{GroupPlan, NONE};
-use super::representatives::distances_along;
+use super::representatives::{distances_along, meet_only_in_collectives};
 use super::{CompiledReplay, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
-use chakram_hardware::network::NetworkKind;
-use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
@@ -41,7 +39,7 @@ impl KeyNumbers {
 
 /// The ranks that represent all ranks of a job.
 #[derive(Debug)]
-pub struct Representatives {
+pub struct RankRepresentatives {
     /// The part of the job with these ranks.
     pub part: Workload,
     /// For each instance of the job, the instance of the part that represents it.
@@ -54,7 +52,7 @@ pub struct FoldedReplay<'a> {
     /// The representatives' part of the job, compiled.
     pub part: CompiledReplay<'a>,
     /// For each instance of the job, the instance of the part that represents it.
-    pub instances: Vec<InstanceId>,
+    pub instances: &'a [InstanceId],
     /// For each instance of the part, the number of ranks that it represents, including itself.
     pub counts: Vec<u64>,
     /// For each group of the job, the group of the part that represents it. Both groups have the same number of
@@ -66,18 +64,15 @@ impl CompiledReplay<'_> {
     /// Returns ranks that represent all ranks. Returns `None` if fewer than half of the ranks can be left out, or if
     /// results may depend on each rank: if the network models contention, communication keeps recorded times, every
     /// collective must be simulated, parts of the machine fail, or ranks share remote memory.
-    pub fn find_representatives(&self) -> Option<Representatives> {
+    pub fn find_representatives(&self) -> Option<RankRepresentatives> {
         // Added launches are part of the graphs already, so the part is not launched again.
         let workload = self.workload();
-        let is_remote = |kind| kind == NodeKind::RemoteMemory;
-        let graphs = workload.graphs();
-        if self.network_kind() != NetworkKind::ContentionFree
-            || self.comm != CommTiming::Model
+        if self.comm != CommTiming::Model
             || (self.stepwise || self.aggregate || self.links || self.as_issued)
             || !self.failures.is_empty()
             || self.extensions.memory.is_some()
             || workload.instances().len() != workload.rank_count() as usize
-            || (graphs.iter()).any(|graph| graph.nodes().any(|node| is_remote(graph.kind(node))))
+            || !meet_only_in_collectives(workload, self.network_kind())
         {
             return None;
         }
@@ -103,7 +98,7 @@ impl CompiledReplay<'_> {
             copies.members[first as usize][place.at as usize]
         };
         self.are_together(&is_kept, represents)
-            .then(|| Representatives {
+            .then(|| RankRepresentatives {
                 part: workload.mirror_ranks(|rank| is_kept[rank.index()]),
                 of: (0..number_of.len())
                     .map(|instance| InstanceId(number_of[represents(instance) as usize]))
@@ -142,11 +137,11 @@ impl CompiledReplay<'_> {
     /// # Errors
     ///
     /// Fails where [`Self::new`] fails; a part of a valid job is valid.
-    pub fn fold<'p>(
+    pub fn compile_folded<'p>(
         &'p self,
-        representatives: &'p Representatives,
+        representatives: &'p RankRepresentatives,
     ) -> Result<FoldedReplay<'p>, ReplayRefusal> {
-        let Representatives { part, of } = representatives;
+        let RankRepresentatives { part, of } = representatives;
         let mut part = self.compile_part(part)?;
         let mut counts = vec![0; part.plan.instances.len()];
         of.iter().for_each(|instance| counts[instance.index()] += 1);
@@ -165,7 +160,7 @@ impl CompiledReplay<'_> {
         }
         Ok(FoldedReplay {
             part,
-            instances: of.clone(),
+            instances: of,
             counts,
             groups,
         })

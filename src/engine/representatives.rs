@@ -93,14 +93,8 @@ fn extract_representatives(
     let [first, others @ ..] = copies else {
         return None;
     };
-    let remote = |graph: &Graph| {
-        let mut nodes = graph.nodes();
-        nodes.any(|node| graph.kind(node) == NodeKind::RemoteMemory)
-    };
-    if others.is_empty()
-        || options.network.unwrap_or(machine.network()) != NetworkKind::ContentionFree
-        || workload.graphs().iter().any(remote)
-    {
+    let network = options.network.unwrap_or(machine.network());
+    if others.is_empty() || !meet_only_in_collectives(workload, network) {
         return None;
     }
     let mut places: Vec<Option<CopyPosition>> = vec![None; workload.rank_count() as usize];
@@ -131,6 +125,16 @@ fn extract_representatives(
             })
     });
     alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
+}
+
+/// Returns true if ranks that exchange no messages affect each other only through collectives: the network has no
+/// contention, and no graph accesses remote memory, which ranks may share.
+pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
+    let is_remote = |graph: &Graph| {
+        let mut nodes = graph.nodes();
+        nodes.any(|node| graph.kind(node) == NodeKind::RemoteMemory)
+    };
+    network == NetworkKind::ContentionFree && !workload.graphs().iter().any(is_remote)
 }
 
 struct CopyComparison<'a> {

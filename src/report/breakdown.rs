@@ -25,6 +25,12 @@ use serde::{Deserialize, Serialize};
 
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
+/// Label of messages between ranks, after the first label of an instance or of the replay.
+const MESSAGES: usize = 0;
+/// Label of unknown communication.
+const UNKNOWN: usize = 1;
+/// First label of collectives, which has one label for each group and kind.
+const COLLECTIVES: usize = 2;
 
 /// State of one NPU; the size is at most two cache lines.
 #[derive(Clone, Debug, Default)]
@@ -108,9 +114,9 @@ pub struct BreakdownObserver<'a> {
     npus: Vec<NpuTimeTracker>,
     /// Time charged to communications, by label.
     charged: Vec<ChargedTime>,
-    /// For each instance, its first label, if instances have labels of their own: one for each group slot and kind, then
-    /// messages and unknown communication. Otherwise, labels are shared: one for each group and kind, then messages and
-    /// unknown communication.
+    /// For each instance, its first label, if instances have labels of their own. Labels are for messages, for unknown
+    /// communication, and for each group and kind of collective. Groups are numbered by the instance's slots if the
+    /// labels are its own, otherwise by the replay.
     own_labels: Option<Vec<u32>>,
     stages: PipelineStages<'a>,
 }
@@ -125,7 +131,10 @@ impl<'a> BreakdownObserver<'a> {
         });
         Self {
             npus: npus.collect(),
-            charged: vec![ChargedTime::default(); prepared.group_views().count() * KINDS + 2],
+            charged: vec![
+                ChargedTime::default();
+                COLLECTIVES + prepared.group_views().count() * KINDS
+            ],
             own_labels: None,
             stages: PipelineStages::new(prepared),
             prepared,
@@ -136,7 +145,7 @@ impl<'a> BreakdownObserver<'a> {
     /// instance, because instances represent different numbers of ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
-        let labels = |of: &RankInstance| of.groups.len() * KINDS + 2;
+        let labels = |of: &RankInstance| COLLECTIVES + of.groups.len() * KINDS;
         let mut next = 0;
         let firsts = instances.map(|instance| {
             next += labels(instance);
@@ -150,10 +159,37 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Returns the time of each instance's NPU up to `makespan`, and the charged times. The charged times are sorted by
-    /// group and kind (in the order of [`CollectiveKind::ALL`]), followed by messages between ranks and unknown
-    /// communication.
-    pub fn into_times(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
+    /// Returns the time of each instance's NPU up to `makespan`, and the time charged to communications.
+    pub fn into_times(self, makespan: Span) -> (Vec<NpuTime>, CommunicationCharges) {
+        let (times, charged) = self.charge_all(makespan);
+        (times, CommunicationCharges::from_labels(charged))
+    }
+
+    /// Returns the same as [`Self::into_times`] for the whole job that the observed part represents.
+    pub(super) fn into_whole_times(
+        mut self,
+        makespan: Span,
+        whole: &CompiledReplay<'_>,
+        folded: &FoldedReplay<'_>,
+    ) -> (Vec<NpuTime>, CommunicationCharges) {
+        let firsts = self.own_labels.take().unwrap_or_default();
+        let (times, charged) = self.charge_all(makespan);
+        let labels = COLLECTIVES + whole.group_views().count() * KINDS;
+        let mut sums = vec![ChargedTime::default(); labels];
+        for (instance, &by) in (0..).map(InstanceId).zip(folded.instances) {
+            let own = &charged[firsts[by.index()] as usize..];
+            let (of_no_group, own) = own.split_at(COLLECTIVES);
+            add_all(&mut sums, of_no_group);
+            for (group, kinds) in whole.groups_of(instance).zip(own.chunks(KINDS)) {
+                add_all(&mut sums[COLLECTIVES + group.index() * KINDS..], kinds);
+            }
+        }
+        let times = folded.instances.iter().map(|by| times[by.index()]);
+        (times.collect(), CommunicationCharges::from_labels(sums))
+    }
+
+    /// Attributes all time up to `makespan`; returns the time of each NPU, and the time charged to each label.
+    fn charge_all(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
             npu.charge_until(end, &mut self.charged);
@@ -169,36 +205,37 @@ impl<'a> BreakdownObserver<'a> {
         });
         (times.collect(), self.charged)
     }
+}
 
-    /// Returns the same as [`Self::into_times`] for the whole job that the observed part represents.
-    pub(super) fn into_whole_times(
-        self,
-        makespan: Span,
-        whole: &CompiledReplay<'_>,
-        folded: &FoldedReplay<'_>,
-    ) -> (Vec<NpuTime>, Vec<ChargedTime>) {
-        let firsts = self.own_labels.clone().unwrap_or_default();
-        let (times, charged) = self.into_times(makespan);
-        let mut sums = vec![ChargedTime::default(); whole.group_views().count() * KINDS + 2];
-        let [messages, unknown] = [sums.len() - 2, sums.len() - 1];
-        for (instance, &by) in (0..).map(InstanceId).zip(&folded.instances) {
-            let own = &charged[firsts[by.index()] as usize..];
-            let mut labels = 0;
-            for group in whole.groups_of(instance) {
-                let kinds = &mut sums[group.index() * KINDS..][..KINDS];
-                let own = own[labels..].iter();
-                kinds
-                    .iter_mut()
-                    .zip(own)
-                    .for_each(|(sum, own)| sum.add(own));
-                labels += KINDS;
-            }
-            sums[messages].add(&own[labels]);
-            sums[unknown].add(&own[labels + 1]);
+/// Time charged to communications, summed over NPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommunicationCharges {
+    /// Time charged to messages between ranks.
+    pub messages: ChargedTime,
+    /// Time charged to communication with unknown partners.
+    pub unknown: ChargedTime,
+    /// Time charged to collectives, by group and kind in the order of [`CollectiveKind::ALL`].
+    pub collectives: Vec<ChargedTime>,
+}
+
+impl CommunicationCharges {
+    /// Divides the time charged to shared labels.
+    fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
+        let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
+        charged.drain(..COLLECTIVES);
+        Self {
+            messages,
+            unknown,
+            collectives: charged,
         }
-        let times = folded.instances.iter().map(|by| times[by.index()]);
-        (times.collect(), sums)
     }
+}
+
+/// Adds each of `times` to the sum at the same index.
+fn add_all(sums: &mut [ChargedTime], times: &[ChargedTime]) {
+    sums.iter_mut()
+        .zip(times)
+        .for_each(|(sum, time)| sum.add(time));
 }
 
 impl NpuTimeTracker {
@@ -254,30 +291,21 @@ impl Observer for BreakdownObserver<'_> {
         npu.active[part as usize] += 1;
         if part == TimeCategory::Communication {
             let graph = self.graph_of_instance(instance);
-            let label = match &self.own_labels {
-                Some(firsts) => {
-                    let slots = self.prepared.workload().instances()[instance.index()]
-                        .groups
-                        .len();
-                    let label = match kind {
-                        NodeKind::Collective => {
-                            let call = graph.collective_of(node);
-                            call.group as usize * KINDS + call.kind as usize
-                        }
-                        NodeKind::Communication => slots * KINDS + 1,
-                        _ => slots * KINDS,
+            let first = self.own_labels.as_ref();
+            let first = first.map_or(0, |firsts| firsts[instance.index()] as usize);
+            let label = match kind {
+                NodeKind::Collective => {
+                    let call = graph.collective_of(node);
+                    let group = match self.own_labels {
+                        Some(_) => call.group as usize,
+                        None => self.prepared.group_of(instance, node).index(),
                     };
-                    firsts[instance.index()] as usize + label
+                    COLLECTIVES + group * KINDS + call.kind as usize
                 }
-                None => match kind {
-                    NodeKind::Collective => {
-                        let group = self.prepared.group_of(instance, node).index();
-                        group * KINDS + graph.collective_of(node).kind as usize
-                    }
-                    NodeKind::Communication => self.charged.len() - 1,
-                    _ => self.charged.len() - 2,
-                },
+                NodeKind::Communication => UNKNOWN,
+                _ => MESSAGES,
             };
+            let label = first + label;
             let for_stage = self.stages.is_between(instance, node, kind);
             let place = graph.communication_index(node);
             let npu = &mut self.npus[instance.index()];

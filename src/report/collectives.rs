@@ -87,7 +87,11 @@ impl CollectiveObserver {
 
     /// Returns the observer of the whole job that the observed part represents. Each group of the job gets the
     /// tallies of its representative group. Waits are attributed to the members at the same positions.
-    pub(super) fn unfold(self, whole: &CompiledReplay<'_>, folded: &FoldedReplay<'_>) -> Self {
+    pub(super) fn into_whole_groups(
+        self,
+        whole: &CompiledReplay<'_>,
+        folded: &FoldedReplay<'_>,
+    ) -> Self {
         let of_part: Vec<GroupView<'_>> = folded.part.group_views().collect();
         let mut late = BTreeMap::new();
         let by_group = (0..).map(ReplayGroupId).zip(whole.group_views());

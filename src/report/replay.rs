@@ -3,7 +3,7 @@
 use super::Observer;
 use super::Report;
 use super::aggregation::LoopObserver;
-use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
+use super::breakdown::{BreakdownObserver, ChargedTime, CommunicationCharges, NpuTime};
 use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
@@ -158,6 +158,7 @@ fn replay_watched(
 ///
 /// Fails where [`replay_to_report`] fails.
 pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, ReplayError> {
+    prepared.check_prices()?;
     let is_captured =
         |graph: &Graph| !graph.step_numbers().is_empty() || !graph.stacks().calls.is_empty();
     if prepared.workload().graphs().iter().any(is_captured) {
@@ -166,7 +167,7 @@ pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, Re
     let Some(representatives) = prepared.find_representatives() else {
         return Ok(None);
     };
-    let folded = prepared.fold(&representatives)?;
+    let folded = prepared.compile_folded(&representatives)?;
     let part = &folded.part;
     let watch = || {
         let memory = MemoryObserver::new(part);
@@ -185,7 +186,7 @@ pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, Re
         return Ok(None);
     }
     let makespan = outcome.makespan;
-    let results = ObservedResults::unfold(observers, makespan, prepared, &folded);
+    let results = ObservedResults::collect_unfolded(observers, makespan, prepared, &folded);
     let finished = FinishedReplay {
         prepared,
         outcome: ReplayOutcome {
@@ -279,8 +280,7 @@ pub(super) struct FinishedReplay<'a> {
 /// The results of a report's observers.
 struct ObservedResults<'a> {
     npu_times: Vec<NpuTime>,
-    /// Time charged by group and kind, then to messages and to unknown communication.
-    charged: Vec<ChargedTime>,
+    charged: CommunicationCharges,
     collectives: CollectiveObserver,
     operators: Vec<OperatorTime>,
     memory_accesses: Vec<MemoryAccessRow>,
@@ -317,7 +317,7 @@ impl<'a> ObservedResults<'a> {
 
     /// Collects the results of observers that saw only the simulated part of a folded job, and extends them to the
     /// whole job.
-    fn unfold<O>(
+    fn collect_unfolded<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,
         whole: &CompiledReplay<'_>,
@@ -331,7 +331,7 @@ impl<'a> ObservedResults<'a> {
         Self {
             npu_times,
             charged,
-            collectives: collectives.unfold(whole, folded),
+            collectives: collectives.into_whole_groups(whole, folded),
             operators,
             memory_accesses,
             memory: memory.into_whole_rows(whole, folded),
@@ -363,7 +363,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
     let times = launches.len().max(1) as u64;
     let ObservedResults {
         npu_times,
-        mut charged,
+        charged,
         collectives,
         operators,
         memory_accesses,
@@ -373,8 +373,6 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         steps,
         modules,
     } = results;
-    let unknown_charged = charged.pop().unwrap_or_default();
-    let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let basis = prepared.pricing_coverage();
     let mut present = workload.instances().iter().map(|i| i.rank).peekable();
@@ -413,10 +411,10 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         mean_parts: Default::default(),
         mean_communicating: Span::ZERO,
         rows: build_npu_rows(prepared, npu_times, times > 1),
-        collectives: rows_of_collectives(prepared, &collectives, &charged),
-        messages_charged,
-        unknown_charged,
-        exposed: build_exposed_rows(prepared, &charged, messages_charged, unknown_charged),
+        collectives: rows_of_collectives(prepared, &collectives, &charged.collectives),
+        messages_charged: charged.messages,
+        unknown_charged: charged.unknown,
+        exposed: build_exposed_rows(prepared, &charged),
         operators,
         // If a job is launched several times, each step begins several times, so the report has no rows of steps.
         steps: if launches.is_empty() {
@@ -551,20 +549,21 @@ fn rows_of_collectives(
 /// Returns exposed communication by group, largest first.
 fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
-    charged: &[ChargedTime],
-    messages: ChargedTime,
-    unknown: ChargedTime,
+    charged: &CommunicationCharges,
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .group_views()
-        .zip(charged.chunks(CollectiveKind::ALL.len()))
+        .zip(charged.collectives.chunks(CollectiveKind::ALL.len()))
         .map(|(group, kinds)| ExposedRow {
             what: group_label(prepared, &group),
             members: group.members.len() as u32,
             exposed: kinds.iter().map(ChargedTime::exposed_time).sum(),
             role: role_of_group(prepared, &group),
         });
-    let of_no_group = [(MESSAGES, messages), (UNKNOWN_COMMUNICATION, unknown)];
+    let of_no_group = [
+        (MESSAGES, charged.messages),
+        (UNKNOWN_COMMUNICATION, charged.unknown),
+    ];
     let of_no_group = of_no_group.map(|(what, charged)| ExposedRow {
         what: what.to_owned(),
         members: 0,

@@ -168,7 +168,7 @@ pub(crate) struct SectionNote {
     pub warns: bool,
 }
 
-/// How a text fits a sentence that is longer than a line.
+/// Treatment of a sentence that is longer than a line of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NoteOverflow {
     #[default]

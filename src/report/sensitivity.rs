@@ -98,7 +98,7 @@ struct DurationClass {
     change: DurationChange,
 }
 
-/// How a replay changes a class of durations.
+/// Change of a class of durations in a replay.
 enum DurationChange {
     Kernels(String),
     Collectives(String),

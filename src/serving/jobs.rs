@@ -36,7 +36,7 @@ impl VectorJob {
     }
 }
 
-/// How the work of a convolution is divided into vector products.
+/// Division of a convolution's work into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
     /// One product per output. Its length is the kernel times the kernel's channels (Williams, 2023).
@@ -75,7 +75,7 @@ impl JobBranches {
     ];
 }
 
-/// How operators are translated to jobs.
+/// Translation of operators to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLowering {
     /// Convention for convolutions.

@@ -57,9 +57,9 @@ pub struct Scenario {
     pub processors: u32,
     /// Models, at least one.
     pub models: Vec<ServedModel>,
-    /// How requests arrive.
+    /// Arrival times of requests.
     pub stream: ArrivalStream,
-    /// When the run ends.
+    /// End of the run.
     pub stop: StopRule,
     /// Number of requests at the beginning that are not counted.
     pub warmup: u64,
@@ -133,7 +133,7 @@ pub enum ModelWork {
     Trace(TraceJob),
 }
 
-/// How requests arrive.
+/// Arrival times of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
     /// Requests arrive independently of one another, at a mean rate.
@@ -176,7 +176,7 @@ pub enum ArrivalRate {
     Bytes(Bandwidth),
 }
 
-/// When a run ends: after all requests, or earlier.
+/// End of a run: after all requests, or earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopRule {
     /// Number of requests that arrive.

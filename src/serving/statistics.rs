@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 const EXACT: usize = 1 << 16;
 /// A sketch divides each power of two into 2^`FINE` parts, so its error is at most 2^-8 = 0.4 %.
 const FINE: u32 = 8;
-/// When there are this many batches, neighbours are merged.
+/// Number of batches at which neighbours are merged.
 const MOST_BATCHES: usize = 64;
 /// Minimum number of batches for a confidence interval.
 const LEAST_BATCHES: usize = 16;

@@ -88,7 +88,7 @@ struct OracleSimulator<'c> {
     numbering: ChunkNumbering,
 }
 
-/// How an NPU numbers its collectives' chunks.
+/// Numbering of the chunks of an NPU's collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkNumbering {
     /// As ASTRA-sim 2.x: chunks of a group are counted separately, and chunks of all NPUs are counted together with

@@ -48,7 +48,7 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// How often, at this instant, all other events were over and settling nodes (see [`NodeTiming::settles`])
+    /// Number of times that, at this instant, all other events were over and settling nodes (see [`NodeTiming::settles`])
     /// began.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.

@@ -21,7 +21,7 @@ pub enum AgendaEvent {
     Received(ArrivalHandler),
 }
 
-/// What an NPU does at the end of a delay.
+/// Action of an NPU at the end of a delay.
 #[derive(Clone, Debug)]
 pub enum DelayedCall {
     /// A node of the workload ends.

@@ -41,7 +41,7 @@ pub enum CollectiveOperation {
     AllToAll,
 }
 
-/// How the priorities of successive collectives are ordered.
+/// Order of the priorities of successive collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PriorityPolicy {
     Lifo,
@@ -85,7 +85,7 @@ pub struct SystemConfig {
     pub reduction_delay: u64,
 }
 
-/// How memory servers are assigned to NPUs.
+/// Assignment of memory servers to NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerAttachment {
     None,

@@ -19,7 +19,7 @@ pub struct MessageKey {
     pub number: u64,
 }
 
-/// What happens when a message arrives.
+/// Effect of the arrival of a message.
 #[derive(Clone, Debug)]
 pub enum ArrivalHandler {
     /// No action.

@@ -54,7 +54,7 @@ impl Device {
     }
 }
 
-/// How ranks divide the work, and which collectives the ranks call.
+/// Division of the work among ranks, and the collectives that the ranks call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     /// Replicas, as in `DistributedDataParallel`: `c10d::allreduce_` of buckets.

@@ -36,7 +36,7 @@ pub struct CreditAlgorithm {
     odd_round: bool,
 }
 
-/// How the peers and sizes of successive packets are chosen.
+/// Choice of the peers and sizes of successive packets.
 #[derive(Debug)]
 enum PeerSequence {
     Neighbours,
