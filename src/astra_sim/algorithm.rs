@@ -1,4 +1,4 @@
-//! Collective algorithms, by their names in system files.
+//! The collective algorithms that system files can name.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub enum AstraAlgorithm {
     Ring,
     /// `direct` and `direct<W>`: every member sends to every other member.
     Direct {
-        /// Maximum number of a member's messages in flight, at least 1; `None` for no limit.
+        /// Maximum number of messages that a member has in flight, at least 1; `None` for no limit.
         window: Option<u32>,
     },
     /// `halvingDoubling`: members exchange data with partners at distances of 1, 2, 4, …
@@ -19,17 +19,17 @@ pub enum AstraAlgorithm {
     DoubleBinaryTree,
 }
 
-/// An entry of a list of implementations.
+/// One entry of a system file's list of collective algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveImplementation {
     /// Algorithm that the entry selects.
     pub algorithm: AstraAlgorithm,
-    /// True if the algorithm treats all NPUs as one dimension (`oneRing`, `oneDirect<W>`,
-    /// `oneHalvingDoubling`) instead of running along one dimension.
+    /// True for `oneRing`, `oneDirect<W>` and `oneHalvingDoubling`, which run once over all NPUs
+    /// instead of once per dimension.
     pub one: bool,
 }
 
-/// Names for error messages. `<W>` is a placeholder for a whole number.
+/// Names that error messages suggest. `<W>` is a placeholder for a whole number.
 pub(super) const NAMES: [&str; 9] = [
     "ring",
     "direct",

@@ -1,4 +1,4 @@
-//! Rejects collectives that ASTRA-sim cannot run before a run, with the reason.
+//! Rejects collectives that ASTRA-sim cannot run. The check precedes the run and states the reason.
 
 use super::collectives::AstraCollectives;
 use super::program::halving_doubling;
@@ -8,15 +8,16 @@ use chakram_trace::format::CollectiveKind;
 /// Maximum number of chunks in flight, summed over all NPUs.
 const MOST_CHUNKS: u64 = 1 << 26;
 
-/// Maximum size of a ring. An all-to-all on it has n(n-1)/2 messages, which must stay below 2^32.
+/// Maximum number of members of a ring. An all-to-all around a ring of n members has n(n-1)/2
+/// messages, which must stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
 /// Value that was found, and advice to the user.
 pub(super) type CollectiveRefusal = (String, &'static str);
 
 impl AstraCollectives {
-    /// Checks that a collective of `bytes` among `members` can run along the dimensions of a mask. Without a named
-    /// group, `members` is `None` and all NPUs take part.
+    /// Checks that a collective of `bytes` among `members` can run along the dimensions that a mask selects.
+    /// Without a named group, `members` is `None` and all NPUs take part.
     pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,
@@ -64,7 +65,8 @@ impl AstraCollectives {
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
             ));
         }
-        // Groups may run at the same time, so the bound applies to their total.
+        // Groups may run collectives at the same time, so the bound applies to the chunks of all
+        // groups together.
         let lines = u64::from(self.npu_count());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
@@ -143,10 +145,11 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the mask's dimensions. A collective with this mask divides all NPUs into parts along these
-    /// dimensions. Returns `None` if the mask has no effect: a custom algorithm has no dimensions, and a `one…`
-    /// algorithm uses all NPUs if the mask includes its entry in the list. The flag is false if ASTRA-sim does not
-    /// run the collective at all, because the mask includes no entry of the list.
+    /// Returns the dimensions that a collective uses if its node has the mask `mask`. The collective divides
+    /// all NPUs into parts along these dimensions. Returns `None` if the mask has no effect: a custom
+    /// algorithm has no dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in
+    /// the list. The flag is false if ASTRA-sim skips the collective, because the mask includes no entry of
+    /// the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,

@@ -9,12 +9,13 @@
 //! # Phases
 //!
 //! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them from the
-//! innermost outward. With `baseline`, an all-reduce is an all-reduce of the whole chunk in every dimension. With
-//! `localBWAware`, an all-reduce is a reduce-scatter in all dimensions except the last, an all-reduce in the last,
-//! and an all-gather in the others in reverse order. If the list of implementations is shorter than the list of
-//! dimensions, the remaining dimensions are omitted. A `one…` algorithm treats all NPUs as one line, and ends the
-//! list. A named group without all ranks is one line in the order of its file. The line uses the list's only entry,
-//! or ring if the list has several entries.
+//! innermost outward. With `collective-optimization` set to `baseline`, an all-reduce is an all-reduce of the
+//! whole chunk in every dimension. With `localBWAware`, an all-reduce is a reduce-scatter in all dimensions except
+//! the last, an all-reduce in the last, and an all-gather in the others in reverse order. If the list of
+//! implementations is shorter than the list of dimensions, the remaining dimensions are omitted. A `one…`
+//! algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is one line of
+//! members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the list has
+//! several entries.
 //!
 //! # Costs
 //!
@@ -24,19 +25,19 @@
 //!
 //! # Corrected quirks
 //!
-//! Without [`Quirk::Padding`], there are c = max(1, min(k, S)) chunks of exactly S / c; all shares
-//! of chunks are exact, too. Without [`Quirk::ShortList`], the last algorithm of a list applies to
-//! the remaining dimensions, or a ring where it is impossible.
+//! Without [`Quirk::Padding`], there are c = max(1, min(k, S)) chunks of exactly S / c bytes. Members' shares of a
+//! chunk are exact, too. Without [`Quirk::ShortList`], the last algorithm of a list also applies to the remaining
+//! dimensions. A ring replaces it in a dimension where it cannot run.
 //!
 //! Without [`Quirk::GroupRing`], a named group that fills a sub-grid has one phase per dimension
 //! where the members differ. Any other named group is a line along the outermost of these
-//! dimensions. Both use the list's algorithm for the dimension, or a ring if it is impossible, and
-//! queue at that dimension.
+//! dimensions. Both kinds of group use the list's algorithm for the dimension, or a ring if that algorithm cannot
+//! run. They queue at that dimension.
 //!
 //! Without [`Quirk::SharedQueue`], each phase has its own queues. Chunks pass through these queues
 //! in order of arrival from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of
-//! named groups have the same delay as others. Without [`Quirk::OneAtATime`], collectives of an NPU
-//! overlap. Each collective then has its own queues, which it uses in turn from the first. NPUs
+//! named groups have the same delay as others. Without [`Quirk::OneAtATime`], an NPU's collectives may overlap.
+//! Each collective then has its own queues, which it uses in turn from the first. NPUs
 //! that join collectives in different orders therefore do not wait for each other. Collectives are
 //! matched in program order.
 
@@ -80,8 +81,8 @@ pub struct AstraCollectives {
     scripts: CustomScripts,
     /// Counts of issued chunks. The counts are kept only if every quirk is on.
     issued: Option<IssueCounts>,
-    /// If a scale reduces an endpoint delay to 0 and every quirk is on: the first (NPU, node) that incurred it at
-    /// time 0.
+    /// First (NPU, node) that incurred an endpoint delay at time 0 although a scale reduced the delay to 0. It is
+    /// recorded only if every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
@@ -138,14 +139,14 @@ impl AstraCollectives {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU, and its node, whose collective started at time 0 with its endpoint delay scaled to 0.
-    /// ASTRA-sim aborts there.
+    /// Returns the first NPU that started a collective at time 0 with its endpoint delay scaled to 0, and the
+    /// collective's node. ASTRA-sim aborts at such a node.
     pub fn first_undelayed(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
     /// Extends each list to all dimensions with its last algorithm, or with a ring where that algorithm
-    /// is impossible.
+    /// cannot run.
     fn extend_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -183,7 +184,8 @@ impl AstraCollectives {
         self.scripts.add_algorithm(inputs, prefix, algorithm);
     }
 
-    /// Returns the index of the custom algorithm for a collective; `None` if it uses a built-in one.
+    /// Returns the index of the custom algorithm for a collective; `None` if the collective uses a
+    /// built-in algorithm.
     pub(super) fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         self.scripts.script_index(kind, node)
     }
@@ -239,7 +241,8 @@ impl AstraCollectives {
         self.optimization
     }
 
-    /// Returns true if named groups have phases in the dimensions that they span.
+    /// Returns true if a named group has one phase for each dimension that it spans, instead of a
+    /// single ring.
     pub(super) fn groups_span(&self) -> bool {
         !self.quirks.has_quirk(Quirk::GroupRing)
     }
@@ -273,16 +276,16 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns true if the extent belongs to a named group without all ranks. If such a group is one
-    /// line, it is not a sub-grid. If it spans dimensions, the line of all its members has an index
-    /// beyond the dimensions.
+    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group is
+    /// either a single line, whose extent is not regular, or it spans dimensions. In the second
+    /// case, its last phase contains all members and has an index beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns the phases that a collective visits, innermost first: index of the phase in the extent,
-    /// level whose queues it uses, and algorithm.
+    /// Returns the phases that a collective visits, innermost first. Each phase has its index in the
+    /// extent, the level whose queues it uses, and its algorithm.
     fn route_phases(
         &self,
         kind: CollectiveKind,

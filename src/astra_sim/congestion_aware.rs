@@ -1,22 +1,21 @@
 //! The congestion-aware network: one dimension of links that carry one message at a time.
 //!
-//! Every device stores a message whole before it forwards it. On a link that is free at t, the message
+//! Every device receives a whole message before it forwards it. On a link that is free at t, the message
 //! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m
 //! / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served. On a ring,
 //! a message takes the shorter direction, or the upward direction if both are equally short. A switch is
 //! a separate device between any two NPUs.
 //!
 //! If all NPUs run a collective together and each link has one user at a time, no message waits. A
-//! message then takes the sum of its hops, and the collective has the same closed form as without
-//! congestion. This is the case for all algorithms except trees on a full connection, and for ring and
-//! halving-doubling (whose members send one message at a time) on rings and switches. With direct on a
-//! switch, a message waits only for earlier messages of its own sender. With direct on a ring, messages
-//! of several senders queue for a link, and messages that reach it at the same instant are ordered by
-//! the order of their events.
+//! message then takes the sum of its hops' times, and the collective has the same closed form as without
+//! congestion. On a full connection, this is the case for all algorithms except trees. On rings and
+//! switches, it is the case for ring and halving-doubling, because their members send one message at a
+//! time. With the direct algorithm on a switch, a message waits only for earlier messages of its own
+//! sender. With the direct algorithm on a ring, messages of several senders queue for a link. If
+//! messages reach the link at the same instant, the order of their events decides.
 //!
-//! To wait for the whole message at every hop is
-//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward). Without it, messages use
-//! [`CutThroughLinks`](super::CutThroughLinks).
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message.
+//! Without this quirk, messages use [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};
@@ -167,14 +166,15 @@ impl CongestionAware {
         agenda.schedule_event(free, NetworkEvent::LinkFree(number));
     }
 
-    /// Returns the time over a free link until the whole message is at the next device.
+    /// Returns the time until a message that enters a free link has arrived completely at the next
+    /// device.
     #[inline]
     fn hop_time(&self, bytes: f64) -> Span {
         self.quirks
             .span_from_ns(self.latency + bytes / self.bytes_per_ns)
     }
 
-    /// Returns the number of link numbers per device.
+    /// Returns how many link indices are reserved for each device.
     fn link_stride(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,

@@ -1,8 +1,8 @@
 //! The congestion-unaware network: links are never busy.
 //!
-//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, computed in double precision, with the values of the
-//! *lowest* dimension where its sender and receiver differ. Other dimensions do not count. A message makes one hop
-//! between fully connected NPUs, two hops through a switch, and around a ring the hops of the shorter direction.
+//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, computed in double precision. Only the *lowest*
+//! dimension where sender and receiver differ counts: it gives the hops, the latency and the bandwidth. A message makes
+//! one hop between fully connected NPUs and two hops through a switch. On a ring, it takes the shorter direction.
 //!
 //! Without [`Quirk::FirstDimension`], the latencies of all crossed dimensions add up, and the slowest dimension sets
 //! the rate. Without [`Quirk::FullyConnectedLinks`], each of an NPU's n - 1 links has an equal share of the NPU's
@@ -26,7 +26,7 @@ struct UnawareDimension {
     bytes_per_ns: f64,
 }
 
-/// Returns the bytes per ns of one message along a dimension, without contention.
+/// Returns the rate of a single message along a dimension without contention, in bytes per ns.
 pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn the_original_s_own_anchors() {
-        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. The message makes three hops,
-        // one hop, and two hops of 500 ns.
+        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. The three shapes need three
+        // hops, one hop, and two hops of 500 ns.
         for (shape, expected) in [
             (DimensionShape::Ring, 21_031),
             (DimensionShape::FullyConnected, 20_031),

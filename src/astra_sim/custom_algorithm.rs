@@ -14,7 +14,7 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, NodeKind};
 use std::collections::BTreeMap;
 
-/// Durations of the compute nodes of an algorithm.
+/// Selects the durations of an algorithm's compute nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptTiming {
     /// ASTRA-sim's durations: whole microseconds, or 1 ns if no duration is recorded. Delays are
@@ -76,7 +76,8 @@ pub fn read_algorithm<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // A label represents a tag and a size. Together they determine whether a receive matches a send.
+                    // Each pair of a tag and a size has one label. A receive matches a send only if tag and size
+                    // are equal.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     if message.receive {

@@ -2,10 +2,11 @@
 //!
 //! If the first byte of a message of m bytes arrives at a server at t, the message begins at b = max(t,
 //! free). The message occupies the server for m / occupied_rate. The first byte reaches the next server
-//! after the latency between the two, and queues there only on arrival. The last byte leaves at max(b +
-//! m / rate, departure from the previous server plus the latency in between), because a server cannot
-//! forward bytes that have not arrived. `occupied_rate` and `rate` differ if a server consists of
-//! several links, but a message can use only one of the links.
+//! after the latency between the two servers. The message queues at that server only when its first
+//! byte arrives. The last byte leaves at max(b + m / rate, departure from the previous server plus the
+//! latency in between), because a server cannot forward bytes that have not arrived. `occupied_rate`
+//! and `rate` differ if a server consists of several links, but a message can use only one of the
+//! links.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -20,7 +21,7 @@ use chakram_hardware::topology::LinePattern;
 pub struct RoutePosition {
     /// NPU at which the message is.
     pub npu: u32,
-    /// Progress on the route at this NPU, encoded by the routing; 0 at the sender.
+    /// Progress of the message at this NPU, as a code that the routing defines; 0 at the sender.
     pub state: u32,
 }
 
@@ -29,9 +30,9 @@ pub struct RoutePosition {
 pub struct ServerHop {
     /// NPU of the server, and its index among that NPU's servers.
     pub server: (u32, u32),
-    /// Bytes per ns that determine how long the server is occupied.
+    /// Rate that determines how long a message occupies the server, in bytes per ns.
     pub occupied_rate: f64,
-    /// Bytes per ns of a single message.
+    /// Rate of a single message, in bytes per ns.
     pub rate: f64,
     /// Latency to the next server, in ns.
     pub latency: f64,
@@ -39,7 +40,7 @@ pub struct ServerHop {
     pub to: RoutePosition,
 }
 
-/// Routing: determines the servers that messages pass.
+/// Determines which servers a message passes.
 pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;

@@ -1,10 +1,10 @@
 //! The congestion-aware network with cut-through: links that carry one message at a time, in all dimensions.
 //! This network corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
 //!
-//! Dimensions are crossed in order, innermost first. Around a ring, a message passes each NPU in the shorter
-//! direction, or in the upward direction if both are equally short. Two fully connected NPUs have a link in each
-//! direction. In a dimension with a switch, each NPU has one link to the switch and one link from it. Latencies
-//! add up, and the slowest link sets the rate.
+//! Messages cross the dimensions in order, innermost first. Around a ring, a message passes each NPU in the
+//! shorter direction, or in the upward direction if both are equally short. Two fully connected NPUs have a link
+//! in each direction. In a dimension with a switch, each NPU has one link to the switch and one link from it.
+//! Latencies add up, and the slowest link sets the rate.
 
 use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -34,8 +34,8 @@ impl LinkDimension {
         npu / self.stride % self.size
     }
 
-    /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to and from a
-    /// switch.
+    /// Returns the number of link indices reserved for an NPU: two on a ring or to a switch, otherwise
+    /// one per NPU of the dimension.
     fn links_per_npu(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,

@@ -5,8 +5,8 @@
 //! [`Quirk::FirstDimension`], a message goes from the sender's port to the receiver's port of the
 //! lowest dimension where the two NPUs differ. Without this quirk, a message crosses each dimension
 //! where sender and receiver differ, through the ports of the NPUs in between. With
-//! [`Quirk::FullyConnectedLinks`], the port of an NPU with links to all n - 1 others passes n - 1
-//! messages in the time of one message, but a single message is not faster.
+//! [`Quirk::FullyConnectedLinks`], a port of a fully connected NPU passes n - 1 messages in the time of one
+//! message. A single message is not faster.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
@@ -25,7 +25,7 @@ struct PortDimension {
     /// dimensions' sizes.
     stride: u32,
     latency: f64,
-    /// Bytes per ns of a port, and of a single message.
+    /// Rate of a port and of a single message, in bytes per ns.
     port: f64,
     rate: f64,
 }
@@ -36,8 +36,8 @@ impl PortDimension {
     }
 }
 
-/// Routing over ports. In state 2d, a message has not left into dimension d or a later one yet. In state 2d
-/// + 1, the message has not entered an NPU from dimension d yet.
+/// Routing over ports. In state 2d, a message has not yet left an NPU into dimension d or a later
+/// dimension. In state 2d + 1, a message has not yet entered an NPU from dimension d.
 #[derive(Debug)]
 pub struct PortRouting {
     levels: Vec<PortDimension>,

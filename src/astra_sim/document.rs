@@ -115,7 +115,7 @@ impl<'f> InputDocument<'f> {
         self.find_entry(key).map(|entry| &entry.value)
     }
 
-    /// Adds the note `why` about `key`, with the key's line if it is present.
+    /// Adds the note `why` about `key`, with the key's line if the file contains the key.
     pub(super) fn add_note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.find_entry(key).map(|entry| entry.line);
         self.notes.push(InputNote {

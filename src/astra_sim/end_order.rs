@@ -1,23 +1,24 @@
 //! The order in which members end a phase at the same instant, if all members begin the phase together.
 //!
-//! At each instant of such a phase, all members do the same, one after another in an order σ. All delays
+//! At each instant of such a phase, all members perform the same actions, one member after another in an order σ.
+//! All delays
 //! of an NPU that end at one instant are one event, which has the first delay's place in the order. So σ
 //! changes only when messages arrive. Arrivals follow the order of their sends, and a member's place is
 //! determined by the first message that reaches it. If each member p sends one message to f(p), the next
 //! order is f(σ). In a ring, f is the next member, so K messages rotate the order by K places. In
-//! halvingDoubling, f swaps partners. In `direct`, if all messages take equal time, the first member σ₀
-//! of each line reaches all other members of the line, beginning with its successor, and the second
-//! member reaches σ₀. Chunks that are in the phase together send to the same members one after another,
+//! halvingDoubling, f swaps partners. In `direct`, if all messages take equal time, the first member σ₀ of each
+//! line is the first to reach every other member of the line, beginning with its successor. The second member is
+//! the first to reach σ₀. Chunks that are in the phase together send to the same members one after another,
 //! which does not change the order. The next chunk begins in the event that ends the previous one.
 //!
-//! If chunks are in different stages at the same time, each has its own order. Members begin a chunk's stage in the
-//! order in which they end the stage that admits the chunk: the chunk's own previous stage, or the stage of a chunk
-//! whose place is taken. If delays of two chunks end at one instant, the delays that were registered later take the
-//! places of the earlier ones, so one order becomes the other. All members of a collective handle an event of a chunk
-//! before the next event of the list, so [`order_of_ends`] processes the list with one event for all of them.
+//! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a
+//! chunk's stage in the order in which they end the stage that admits the chunk: the chunk's own previous stage, or
+//! the stage of a chunk whose place is taken. If delays of two chunks end at one instant, they are one event, and
+//! the delays that were registered later take the order of the earlier delays. All members of a collective handle
+//! an event of a chunk before the next event of the list, so [`order_of_ends`] processes one event for all members.
 //!
-//! Messages of two chunks interleave only if one event sends them and they arrive at one instant. Their
-//! order is not proved unless both are the same step of the same stage.
+//! Messages of two chunks interleave only if one event sends them and they arrive at one instant. The order of such
+//! messages is not proved unless both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};
@@ -31,7 +32,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-/// Up to this number of members, all pairs are compared.
+/// Maximum number of members in a line for which the costs of all pairs are compared.
 const COMPARED: u32 = 64;
 
 /// Returns true if [`reorder_members`] is proved for `stage`, which must have a closed form. `sizes` are the sizes of the
@@ -55,14 +56,14 @@ pub(super) fn is_proved(
 /// Maximum number of delays of a member that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// An order of members, represented by its difference from the order in which they begin a collective.
-/// Orders with equal representations are equal.
+/// An order of members, stored as its difference from the order in which the members begin a
+/// collective. Orders with equal representations are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
     /// Id of the last all-to-all exchange (its effect depends on the whole order); 0 if there was none.
     whole: u32,
-    /// Nonzero changes since that exchange, by phase: the distance that each member has moved along its line, or the
-    /// flipped bits of the member's index in the line.
+    /// Nonzero changes since the last all-to-all exchange, by phase: the distance that each member has moved along
+    /// its line, or the flipped bits of the member's index in the line.
     moves: BTreeMap<u32, u32>,
 }
 
@@ -151,7 +152,8 @@ struct WaveList {
     delays: Vec<WaveDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
-    /// For sent messages that have not arrived, by passage and delay: the order, and the change that led to it.
+    /// Order of the members and last change of this order, for each sent message that has not arrived; by
+    /// passage and delay.
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 
@@ -161,7 +163,7 @@ impl WaveList {
         self.events.push(Reverse((at, self.inserted, event)));
     }
 
-    /// Registers a delay of all members, in this order.
+    /// Registers the same delay for all members, in the members' `order`.
     fn register_delay(
         &mut self,
         at: Span,
@@ -184,8 +186,8 @@ impl WaveList {
 }
 
 /// Returns the changes of the members' order between a collective's beginning and end; `None` if they are not proved.
-/// `passages` must be in the order in which they begin. `delays_of` returns, for a stage, the ends of a member's
-/// delays, each with the number of messages that have arrived until then. `endpoint_of` returns the delay after a
+/// `passages` must be in the order in which they begin. `delays_of` returns the ends of a member's delays in a stage.
+/// Each end includes the number of messages that have arrived by then. `endpoint_of` returns the delay after a
 /// message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
@@ -350,8 +352,8 @@ pub(super) fn reorder_members(
     }
 }
 
-/// Returns the members in the order in which each receives its first message, if all members send at the
-/// same time in the order of `members`.
+/// Returns the members in the order in which they receive their first messages. All members send at the
+/// same time, in the order of `members`.
 fn order_of_arrivals(
     stage: &AstraPhase,
     slot: QueueSlot,

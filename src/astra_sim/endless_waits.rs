@@ -6,8 +6,8 @@
 //!   never gets a partner, because numbers grow and an NPU has one collective in flight at a time.
 //! - *Alone*. If no dimension with more than one NPU takes part in a collective, it has no chunks. Without a last
 //!   chunk, the collective never ends.
-//! - *Asleep*. If a node ends immediately, the nodes that it makes ready are checked only when another node of their
-//!   rank ends, but no node of the rank is in flight.
+//! - *Asleep*. If a node ends immediately, ASTRA-sim checks the nodes that it makes ready only when another node of
+//!   their rank ends. If no other node of the rank is in flight, ASTRA-sim never checks them.
 //!
 //! Only the first such state is reported, because ASTRA-sim's later behaviour is unknown.
 
@@ -78,9 +78,9 @@ pub(super) struct IssueCounts {
     pub first: Option<EndlessWait>,
 }
 
-/// Number of chunks that the members of a collective have issued before. If several NPUs have equal
-/// numbers, the lowest NPU is kept, so that the order in which members join at an instant does not
-/// matter.
+/// Lowest and highest number of chunks that members had issued before they joined a collective. If
+/// several NPUs have equal numbers, the lowest NPU is kept, so that the order in which members join
+/// at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
 struct MemberChunkCounts {
     /// Lowest number of chunks, its NPU, and the NPU's node.

@@ -52,7 +52,7 @@ pub enum InputError {
     },
 }
 
-/// A valid input whose meaning may be surprising.
+/// Note about a valid input that a reader may misunderstand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputNote {
     /// Name of the file; [`InputNote::COMMAND_LINE`] for a flag.
@@ -61,7 +61,7 @@ pub struct InputNote {
     pub line: Option<usize>,
     /// The key as spelled in the file, or the flag.
     pub key: String,
-    /// Treatment of the input, and the reason for it.
+    /// How the input is treated, and why.
     pub why: String,
 }
 

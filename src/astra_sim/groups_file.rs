@@ -1,4 +1,4 @@
-//! The file of communicator groups: for each group number, the members in the order of the file.
+//! The file of communicator groups, which lists the members of each group number in a fixed order.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::json::{RawJsonEntry, raw_entries, syntax_error};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub struct CommGroupFile(BTreeMap<u32, Vec<u32>>);
 
 impl CommGroupFile {
-    /// Returns true if a file name means that there are no groups, that is, if it contains `empty`.
+    /// Returns true if a file name contains `empty`, which means that there are no groups.
     pub fn means_no_groups(name: &str) -> bool {
         name.contains("empty")
     }
@@ -62,7 +62,7 @@ impl CommGroupFile {
         self.0.iter().map(|(id, members)| (*id, &members[..]))
     }
 
-    /// Returns the groups in the form that a workload declares.
+    /// Converts the groups to the groups that a workload declares.
     pub fn to_declared(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()

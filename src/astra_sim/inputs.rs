@@ -30,7 +30,7 @@ pub struct AstraFlags {
     pub logging: PathBuf,
     /// Folder of logs, if given.
     pub logging_folder: Option<PathBuf>,
-    /// Number of queues of a dimension.
+    /// Number of queues per dimension.
     pub queues: NonZeroU32,
     /// Accepted but without effect; a value other than 1 causes a note.
     pub compute_scale: f64,
@@ -90,7 +90,7 @@ pub struct AstraInputs {
     pub groups: CommGroupFile,
     /// Custom algorithms of single nodes.
     pub per_node: PerNodeFile,
-    /// Number of queues of a dimension.
+    /// Number of queues per dimension.
     pub queues: NonZeroU32,
     /// Endpoint delay before each message and after each reception, after scaling, ns.
     pub endpoint_delay: u64,

@@ -1,8 +1,8 @@
 //! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about keys that cannot be
 //! translated.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. This file is for
-//! chakram's models; its bandwidths are chosen so that these give the same times:
+//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. The machine file
+//! is for chakram's models. Its bandwidths are chosen so that chakram's models give the same times as ASTRA-sim's:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
@@ -38,7 +38,8 @@ pub struct InputText<'a> {
 pub struct ImportedMachine {
     /// Text of the machine file, which contains the notes as comments.
     pub text: String,
-    /// Notes about ASTRA-sim's behaviour with these inputs that the machine does not reproduce.
+    /// Notes about each behaviour of ASTRA-sim that affects these inputs but that the machine does
+    /// not reproduce.
     pub notes: Vec<InputNote>,
 }
 
@@ -158,8 +159,8 @@ impl InexpressibleKeys {
     }
 }
 
-/// Returns the algorithm of each dimension, which is the algorithm of the first kind of collective that
-/// has one.
+/// Returns each dimension's algorithm. The first kind of collective that has an algorithm for the
+/// dimension determines it.
 fn dimension_algorithms(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -353,7 +354,7 @@ fn about_system(
     }
 }
 
-/// Returns the note about quirks of ASTRA-sim that may matter and that the machine does not reproduce.
+/// Returns the note about quirks that may change the results and that the machine does not reproduce.
 fn quirk_note(
     system: &SystemFile,
     dimensions: &[AstraDimension],

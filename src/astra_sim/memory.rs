@@ -49,7 +49,7 @@ pub struct TensorMemory<'a> {
     lives: Vec<TensorLifetime>,
     reads: Vec<TensorAccess<'a>>,
     writes: Vec<TensorAccess<'a>>,
-    /// Bytes in memory, by the instants at which they change.
+    /// Bytes in memory after each instant at which they change.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another node wrote them.
     early: Vec<u32>,
@@ -79,8 +79,8 @@ impl<'a> TensorMemory<'a> {
         memory
     }
 
-    /// Records the access `one` of the node `by`. `known` is the index of the tensor's lifetime, if it
-    /// has one.
+    /// Records that the node `by` makes the access `one`. `known` is the index of the tensor's
+    /// lifetime, if it has one.
     fn record_use(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
         let access = TensorAccess {
             tensor: one.tensor,

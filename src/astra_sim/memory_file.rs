@@ -3,7 +3,7 @@
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote};
 
-/// Which NPUs share the servers of remote memory.
+/// How the servers of remote memory are shared by NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerSharing {
     /// Each NPU has its own memory servers.
@@ -22,7 +22,7 @@ pub enum ServerSharing {
 /// Memory outside the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemoryFile {
-    /// Which NPUs share a memory server.
+    /// How memory servers are shared by NPUs.
     pub sharing: ServerSharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,

@@ -1,4 +1,4 @@
-//! Node types of a trace by id, for log lines that contain node types.
+//! The types of a trace's nodes, by node id. Some lines of the log contain them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
@@ -10,7 +10,7 @@ pub struct NodeTypes(BTreeMap<u64, u32>);
 
 impl NodeTypes {
     /// Reads the node types from the contents of a rank's file. If several records have the same id, the
-    /// last counts. Reading stops at a truncated record.
+    /// last record counts. Reading stops at a truncated record.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The file that assigns custom algorithms to single collective nodes by the prefixes of their traces.
+//! The file that assigns custom algorithms to single collective nodes. It names an algorithm by the
+//! prefix of its trace files.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::input_entry::InputValue;

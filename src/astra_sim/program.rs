@@ -1,10 +1,11 @@
-//! Programs of ASTRA-sim's collective members in one phase, including quirks.
+//! The messages that each member of a collective sends and receives in one phase, including ASTRA-sim's
+//! quirks.
 //!
-//! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*. A packet
-//! is one message, with its size and its two partners; each received message adds a packet. The endpoint
-//! processes each packet and may reduce it; after that, the packet permits the member to send one
-//! message. Packet p, counted from 0, is the message of step p. With n steps, only the first n packets
-//! are sent. With a window of W, reception r, counted from 0, adds packet W + r.
+//! One state machine executes ring, direct and halving-doubling. A member has a window of *packets*. A
+//! packet is one message, with its size and its two partners; each received message adds a packet. The
+//! endpoint processes each packet and may reduce it; after that, the packet permits the member to send
+//! one message. Packet p, counted from 0, is the message of step p. With n steps, only the first n
+//! packets are sent. With a window of W, reception r, counted from 0, adds packet W + r.
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
 //! reduce-scatter, all Z packets of every round are reduced; in an all-reduce, the Z packets of every
@@ -44,13 +45,13 @@ pub struct AstraPhase {
     pub(super) phase: u32,
     pub(super) algorithm: AstraAlgorithm,
     pub(super) part: PhaseOperation,
-    /// One member's data before the phase.
+    /// Size of one member's data before the phase.
     pub(super) amount: BufferShare,
     /// Number of members in a line.
     pub(super) size: u32,
     /// Level whose queues the phase uses: the dimension; for groups, the innermost level.
     pub(super) level: u32,
-    /// Which of the level's queues the phase uses in turn.
+    /// Queues of the level that the phase uses in turn.
     pub(super) rotation: QueueRotation,
     /// True if the phase belongs to a named group.
     pub(super) named: bool,
@@ -64,7 +65,7 @@ pub struct AstraPhase {
     pub(super) script: Option<u16>,
 }
 
-/// Which queues of a level a phase uses in turn.
+/// Queues of a level that a phase uses in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRotation {
     /// All queues. The second half of them runs in the opposite direction.
@@ -101,7 +102,7 @@ impl QueueSlot {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
-    /// Returns the direction and tree bits of a packed slot. Members that exchange messages in step must have equal
+    /// Returns the direction and tree bits of a packed slot. Members whose steps match one another must have equal
     /// bits.
     #[inline]
     pub fn slot_class(word: u16) -> u16 {
@@ -126,7 +127,7 @@ struct PacketRounds {
 
 impl PacketRounds {
     /// Returns the number of packets in the round that follow packet `p` and may be reduced; `None` if
-    /// `p` itself may not be.
+    /// packet `p` itself may not be reduced.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
         // Compute in 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -148,8 +149,8 @@ impl PacketRounds {
     }
 }
 
-/// Returns the index `by` places further along a line of `size` members; if `backward`, `by` places
-/// back.
+/// Returns the index `by` places further along a line of `size` members, or `by` places back if
+/// `backward`.
 #[inline]
 fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     // `by` is smaller than `size`, so one conditional subtraction replaces the remainder.
@@ -182,8 +183,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the line position of the member with index `index` in its line and position `position` in
-    /// the group.
+    /// Returns the line position of the member that has `index` in its line and `position` in the group.
     pub(super) fn line_position_of(&self, index: u32, position: Position) -> LinePosition {
         LinePosition {
             size: self.size,
@@ -193,8 +193,8 @@ impl AstraPhase {
         }
     }
 
-    /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`] and exact
-    /// without.
+    /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`] otherwise
+    /// exact.
     pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has_quirk(Quirk::Padding) {
             BufferShare::from_bytes(amount.to_bytes() / n)
@@ -223,7 +223,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns one member's data after the phase.
+    /// Returns the size of one member's data after the phase.
     pub(super) fn result_size(&self) -> BufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
@@ -343,8 +343,8 @@ impl AstraPhase {
         Some(ReceiveSource { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines, that is, in equal numbers
-    /// and sizes, with the same partners.
+    /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers and sizes,
+    /// with the same partners.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,
@@ -362,8 +362,8 @@ impl AstraPhase {
         {
             return false;
         }
-        // All messages of a ring are equal. Members with other algorithms have at most two messages each
-        // here.
+        // All messages of a ring have the same size, so one comparison suffices. Members with other
+        // algorithms have at most two messages each here.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::message_size(self) == ring::message_size(other);
         }
@@ -375,8 +375,9 @@ impl AstraPhase {
     }
 
     /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
-    /// never receive from each other. Members of `direct` receive from every other member in every round, at its
-    /// distance in their own direction. Members in different trees receive only from their own tree's neighbours.
+    /// never receive from each other. In `direct`, a member receives one message per round from every other member.
+    /// The sender's distance, in the receiver's own direction, gives the step within the round. Members in different
+    /// trees receive only from their own tree's neighbours.
     pub(super) fn steps_before_receive(
         &self,
         slot: QueueSlot,
@@ -395,8 +396,8 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // A tree node has two children as sources at the start, and the parent after the message
-                // up; each source is written as (steps taken, index).
+                // A tree node can receive from its two children at the start, and from its parent after
+                // its message up. Each source is written as (steps taken, index).
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.receive_source(slot, position, taken, k)?;
@@ -432,7 +433,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the form of the rounds of the member's packets.
+    /// Returns the numbers of packets in the member's rounds.
     #[inline]
     fn packet_rounds(&self, position: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
@@ -458,7 +459,8 @@ impl AstraPhase {
     }
 
     /// Returns the bus transfer of a packet. Packets that are not reduced leave the NPU; all other
-    /// packets enter it. All packets of a round except the last window return.
+    /// packets enter it. A packet that enters also returns, unless it is one of the last `idle`
+    /// packets of its round.
     pub(super) fn bus_transfer(
         &self,
         slot: QueueSlot,
@@ -479,7 +481,8 @@ impl AstraPhase {
             return match of {
                 TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
-                    // The result of two children returns only once, after the second child's message.
+                    // With two children, the result crosses the bus back only once, after the second
+                    // child's message.
                     let first_child = r == 0 && role.receive_count() > 1;
                     let returns = role.reduces_data() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)
@@ -487,7 +490,8 @@ impl AstraPhase {
             };
         }
         let rounds = self.packet_rounds(position);
-        // All packets that a member begins with come first in a round.
+        // The packets that a member has at the start come first in a round, so index 0 represents
+        // them.
         let p = match of {
             TransferCause::Start => 0,
             TransferCause::Reception(r) => rounds.idle + r,

@@ -1,7 +1,7 @@
 //! Quirks: behaviour of ASTRA-sim that a correct model would not have. Each quirk has a name.
 //!
-//! With a quirk, models behave like ASTRA-sim to the nanosecond. Without it, the behaviour is
-//! *corrected*. Models read the set of quirks when they are created; each module's documentation
+//! With a quirk, models behave like ASTRA-sim to the nanosecond. Without the quirk, the behaviour
+//! is *corrected*. Models read the set of quirks when they are created; each module's documentation
 //! describes its corrections.
 
 use super::AnalyticalNetwork;
@@ -26,7 +26,7 @@ pub enum Quirk {
     FirstDimension,
     /// Every device stores messages whole before it forwards them.
     StoreAndForward,
-    /// Named groups are one line in any topology.
+    /// A named group is one line in any topology.
     GroupRing,
     /// Endpoints of named groups have a delay of their own.
     GroupEndpoint,
@@ -195,9 +195,9 @@ impl Quirk {
         self.quirk_text().corrected
     }
 
-    /// Returns true if the quirk has an effect under `model`. It may have none: the congestion-aware
-    /// network always shares links and has only one dimension, and the congestion-unaware network stores
-    /// no messages.
+    /// Returns true if the quirk has an effect under `model`. A quirk may have no effect: the
+    /// congestion-aware network always shares links and has only one dimension, and the
+    /// congestion-unaware network stores no messages.
     pub fn applies_to(self, model: AnalyticalNetwork) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
@@ -220,7 +220,7 @@ pub struct QuirkSet(u32);
 impl QuirkSet {
     /// All quirks are set: models behave like ASTRA-sim.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
-    /// No quirk is set: all are corrected.
+    /// No quirk is set: all quirks are corrected.
     pub const NONE: Self = Self(0);
 
     /// Returns true if the set contains `quirk`.

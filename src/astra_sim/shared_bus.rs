@@ -21,7 +21,7 @@ const INNER_GAP: f64 = 0.0038;
 /// Number of transfers in a row after which a side yields to the other side.
 const FAIR: u32 = 8;
 
-/// Indices of the sides: first the outer bus, then the inner bus.
+/// Indices of the sides of both buses; the outer bus comes first.
 const NPU: usize = 0;
 const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
@@ -55,11 +55,13 @@ enum BusContinuation {
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
-    /// True if the transfer must still be reduced, or return, on the outer bus.
+    /// True if the transfer must still be reduced on the outer bus. `returns` is true if the
+    /// transfer must still return on this bus.
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus: true if the transfer makes a round trip, and how it continues afterwards.
+    /// On the inner bus, true if the transfer makes a round trip. Afterwards it continues with
+    /// `then`.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -204,7 +206,7 @@ impl SharedBus {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
-            // A busy side sends when it becomes free, so only a free one must be started here.
+            // A busy side sends when it becomes free, so only a free side must be started here.
             if other.state == BusSideState::Free {
                 self.start_next(now, other_side(side), clock);
             }
@@ -261,7 +263,8 @@ impl SharedBus {
     ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
-        // Otherwise another transfer is on its way to this side, which stays busy.
+        // If other receptions are queued, their transfers are on the way to this side, so the side
+        // stays busy.
         if state.receives.len() < 2 {
             state.state = BusSideState::Free;
         }

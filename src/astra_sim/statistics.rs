@@ -1,5 +1,5 @@
-//! Statistics of a rank as ASTRA-sim defines them. Only values that its trace and the system file
-//! determine are included.
+//! Statistics of a rank as ASTRA-sim defines them. They include only values that follow from the
+//! rank's trace and the system file.
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};
@@ -9,8 +9,8 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// Work of a rank, which is known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWork {
-    /// Time that does not count as *exposed communication*: the sum of the durations of kernels. In a pure replay, it
-    /// is the sum over all nodes except host work.
+    /// Sum of the durations of kernels. This time does not count as *exposed communication*. In a pure replay, it is
+    /// the sum over all nodes except host work.
     pub busy: Span,
     /// True if any node is host work.
     pub host: bool,
@@ -24,15 +24,15 @@ pub struct RankWork {
     pub nothing: bool,
     /// True if [`counts_as`] reports a [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// Utilization by kernels; `None` unless the system file enables the roofline.
+    /// Utilization of the NPU by kernels; `None` unless the system file enables the roofline.
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over kernel time and host time; host nodes count as 0. As in ASTRA-sim, this time is one nanosecond too
-/// long.
+/// Means over kernel time and host time; host nodes count as 0. As in ASTRA-sim, the total time is one
+/// nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Fraction of this time in kernels that the peak FLOP/s limits (compute-bound kernels).
+    /// Fraction of the total time in compute-bound kernels, which the peak FLOP/s limits.
     pub compute_bound: f64,
     /// FLOP/s, as a fraction of the peak.
     pub compute: f64,
@@ -85,7 +85,7 @@ impl RankWork {
     }
 }
 
-/// Sums of values times durations in ns.
+/// Sums of values, weighted by durations in ns.
 #[derive(Default)]
 struct RooflineSums {
     time: Span,
@@ -151,10 +151,10 @@ mod tests {
         let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
-        // 20,000 FLOPs on 1,000 bytes are 20 per byte. They take 20 ns at the peak, with half of the
-        // bandwidth. 1,000 FLOPs on 1,000 bytes are 1 per byte. They take 10 ns at the bandwidth, with a
-        // tenth of the peak. 2,900 bytes without FLOPs take 29 ns at the bandwidth. 2,000 ns of the host
-        // count as 0 FLOPs on 0 bytes.
+        // 20,000 FLOPs on 1,000 bytes are 20 FLOPs per byte. Such a kernel takes 20 ns at the peak,
+        // with half of the bandwidth. 1,000 FLOPs on 1,000 bytes are 1 FLOP per byte. Such a kernel
+        // takes 10 ns at the bandwidth, with a tenth of the peak. 2,900 bytes without FLOPs take 29
+        // ns at the bandwidth. 2,000 ns of the host count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),

@@ -1,11 +1,11 @@
 //! Closed form of a phase that all members begin together on idle links.
 //!
-//! If the time of a message depends only on its step and not on its sender, all members do the same at
-//! the same time: a member receives its partner's message exactly when its own message arrives. One
-//! member, with its own messages, therefore represents all members. In a ring, every step follows the
-//! previous step. With K messages of time c, endpoint delay e, and reductions of r after ρ of the
-//! messages, the time is K(c + e) + e + ρr. If all messages of a member leave over one link, a message
-//! waits there for earlier messages, equally long at every member.
+//! If the time of a message depends only on its step and not on its sender, all members act in the
+//! same way at the same time: a member receives its partner's message exactly when its own message
+//! arrives. One member, with its own messages, therefore represents all members. In a ring, every step
+//! follows the previous step. With K messages of time c, endpoint delay e, and reductions of r after ρ
+//! of the messages, the time is K(c + e) + e + ρr. If all messages of a member leave over one link, a
+//! message waits there for earlier messages, equally long at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
@@ -19,7 +19,8 @@ use std::collections::BinaryHeap;
 /// Maximum number of members whose message times are compared.
 const COMPARED: u32 = 256;
 
-/// A line of members that communicate in a phase, from one member's view.
+/// A line of members that communicate in a phase. If the line is symmetric, one member represents
+/// all others.
 pub(super) struct SymmetricLine<'a> {
     pub stage: &'a AstraPhase,
     pub slot: QueueSlot,
@@ -54,7 +55,7 @@ impl SymmetricLine<'_> {
     }
 
     /// Returns the ends of a member's delays in ascending order, each with the number of messages that have arrived
-    /// until then. The phase must have a duration.
+    /// by then. [`Self::phase_duration`] must return a duration for the phase.
     pub fn member_delays(
         &self,
         endpoint: Span,
@@ -161,7 +162,8 @@ impl SymmetricLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // If all messages of the member leave over one link, the time until which this link is busy.
+        // Time until which the member's link is busy, if all messages of the member leave over one
+        // link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {

@@ -7,7 +7,7 @@ use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
 use std::path::PathBuf;
 
-/// Which collective's chunks come first, if several are waiting.
+/// Order of waiting chunks that belong to different collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
     /// The latest collective comes first.
@@ -104,7 +104,7 @@ impl SystemFile {
     pub const ENDPOINT_DELAY: u64 = 10;
 
     /// Returns the endpoint delay before each message and after each reception, ns. `scale` multiplies the file's
-    /// value but not the default; fractions are truncated. 0 means no delay at all, at which ASTRA-sim aborts.
+    /// value but not the default; fractions are truncated. With a result of 0 (no delay), ASTRA-sim aborts.
     pub fn endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,

@@ -93,7 +93,7 @@ impl RankTensors {
 struct TensorReader {
     tensors: RankTensors,
     numbers: BTreeMap<String, u32>,
-    /// For each tensor, the node that writes it.
+    /// Node that writes each tensor, by the tensor's index.
     writers: BTreeMap<u32, u64>,
     /// First node without lists, and the number of such nodes.
     without: Option<(u64, usize)>,

@@ -2,11 +2,11 @@
 //!
 //! An NPU runs at most one host operation, one kernel, and one collective, send, load or store at a
 //! time; receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
-//! microseconds. So does a kernel if the system file disables the roofline, and every node in a pure
-//! replay. Without a recorded duration, such a node takes 1 ns. With the roofline, a kernel of f FLOPs
-//! on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A kernel of 0
-//! FLOPs, which ASTRA-sim never finishes, takes ⌊b / bandwidth⌋ ns. A broadcast takes its recorded
-//! duration and does not count as communication.
+//! microseconds. A kernel also takes its recorded duration if the system file disables the roofline, and
+//! so does every node in a pure replay. Without a recorded duration, such a node takes 1 ns. With the
+//! roofline, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0
+//! bytes is skipped. A kernel of 0 FLOPs, which ASTRA-sim never finishes, takes ⌊b / bandwidth⌋ ns. A
+//! broadcast takes its recorded duration and does not count as communication.
 //!
 //! Without [`Quirk::OneAtATime`], loads and stores run one at a time, and each collective and send has
 //! its own lane. Without [`Quirk::WholeNs`], durations of kernels are rounded to picoseconds.
@@ -30,7 +30,7 @@ const LOADS: i64 = 2;
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Returns the number of lanes of an NPU, without lanes of single nodes.
+/// Returns the number of lanes of an NPU, not counting the lanes of single nodes.
 fn lane_count(quirks: QuirkSet) -> u32 {
     if quirks.has_quirk(Quirk::OneAtATime) {
         2
@@ -52,8 +52,8 @@ pub struct AstraRankGraph {
     pub notes: Vec<InputNote>,
 }
 
-/// Returns the kind that a [`NodeKind::Compute`] node has for ASTRA-sim, in a graph that an
-/// [`AstraTraceReader`] built: a kernel, nothing, or communication or memory with only a recorded duration.
+/// Returns ASTRA-sim's kind of a [`NodeKind::Compute`] node, in a graph that an [`AstraTraceReader`] built.
+/// The kind is a kernel, nothing, or communication or memory with only a recorded duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -66,7 +66,7 @@ pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     }
 }
 
-/// Converts the nodes of traces to ASTRA-sim's interpretation.
+/// Reads traces as ASTRA-sim interprets them.
 #[derive(Clone, Copy, Debug)]
 pub struct AstraTraceReader<'a> {
     inputs: &'a AstraInputs,
@@ -151,7 +151,7 @@ impl<'a> AstraTraceReader<'a> {
     }
 }
 
-/// State of the reader that spans several nodes.
+/// State that the reader keeps from node to node.
 struct TraceReaderState<'a> {
     reader: &'a AstraTraceReader<'a>,
     /// Number of nodes with their own lane.
@@ -163,7 +163,7 @@ struct TraceReaderState<'a> {
 }
 
 impl TraceReaderState<'_> {
-    /// Converts a node like ASTRA-sim.
+    /// Converts a node as ASTRA-sim interprets it.
     fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
         node.wait = Span::ZERO;
@@ -278,7 +278,8 @@ impl TraceReaderState<'_> {
         i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// Separates operations that ASTRA-sim runs one at a time, if that quirk is corrected.
+    /// Gives their own lanes to operations that ASTRA-sim runs one at a time, if
+    /// [`Quirk::OneAtATime`] is corrected.
     fn separate_lanes(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has_quirk(Quirk::OneAtATime) {
             return;

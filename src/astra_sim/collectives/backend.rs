@@ -1,4 +1,4 @@
-//! Implements the engine's collective backend.
+//! Implements the engine's collective backend for ASTRA-sim's collectives.
 
 use crate::endless_waits::EndlessWait;
 use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
@@ -465,8 +465,8 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
-    /// Records that a member joins a collective at time 0, if it delays a message immediately. In trees,
-    /// only leaves do, because other members first wait for a message.
+    /// Records that a member joins a collective at time 0 if the member delays a message immediately. In
+    /// trees, only leaves delay a message immediately, because other members first wait for one.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.all_stages().first() else {
@@ -482,9 +482,9 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. A true result
-    /// requires that chunks in the same stage send to the same members, and that a member's messages to another
-    /// member follow one another. Every algorithm satisfies both conditions.
+    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. The check
+    /// assumes that chunks in the same stage send to the same members, and that a member's messages to another
+    /// member follow one another. Every algorithm satisfies both assumptions.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -504,7 +504,7 @@ impl AstraCollectives {
             })
     }
 
-    /// Returns the members of `stage` that communicate in a line, from one member's view.
+    /// Returns the line of members that communicate in `stage`, for levels with one queue.
     fn symmetric_line<'a>(
         &'a self,
         stage: &'a AstraPhase,
@@ -520,8 +520,8 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the flow shop of a collective whose members all start together on idle links, and calls
-    /// `on_begin` for each passage. Returns `None` if no duration is proved.
+    /// Returns the flow shop of a collective whose members all start together on idle links. Calls
+    /// `on_begin` whenever a chunk begins a stage. Returns `None` if the duration cannot be proved.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -552,8 +552,8 @@ impl AstraCollectives {
             back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        // All chunks are identical, so a flow shop over the stages, with the queues' capacities, gives
-        // the end.
+        // All chunks are identical, so a flow shop of the stages gives the end time. It respects the
+        // queues' capacities.
         Some(simulate_flow_shop_observed(
             chunk_schedule,
             stages,
@@ -577,8 +577,8 @@ impl AstraCollectives {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
-    /// Returns the index of the set of queues that chunks join before `stage`: the dimension's, or the
-    /// phase's own.
+    /// Returns the index of the queues that chunks join before `stage`. They belong to the dimension
+    /// or to the phase.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {

@@ -1,4 +1,5 @@
-//! Rotation of chunks over queues. Each NPU counts, for each level, the queues that it has assigned.
+//! Assigns chunks to queues in rotation. Each NPU counts, for each level, the queues that it has
+//! assigned.
 
 use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueRotation, QueueSlot};
@@ -22,12 +23,13 @@ pub(super) struct QueueCounters {
     dimensions: usize,
     /// Counters by NPU, then level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
-    /// The collective that each NPU's counters count for; empty if counters are never reset.
+    /// Collective whose chunks each NPU's counters count; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl QueueCounters {
-    /// Creates the counters, if anything `is_counted`. With `anew`, they restart with each collective.
+    /// Creates the counters. There are none unless `is_counted` is true. With `anew`, they restart
+    /// with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -87,8 +89,8 @@ impl QueueCounters {
             QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
         slot.queue = queue as u16;
-        // If there are several queues, those in the second half run around the ring in the opposite
-        // direction.
+        // If there are several queues, chunks in the second half of the queues run around the ring
+        // in the opposite direction.
         slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             slot.mirrored = level.trees % 2 == 1;

@@ -19,9 +19,9 @@ fn machine(imported: &ImportedMachine) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// A GB of a network file is 2^30 bytes. An NPU has 50 x 2^30 bytes per second around the ring, where it
-/// sends half in each direction; 175 x 2^30 with full connection, because direct uses 7 links of 25 x
-/// 2^30 one after another; and 100 x 2^30 through the switch.
+/// A GB of a network file is 2^30 bytes. Counted in 2^30 bytes per second, an NPU has 50 around the ring
+/// (half in each direction) and 100 through the switch. With full connection, it has 175, because direct
+/// uses 7 links of 25 one after another.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,

@@ -1,10 +1,10 @@
 //! `direct` and `direct<W>`: every member sends to every other member, beginning with its successor on
 //! the line.
 //!
-//! There are n-1 messages (an all-reduce has 2(n-1)), and at most W messages are unanswered. The second half of an
-//! all-reduce begins when all n-1 messages of the first half have been *received* and at least one of them has been
-//! reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have
-//! been reduced, that is, with W + n-1 credits.
+//! A member sends n-1 messages, or 2(n-1) in an all-reduce. At most W of its messages are unanswered. The second
+//! half of an all-reduce begins when all n-1 messages of the first half have been *received* and at least one of
+//! them has been reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, the second
+//! half begins when all n-1 messages have been reduced, which gives W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;

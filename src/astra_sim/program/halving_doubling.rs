@@ -5,10 +5,10 @@
 //! of an all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where
 //! d is the size of the first half's last message. If d is odd, this is less than d.
 //!
-//! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋ it visits the distances ⌊n/2⌋,
-//! ⌊n/4⌋, … in L messages. It terminates if members form pairs at each distance, although a member then
-//! may not have the data of all others: 6 members at distances 3 and 1 each get the data of only 3
-//! others.
+//! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over
+//! the distances ⌊n/2⌋, ⌊n/4⌋, … The all-gather terminates if members form pairs at each distance. A
+//! member may then lack data of other members: with 6 members and the distances 3 and 1, each gets the
+//! data of only 3 others.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
@@ -67,9 +67,9 @@ pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> 
     }
 }
 
-/// Returns the partner at `distance`: forward if the member's index contains the distance an even number
-/// of times, otherwise backward. All members of the line form pairs at this distance, so the partner is
-/// on the line.
+/// Returns the partner at `distance`, which has a higher index if ⌊index / distance⌋ is even, and
+/// otherwise a lower index. All members of the line form pairs at this distance, so the partner is on
+/// the line.
 pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance

@@ -1,8 +1,8 @@
 //! `ring`: every message goes to the successor on the line.
 //!
-//! With n members and D bytes, a reduce-scatter has n-1 messages of ⌊D/n⌋ bytes, an all-gather n-1
-//! messages of D bytes, an all-reduce 2(n-1) messages of ⌊D/n⌋ bytes, and an all-to-all n(n-1)/2
-//! messages of ⌊D/n⌋ bytes. A member has one packet in flight (window 1).
+//! With n members and D bytes, a reduce-scatter has n-1 messages of ⌊D/n⌋ bytes, and an all-gather
+//! has n-1 messages of D bytes. An all-reduce has 2(n-1) messages, and an all-to-all has n(n-1)/2
+//! messages, all of ⌊D/n⌋ bytes. A member has one packet in flight (window 1).
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;

@@ -2,9 +2,10 @@
 //!
 //! With n = 2^L members, the root has one subtree, which is a complete binary tree of the other n-1 members,
 //! numbered in order along the line. The root is the last member of the line, or the first in the mirrored tree. A
-//! leaf sends up. An inner member reduces the messages of its two children and sends up. It reduces the result
-//! that returns (again, unless [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and
-//! sends it to both children. Then the member ends, even if these messages have not been delivered.
+//! leaf sends up. An inner member reduces the messages of its two children and sends up. When the result comes
+//! down, the member reduces it again (unless [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is
+//! corrected), and sends it to both children. Then the member ends, even if these messages have not been
+//! delivered.
 
 use super::QueueSlot;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
@@ -32,7 +33,7 @@ impl TreeRole {
     pub fn role_of_member(slot: QueueSlot, position: LinePosition) -> Self {
         let n = position.size;
         // Indices 1 to n-1 are the subtree in order, and n is the root. With b the lowest set bit of x,
-        // the parent of x is x + b or x - b, whichever has the higher lowest bit.
+        // the parent of x is x + b or x - b, whichever has the higher lowest set bit.
         let place = |index: u32| match index {
             0 if slot.mirrored => n,
             _ => index + u32::from(!slot.mirrored),
@@ -150,8 +151,8 @@ mod tests {
 
     #[test]
     fn the_trees_of_eight() {
-        // In order over 0..=6, the leaves are 0, 2, 4, 6. Their parents are 1 and 5, whose parent is 3.
-        // The root is 7.
+        // Numbered in order over 0..=6, the leaves are 0, 2, 4, 6. Their parents are 1 and 5, whose
+        // parent is 3. The root is 7.
         assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
         let inner = |parent, left, right| TreeRole::Inner {
             parent,
@@ -162,7 +163,7 @@ mod tests {
         assert_eq!(role(1, 8, false), inner(3, 0, 2));
         assert_eq!(role(5, 8, false), inner(3, 4, 6));
         assert_eq!(role(6, 8, false), TreeRole::Leaf { parent: 5 });
-        // The mirrored tree has the indices 1..=7 in order, and its root is 0.
+        // The mirrored tree numbers the members 1..=7 in order, and its root is 0.
         assert_eq!(role(0, 8, true), TreeRole::Root { child: 4 });
         assert_eq!(role(4, 8, true), inner(0, 2, 6));
         assert_eq!(role(7, 8, true), TreeRole::Leaf { parent: 6 });
