@@ -57,7 +57,7 @@ pub enum WorkloadPattern {
     Memory(MemoryPattern),
     /// Data-parallel training steps of a transformer, with a replica on every rank.
     DataParallel(DataParallelPattern),
-    /// Training of a transformer on a wafer, by the rules of PALM's public code.
+    /// Training of a transformer on a wafer, as PALM's public code models it.
     Palm(PalmPattern),
     /// Training or inference of a model under a parallelism plan.
     Training(Box<TrainingPattern>),
@@ -162,8 +162,8 @@ impl GeneratedJob {
         self.0.core_of(rank)
     }
 
-    /// Checks that the job's largest trace fits into memory. Otherwise `generate` would write files
-    /// that no replay can read.
+    /// Checks that the job's largest trace fits into memory. Without this check, `generate` would
+    /// write files that no replay can read.
     ///
     /// # Errors
     ///
@@ -226,14 +226,14 @@ impl GeneratedJob {
         builder.declare_groups(self.declared_groups());
         builder.declare_roles(&self.group_roles());
         builder.declare_amounts(self.work_amounts());
-        // Number graphs in the order in which ranks first use them. Sorting shapes would give
-        // another order, because a shape's representative need not be its first rank.
+        // Number graphs in the order in which ranks first use them. A shape's representative may
+        // not be its first rank, so sorted shapes would be in another order.
         let mut shapes: Vec<u32> = (0..self.rank_count())
             .map(|rank| self.shape_of(rank))
             .collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        // With fewer nodes, starting a thread costs more time than it saves.
+        // Below this number of nodes, a second thread costs more time than it saves.
         const LEAST_NODES: u64 = 10_000;
         let threads = match self.min_shared_node_count() < LEAST_NODES {
             true => 1,
@@ -285,8 +285,8 @@ struct WatchedSink<'m, S> {
     made: &'m dyn Fn(u64),
 }
 
-/// Number of nodes after which a report is made. Reporting every node would take longer than all
-/// other work on the node, because threads share the counter of reported nodes.
+/// Number of nodes after which a report is made. Threads share the counter, so one report per node
+/// would take longer than all other work on the node.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -329,8 +329,8 @@ trait TraceGenerator: Debug + Send + Sync {
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.rank_count()).collect()]
     }
-    /// Returns the peers and group names that the nodes of `rank` use (its slots), each in order of
-    /// first use. `first` has the slots of the rank that represents all ranks with the same graph
+    /// Returns the peers and the group names that fill the slots of `rank`, each list in order of
+    /// first use. `first` fills the slots of the rank that represents all ranks with the same graph
     /// as `rank`.
     fn bind_slots(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
@@ -398,8 +398,8 @@ pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitErr
     bounds::check_fits(what, nodes, NODE_BYTES, fewer)
 }
 
-/// Lower bound on a node's size in a graph, in bytes, including its duration on one machine
-/// (`graph.rs`) and its state in a run.
+/// Minimum size of a node in memory, in bytes: the node in its graph, its duration on one machine
+/// (`graph.rs`), and its state in a run.
 const NODE_BYTES: u64 = 61;
 const STATE_BYTES: u64 = 4;
 
@@ -456,8 +456,8 @@ struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// False if nodes have no names, because writing a name takes longer than all other work on a
-    /// node.
+    /// False if the sink ignores names, because formatting a name takes longer than all other work
+    /// on a node.
     named: bool,
 }
 
@@ -537,7 +537,7 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits the only node of a rank that does nothing: host work of zero duration, because a rank without
+    /// Emits one node of host work with zero duration for an idle rank, because a rank without
     /// nodes would have no trace.
     fn emit_idle(&mut self) -> Result<(), TraceError> {
         self.set_name(format_args!("idle"));

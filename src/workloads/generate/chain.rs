@@ -1,4 +1,4 @@
-//! Chains of kernels: a benchmark that measures only dependencies and lanes.
+//! Chains of kernels: a benchmark of dependencies and lanes, without communication.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,

@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// Number of the declared group; without one, all ranks take part.
+/// Number of the declared group. If no group is declared, all ranks take part.
 const GROUP: u64 = 1;
 
 /// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so
@@ -17,8 +17,8 @@ const GROUP: u64 = 1;
 pub struct CollectivePattern {
     /// Kind of collective; rooted kinds use `root`.
     pub kind: CollectiveKind,
-    /// Size in bytes, in the meaning of `comm_size` in trace files: the whole buffer, or for
-    /// all-gather and gather one rank's shard. A barrier has no size.
+    /// Size in bytes, defined like `comm_size` in trace files: the whole buffer, or one rank's
+    /// shard for all-gather and gather. A barrier has no size.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,

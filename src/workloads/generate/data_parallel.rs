@@ -71,7 +71,7 @@ pub struct DataParallelPattern {
     pub dtype: Dtype,
     /// Number of training steps.
     pub steps: u32,
-    /// Peak rate of the reference NPU, from which kernels' recorded durations are computed.
+    /// Peak rate of the reference NPU, for which kernels' durations are recorded.
     pub reference_flops: FlopRate,
     /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the longer of its compute time
     /// and its memory time, rounded to nanoseconds, but at least 1 ns.
@@ -97,8 +97,8 @@ impl DataParallelPattern {
     }
 
     /// Returns the defaults, but with the fewest steps that give at least `nodes` nodes per rank.
-    /// If one step of 32 layers already has more nodes, uses one step with fewer layers, at least
-    /// one.
+    /// If one step of 32 layers already has more nodes, the pattern has one step of fewer layers
+    /// (at least one).
     pub fn with_nodes(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -135,7 +135,7 @@ impl DataParallelPattern {
         )?;
         let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
         let (th, hh) = (t * h, h * h);
-        // FLOPs of each kernel in KERNELS, and numbers that the kernel reads or writes.
+        // For each kernel in KERNELS: its FLOPs, and the count of numbers that it reads or writes.
         let forward = [
             (6 * t * hh, 4 * th + 3 * hh),
             (4 * th * s, 4 * th),
@@ -365,11 +365,9 @@ mod tests {
     #[test]
     fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
         let prepared = DataParallelPattern::new(1).prepare_generator().unwrap();
-        // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns, which is longer than the time to
-        // move its bytes.
+        // Compute limits mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns.
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
-        // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns, which is longer than the time for
-        // its FLOPs.
+        // Memory limits norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
         // 480 B of the tiny model take 0.24 ns. The trace records 1 ns, because 0 would mean an
         // unknown duration.
@@ -381,7 +379,7 @@ mod tests {
     fn layers_wait_for_what_they_need() {
         let ranks = every_rank(WorkloadPattern::DataParallel(tiny()));
         let nodes = &ranks[1];
-        // 2 steps x 2 layers x 14 nodes.
+        // 2 steps x 2 layers x 14 nodes = 56 nodes.
         assert_eq!(nodes.len(), 56);
         let id = |name: &str| clap_id(nodes, name);
         let waits = |name, ids: &[u64]| assert_eq!(data(nodes, name), ids, "{name}");

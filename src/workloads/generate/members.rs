@@ -32,9 +32,9 @@ impl Sink for RankPartners {
 }
 
 impl GeneratedJob {
-    /// Returns ranges of neighbouring ranks that one trace can represent. The ranks of a range have
-    /// the same graph and exchange no messages among themselves, such as a stage's ranks. A rank
-    /// that no shared trace can represent is in no range.
+    /// Returns ranges of neighbouring ranks that one trace can represent, for example the ranks of
+    /// a stage. The ranks of a range have the same graph and exchange no messages with one another.
+    /// A rank that must have its own trace is in no range.
     ///
     /// # Errors
     ///

@@ -1,5 +1,4 @@
-//! Memory loads, kernels that wait for the loads, and stores: a benchmark that measures only
-//! memory.
+//! Memory loads, kernels that wait for the loads, and stores: a benchmark of memory alone.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -9,20 +8,20 @@ use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
 /// Rounds of a load, a kernel and an optional store, the same on every rank. Without `prefetch`,
-/// each node waits for the previous node. With `prefetch`, a load waits only for the previous load.
-/// Loads are on lane 0, kernels on lane 1 and stores on lane 2.
+/// each node waits for the node before it. With `prefetch`, a load waits only for the previous
+/// load. Loads are on lane 0, kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
     pub loads: u32,
-    /// Bytes of each load and store; with `in_switch`, the size of this rank's part of the shared
+    /// Bytes of each load and store; with `in_switch`, bytes of this rank's part of the shared
     /// access.
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the remote memory, or `None` for a machine's remote memory without a name.
+    /// Name of the remote memory, or `None` if the machine's remote memory has no name.
     pub memory: Option<String>,
     /// Recorded duration of each kernel, in whole nanoseconds, or zero for no kernels.
     pub kernel: Span,
@@ -162,7 +161,7 @@ mod tests {
         );
         let mut options = MemoryPattern::new(2, 2, 8);
         (options.kernel, options.store) = (Span::from_us(1), true);
-        // Load 1, kernel 2, store 3; load 4, kernel 5, store 6.
+        // Ids 1 and 4 are loads, 2 and 5 kernels, and 3 and 6 stores.
         let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
         assert_eq!(data(options.clone()), line);
         options.prefetch = true;

@@ -8,8 +8,8 @@ use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 
-/// `count` rounds of messages between pairs of ranks. Message `i` between two ranks has tag `i`, so
-/// tags identify messages.
+/// Messages between pairs of ranks, repeated `count` times. Message `i` between two ranks has tag
+/// `i`, so tags identify messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pPattern {
     /// Senders and receivers of each round.
@@ -29,9 +29,9 @@ pub enum TrafficPattern {
     /// Rank 0 sends to the last rank, which replies after it has received the message. The next round
     /// begins after the reply.
     PingPong,
-    /// Every rank r sends to r + 1, and the last rank sends to rank 0. As in all patterns below
-    /// except incast, a rank sends and receives at the same time, and begins the next round when
-    /// both its messages have completed.
+    /// Every rank r sends to r + 1, and the last rank sends to rank 0. In this and all patterns
+    /// below except incast, a rank sends and receives at the same time. It begins the next round
+    /// when both messages have completed.
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
@@ -105,8 +105,8 @@ fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
-        // Draw by multiply-shift, which needs no division. The draw excludes `last` itself;
-        // otherwise the permutation could have several cycles.
+        // Map the random number to 0..last by multiplication and shift, without a division. The
+        // draw excludes `last` itself; otherwise the permutation could have several cycles.
         let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
         permutation.swap(last, other as usize);
     }
@@ -124,7 +124,8 @@ pub(super) struct P2pGenerator {
 
 impl P2pGenerator {
     /// Returns the rank that `rank` sends to, and the rank that `rank` receives from. If `rank` is
-    /// idle, both are `rank` itself. Not used for incast, in which rank 0 has several senders.
+    /// idle, both are `rank` itself. Incast does not use this function, because its rank 0 has
+    /// several senders.
     fn peers_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -177,8 +178,8 @@ impl P2pGenerator {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
         };
-        // Each round has one node per sender, so the same sender's previous message is that number
-        // of nodes earlier.
+        // Each round has one node per sender, so the same sender's previous message is `senders`
+        // nodes earlier.
         let back = u64::from(senders.end - senders.start);
         for round in 0..self.options.count {
             for sender in senders.clone() {
@@ -352,7 +353,7 @@ mod tests {
     fn random_permutations_are_one_cycle_and_follow_the_seed() {
         for seed in 0..20 {
             let permutation = shuffle_to_cycle(100, seed);
-            // A single cycle of 100 ranks first returns to its start after 100 steps.
+            // In a single cycle of 100 ranks, a walk first returns to its start after 100 steps.
             let mut at = 0;
             let steps = (1..).find(|_| {
                 at = permutation[at as usize];

@@ -41,7 +41,7 @@ const DIES: [u32; 2] = [5, 4];
 const CORES: [u32; 2] = [4, 4];
 /// Number of cores of a stage, which is the number of cores of a die.
 const STAGE: u32 = CORES[0] * CORES[1];
-/// Number of stages: one per die.
+/// Number of stages: each stage runs on one die.
 const STAGES: u32 = DIES[0] * DIES[1];
 /// PALM's correction factor for memory traffic on the wafer.
 const FACTOR: f64 = 0.005;
@@ -56,8 +56,8 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// First lane of messages and of the nodes that order them. Each direction and micro-batch has its
-/// own lane.
+/// First lane of messages and of the nodes that order them. Each direction has eight lanes, and
+/// micro-batches use them in turn.
 const PASSES: i64 = 4;
 
 /// A model and its degrees of parallelism on the published wafer.
@@ -153,8 +153,7 @@ impl Default for PalmPattern {
     }
 }
 
-/// Checks that a product of sizes is far below the integer limit, because later code multiplies it
-/// by other sizes.
+/// Limits a product of sizes to 2^48, so that later products with other sizes cannot overflow.
 fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     let product = factors.iter().product();
     check_limit(
@@ -170,7 +169,7 @@ fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
 #[derive(Debug)]
 pub(super) struct PalmGenerator {
     options: PalmPattern,
-    /// Number of micro-batches.
+    /// Number of micro-batches of a step.
     passes: u32,
     /// FLOPs of a layer's kernel, forward and backward.
     flops: [u64; 2],
@@ -217,8 +216,8 @@ struct StagePass {
 }
 
 impl PalmGenerator {
-    /// Returns the stage's passes in 1F1B order. The number of micro-batches in flight is the
-    /// number of stages from this stage to the last.
+    /// Returns the stage's passes in 1F1B order. A stage has one micro-batch in flight for itself
+    /// and one for each later stage.
     fn pass_order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {
@@ -311,14 +310,14 @@ impl PalmGenerator {
         out.emit_node(op, lane, Span::ZERO, data)
     }
 
-    /// Returns the lane of a micro-batch's messages. Micro-batches use different lanes, so that a
-    /// message that waits for links does not delay the next few micro-batches.
+    /// Returns the lane of a micro-batch's messages, one of eight per direction. Therefore a
+    /// message that waits for links does not delay the messages of the next few micro-batches.
     fn message_lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a layer or the layer's update: a kernel and an all-reduce, a memory access in parallel
-    /// to both, and a barrier over all cores of the stage.
+    /// Emits a kernel and an all-reduce, a memory access in parallel to both, and a barrier over
+    /// all cores of the stage. The nodes are a layer's pass or its update.
     fn emit_layer(
         &self,
         core: PalmCore,
@@ -475,8 +474,8 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows of cores alternate in direction over the whole wafer. The path enters every column
-        // at a row with the same direction.
+        // Rows of cores alternate in direction over the whole wafer, and the path enters every
+        // column at a row with the same direction.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

@@ -1,5 +1,4 @@
-//! Plans: the number of NPUs that run a model, and the distribution of the model's operators and
-//! state over them.
+//! Plans: how many NPUs run a model, and how its operators and state are distributed over them.
 //!
 //! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern)
 //! combines a plan with a model and rejects plans that do not fit the model.
@@ -34,8 +33,7 @@ pub(in crate::generate) use routing::{distinct_ranks, fullest_rank_load};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
-    /// Number of ranks of the job; 128 bits, because degrees are not limited before they are
-    /// checked.
+    /// Number of ranks of the job, in 128 bits because the degrees may not have been checked yet.
     pub fn rank_count(&self) -> u128 {
         let members: u128 = match self.stage_tensor.is_empty() {
             true => u128::from(self.tensor) * u128::from(self.pipeline),
@@ -52,7 +50,7 @@ impl ParallelismPlan {
     /// Number of ranks with the same weights in a stage: data-parallel replicas times the ranks
     /// that share a sequence (context parallelism).
     pub fn replica_count(&self) -> u32 {
-        // Saturate, because this function may run before the number of ranks is checked.
+        // Saturate, because the number of ranks may not have been checked yet.
         self.data.saturating_mul(self.context)
     }
 
@@ -69,7 +67,7 @@ impl ParallelismPlan {
             .saturating_mul(self.schedule.copy_count())
     }
 
-    /// Tensor-parallel degree of experts.
+    /// Tensor-parallel degree of experts, which may differ from the degree of other layers.
     pub fn tensor_of_experts(&self) -> u32 {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
     }
@@ -80,7 +78,7 @@ impl ParallelismPlan {
         self.tensor_of_experts() != self.tensor
     }
 
-    /// Number of a stage's ranks whose shards of experts have the same index. These ranks may have
+    /// Number of ranks of a stage that have the same shard index for experts. These ranks may have
     /// different experts.
     pub fn expert_ranks(&self) -> u32 {
         self.replica_count()
@@ -99,13 +97,14 @@ impl ParallelismPlan {
             .saturating_mul(self.schedule.copy_count())
     }
 
-    /// Tensor-parallel degree of `stage`, which may have its own.
+    /// Tensor-parallel degree of `stage`, which may differ from the plan's general degree.
     pub fn tensor_of(&self, stage: u32) -> u32 {
         let own = self.stage_tensor.get(stage as usize);
         own.copied().unwrap_or(self.tensor)
     }
 
-    /// The tensor-parallel degrees that occur, possibly with repetitions.
+    /// The plan's general tensor-parallel degree, then the stages' own degrees, possibly with
+    /// repetitions.
     pub fn tensor_degrees(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::once(self.tensor).chain(self.stage_tensor.iter().copied())
     }
@@ -126,7 +125,7 @@ impl ParallelismPlan {
         self.lora.is_some() || !self.frozen.is_empty()
     }
 
-    /// Returns the value of the option that freezes weights, for messages.
+    /// Returns the value of the option that freezes weights, for error messages.
     fn frozen_setting(&self) -> String {
         match (self.lora, self.frozen.first()) {
             (Some(rank), _) => rank.to_string(),
@@ -204,26 +203,27 @@ words! {
 }
 
 words! {
-    /// Activations that are not saved, because the backward pass recomputes them.
+    /// Activations that the forward pass does not save, because the backward pass recomputes them.
     RecomputePolicy {
         /// Nothing is recomputed.
         None = "none",
-        /// Attention scores: all results from the matrix product of queries and keys to the product
-        /// with values.
+        /// Attention scores: all results from the product of queries and keys to the product with
+        /// values are recomputed.
         Selective = "selective",
         /// Every block is recomputed from its input.
         Full = "full",
         /// The first of `none`, `selective` and `full` with which the plan fits into an NPU's
         /// memory.
         AsNeeded = "as-needed",
-        /// The results of all operators except attention and every second matrix product.
+        /// The results of all operators are recomputed, except attention and every second matrix
+        /// product.
         Operators = "operators",
     }
 }
 
 words! {
-    /// Rule that decides which operands of a stage stay in SRAM; all other operands are loaded and
-    /// stored.
+    /// Rule that decides which operands of a stage stay in SRAM. Each use of another operand loads
+    /// or stores it.
     ResidencyRule {
         /// No rule: all operands are in the NPU's memory.
         None = "none",
@@ -249,7 +249,7 @@ words! {
 words! {
     /// The optimizer, which determines the optimizer state and the cost of an update.
     Optimizer {
-        /// No optimizer step.
+        /// No update of weights.
         None = "none",
         /// Plain gradient descent, without state.
         Sgd = "sgd",
@@ -277,8 +277,8 @@ words! {
         Fused = "fused",
         /// Separate kernels in single precision: cast, scale, mask, softmax, cast.
         Unfused = "unfused",
-        /// Megatron-LM's rule: fused if the number of sequences, times heads, of a micro-batch on
-        /// an NPU is a multiple of 4.
+        /// Megatron-LM's rule: fused if the number of sequences times the number of heads of a
+        /// micro-batch on an NPU is a multiple of 4.
         Megatron = "megatron",
     }
 }
@@ -299,8 +299,8 @@ words! {
     ElementwiseKernels {
         /// One kernel per operator, as in hand-written kernels and compilers.
         Fused = "fused",
-        /// Megatron-LM's kernels, including bias sums, copies before and after unfused attention, separate
-        /// sums for weight gradients, and the passes of its optimizer.
+        /// Megatron-LM's kernels: they include bias sums, copies before and after unfused
+        /// attention, separate sums for weight gradients, and the passes of its optimizer.
         Megatron = "megatron",
         /// PyTorch's unfused operations: RMSNorm, rotary positions and gated activations take several kernels
         /// each.
@@ -311,8 +311,9 @@ words! {
 }
 
 impl ElementwiseKernels {
-    /// Returns true if the kernels are PyTorch's own. PyTorch repeats key and value heads for all query
-    /// heads, and FSDP2 copies parameters and gradients to and from collective buffers.
+    /// Returns true if the kernels are PyTorch's own. PyTorch's attention repeats each key and
+    /// value head for the query heads that share it, and FSDP2 copies parameters and gradients to
+    /// and from collective buffers.
     pub fn is_pytorch(self) -> bool {
         matches!(self, Self::Eager | Self::Compiled)
     }
@@ -326,13 +327,14 @@ words! {
         AllGather = "all-gather",
         /// Each rank receives all tokens for a subset of the heads (DeepSpeed Ulysses).
         AllToAll = "all-to-all",
-        /// Keys and values pass around a ring of ranks, beside blocks of attention (Ring Attention).
+        /// Keys and values pass around a ring of ranks, while each rank computes attention on the
+        /// block that it has (Ring Attention).
         Ring = "ring",
     }
 }
 
 words! {
-    /// Kernels for the matrix products of a rank's experts, if it has several.
+    /// Kernels for the matrix products of several experts on one rank.
     ExpertProducts {
         /// One kernel per expert.
         OneByOne = "one-by-one",
@@ -347,9 +349,9 @@ words! {
 words! {
     /// Exchange of tokens between ranks that have different experts.
     ExpertExchangeForm {
-        /// All-to-all that sends a token once per chosen expert.
+        /// All-to-all that sends one copy of a token per chosen expert.
         Copies = "copies",
-        /// All-to-all that sends a token once per rank that has a chosen expert.
+        /// All-to-all that sends one copy of a token to each rank that has a chosen expert.
         Ranks = "ranks",
         /// All-gather of all tokens, then reduce-scatter of the results.
         AllGather = "all-gather",
@@ -375,10 +377,10 @@ words! {
         /// Transformer blocks are divided evenly. Input layers belong to the first stage and output
         /// layers to the last.
         Blocks = "blocks",
-        /// All layers; the embedding and the head count as one layer each.
+        /// All layers are divided evenly; the embedding and the head count as one layer each.
         Layers = "layers",
-        /// Multiplications: layers are divided so that the stage with the most multiplications has
-        /// as few as possible.
+        /// Layers are divided so that the largest number of multiplications of a stage is as small
+        /// as possible.
         Multiplications = "multiplications",
     }
 }
@@ -386,9 +388,9 @@ words! {
 words! {
     /// Order of a layer's independent operators, such as a branch and its skip path.
     BranchOrder {
-        /// Sequential, in the model's order.
+        /// Operators run one after another, in the model's order.
         InOrder = "in-order",
-        /// In parallel, on separate lanes.
+        /// Operators run in parallel, on separate lanes.
         Parallel = "parallel",
     }
 }
@@ -396,9 +398,10 @@ words! {
 words! {
     /// Place where the partial results of a stage's last matrix product are summed (PALM, Fig. 11).
     AdapterSums {
-        /// Before sending, in the tensor group that computed them (strategy 1, PALM's Eq. 7).
+        /// Before sending: the tensor group that computed the partial results sums them (strategy
+        /// 1, PALM's Eq. 7).
         Source = "source",
-        /// After sending: each adapter sums its share, then the adapters of the destination combine
+        /// After sending: each adapter sums its share, then the adapters at the destination combine
         /// the sums (strategy 2, PALM's Eq. 8).
         Destination = "destination",
     }
@@ -419,7 +422,8 @@ words! {
         ExpertCommunication = "expert-communication",
         /// Exchange of keys, values and heads between ranks that share a sequence.
         ContextCommunication = "context-communication",
-        /// Collectives of replicas, and the sum of tied weights over the first and last stages.
+        /// Collectives of replicas, and the all-reduce of tied weights between the first and the
+        /// last stage.
         DataCommunication = "data-communication",
         /// Transfers between pipeline stages.
         PipelineCommunication = "pipeline-communication",
@@ -455,11 +459,11 @@ words! {
         OneForwardOneBackward = "1f1b",
         /// 1F1B with several model chunks per stage.
         Interleaved = "interleaved",
-        /// One layer after another: all micro-batches pass a layer before the next layer starts.
+        /// All micro-batches pass one layer before the next layer starts.
         LayerWise = "layer-wise",
         /// Forward passes only.
         Inference = "inference",
-        /// ZB-H1: weight gradients are separate passes that run as late as possible.
+        /// ZB-H1: weight gradients are computed in separate passes, as late as possible.
         ZeroBubbleH1 = "zb-h1",
         /// ZB-V: split passes as in ZB-H1, with two chunks per stage in a V shape.
         ZeroBubbleV = "zb-v",
@@ -505,7 +509,7 @@ impl ScheduleName {
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
-            // Each layer is a chunk; the number of layers is set later, when the model is known.
+            // Each layer is a chunk; `layers` is set later, when the model is known.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
             (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,

@@ -4,17 +4,17 @@ use super::ParallelAxis;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// Syntax of a mapping, for error messages.
+/// Example of a mapping, for error messages.
 pub(super) const EXAMPLE: &str =
     "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
 
-/// Part of an axis, or all of it, placed along one dimension.
+/// Places part of an axis, or all of it, along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisMapping {
     /// The axis whose members are placed.
     pub axis: ParallelAxis,
-    /// Number of members along the dimension; if absent, all members that are not in the axis's
-    /// other mappings.
+    /// Number of members along the dimension; if absent, all members that no other mapping of the
+    /// axis places.
     pub members: Option<u32>,
     /// The machine's dimension along which they are placed.
     pub along: DimensionRef,

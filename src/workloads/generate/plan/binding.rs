@@ -1,21 +1,22 @@
-//! Binds a plan to a machine: takes open options from the machine, and checks that the machine has
-//! the cores and dimensions that the plan places ranks on.
+//! Binds a plan to a machine: takes the plan's open options from the machine, and checks that the
+//! machine has the cores and dimensions on which the plan places ranks.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
 use chakram_base::shared_memory::SharedMemory;
 
-/// Plain data on the properties of a machine on which plans depend.
+/// Properties of a machine that plans depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
     /// Bytes that an NPU can store in all its memories; the minimum over NPUs.
     pub capacity: Option<u64>,
-    /// Bytes of an NPU's own memory, which plans with a residency rule use as SRAM; the minimum over NPUs.
+    /// Bytes of an NPU's own memory; the minimum over NPUs. Plans with a residency rule use this
+    /// memory as SRAM.
     pub sram: Option<u64>,
     /// Maximum number of bytes per access to remote memory. Plans with a residency rule load from
     /// this memory and store to it.
     pub remote: Option<u64>,
-    /// Remote memory in which plans with a residency rule store bytes that do not fit into SRAM.
+    /// Remote memory for bytes that do not fit into SRAM, in plans with a residency rule.
     pub shared: Option<SharedMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
@@ -104,7 +105,8 @@ mod tests {
         );
         assert_eq!((stating.capacity, stating.sram), (Some(40), None));
         let mut open = plan(&[]);
-        // Traces depend on the capacity only if it decides the recomputation.
+        // Traces depend on the capacity only if the capacity decides which activations are
+        // recomputed.
         assert_eq!(
             open.bind_machine(&facts()).unwrap(),
             MachineFacts::default()

@@ -1,4 +1,4 @@
-//! Location of an invalid value in a plan file.
+//! Finds the invalid value in a plan file.
 
 use super::ParallelismPlan;
 use crate::generate::GenerateError;
@@ -19,7 +19,7 @@ impl ParallelismPlan {
         };
         let document = ConfigDocument::parse(text, file).ok()?;
         let field = document.unchecked_root().get(option)?;
-        // Error messages format lists as items, without brackets and quotes.
+        // Error messages format a list without brackets and quotes, so ignore these characters.
         let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
         let bare = |text: &str| text.chars().filter(plain).collect::<String>();
         (bare(field.raw_text()) == bare(found)).then(|| field.invalid_value_error(found, expected))
@@ -42,7 +42,7 @@ mod tests {
         assert_eq!(at("batch", "1537").as_deref(), Some(line));
         let line = "p.toml:3: key `place`: found tp@0,dp@1, expected another";
         assert_eq!(at("place", "tp@0,dp@1").as_deref(), Some(line));
-        // The value 2 is from a flag: the file does not contain the key.
+        // The value 2 is from a flag: the file has no key `batch`.
         assert_eq!(at("batch", "2"), None);
         assert_eq!(at("tensor", "1"), None);
     }
