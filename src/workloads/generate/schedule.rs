@@ -1,14 +1,14 @@
 //! Pipeline schedules: the order in which a stage runs its micro-batches' forward and backward passes.
 //!
-//! Four parameters define most pipeline schedules: the number of chunks into which a stage's layers
-//! are divided, the number of micro-batches that a chunk processes before the next chunk's turn,
-//! the number of forward passes before the first backward pass, and a flag for backward passes.
-//! After the warm-up, forward and backward passes alternate. After the last forward pass, the
-//! remaining backward passes follow. Backward passes keep the order of micro-batches but reverse
-//! the order of chunks (Narayanan et al., "Efficient large-scale language model training on GPU
-//! clusters using Megatron-LM", SC'21, figures 3 and 4). Lists of steps define the other schedules.
-//! These compute weight gradients in separate passes ([`zero_bubble`]), run two passes at the same
-//! time ([`dual_pipe`]), or take their order from a file ([`PassOrders`]).
+//! Four parameters define most pipeline schedules: the number of chunks of a stage's layers, the
+//! number of micro-batches that a chunk processes before the next chunk's turn, the number of
+//! forward passes in the warm-up, and a flag for backward passes. After the warm-up, forward and
+//! backward passes alternate. After the last forward pass, the remaining backward passes follow.
+//! Backward passes keep the order of micro-batches but reverse the order of chunks (Narayanan et
+//! al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
+//! figures 3 and 4). The other schedules are lists of steps. They compute weight gradients in
+//! separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or take
+//! their order from a file ([`PassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -53,7 +53,7 @@ pub enum PipelineSchedule {
     },
     /// Forward passes only.
     Inference,
-    /// 1F1B in which weight gradients are separate, late passes (ZB-H1).
+    /// 1F1B with separate passes for weight gradients, which run late (ZB-H1).
     ZeroBubbleH1,
     /// ZB-H1 with two chunks per stage, in a V (ZB-V).
     ZeroBubbleV,
@@ -66,7 +66,7 @@ pub enum PipelineSchedule {
     Listed(Arc<PassOrders>),
 }
 
-/// A kind of pass, which determines the results that it computes.
+/// A kind of pass: which results it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
     /// A forward pass, which computes activations. Passes run from the first layer to the last.
@@ -77,7 +77,7 @@ pub enum PassKind {
     /// A backward pass that computes only gradients of activations. Passes run from the last layer
     /// to the first.
     InputGradient,
-    /// Only gradients of weights, which follow the gradients of activations.
+    /// A pass that computes only gradients of weights, after the gradients of activations.
     WeightGradient,
 }
 
@@ -103,12 +103,12 @@ pub struct PipelinePass {
 /// An entry in a stage's order: one pass, or two independent passes that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStep {
-    /// The only pass, or the forward pass of a pair.
+    /// The only pass of the step, or the forward pass of a pair.
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
-    /// True if this is the last step of the stage that computes gradients of its chunk's weights.
-    /// In a schedule without backward passes, true for the last step that uses these weights.
+    /// True if no later step of the stage computes gradients of its chunk's weights. In a schedule
+    /// without backward passes, true if no later step uses these weights.
     pub completes: bool,
 }
 
@@ -164,7 +164,7 @@ enum ChunkPlacement<'o> {
     Listed(&'o PassOrders),
 }
 
-/// The parameters that define most schedules.
+/// The parameters that define most schedules (see the module's documentation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleShape {
     /// Number of chunks of a stage's layers.
@@ -196,8 +196,8 @@ impl PipelineSchedule {
             | Self::ZeroBubbleH1
             | Self::ZeroBubbleV => {}
         }
-        // Each pass takes at least one node of a trace, so the trace's maximum size limits the
-        // number of passes.
+        // A pass needs at least one node, so the maximum size of a trace limits the number of
+        // passes.
         let each = if self.splits_backward() { 3 } else { 2 };
         let passes = each * u128::from(micro_batches) * u128::from(self.chunk_count());
         check_limit(
@@ -209,8 +209,8 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage. Every micro-batch passes all chunks, except in DualPipe,
-    /// where it passes only the chunk for its direction.
+    /// Number of model chunks on a stage. Every micro-batch passes all chunks; in DualPipe, it
+    /// passes only the chunk of its direction.
     pub fn chunk_count(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,
@@ -253,7 +253,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if the schedule, and not an option of the plan, splits backward passes into
+    /// Returns true if the schedule itself (not an option of the plan) splits backward passes into
     /// input gradients and weight gradients.
     pub fn splits_backward(&self) -> bool {
         matches!(
@@ -266,9 +266,8 @@ impl PipelineSchedule {
         )
     }
 
-    /// Returns the number of micro-batches after which a stage's steps repeat, and the smallest
-    /// number of micro-batches per step for which they repeat. Returns `None` if the period is
-    /// unknown.
+    /// Returns two numbers of micro-batches: the period after which a stage's steps repeat, and the
+    /// smallest number per step with this period. Returns `None` if the period is unknown.
     pub fn repeat_period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -423,22 +422,22 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if each stage sends its results to the next stage, and the last stage to the
-    /// first.
+    /// Returns true if each stage sends its results to the next stage, and the last stage sends to
+    /// the first.
     pub fn is_cyclic(&self) -> bool {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
     /// Returns the stage and the pass that produce the input of `pass` on stage `stage` of
-    /// `stages`: activations from the previous layers, or gradients from the next layers. Returns
-    /// `None` if there are no such layers, and for weight gradients, because their inputs are on
-    /// the same stage. A backward predecessor has the kind of `pass`, whether the schedule splits
-    /// backward passes or not.
+    /// `stages`. The input is activations from the previous layers, or gradients from the next
+    /// layers. Returns `None` if there are no such layers, and for weight gradients, because their
+    /// inputs are on the same stage. The predecessor of a backward pass has the same kind as
+    /// `pass`, even if the schedule splits backward passes.
     ///
-    /// Unless the schedule places chunks otherwise, the first stage's next chunk follows the last
-    /// stage. Backward passes reverse this order of stages and chunks. A single stage has all
-    /// chunks, so it sends no messages. A backward pass also needs its own forward pass, which
-    /// comes earlier in the same stage's order.
+    /// In most schedules, the first stage's next chunk follows the last stage's chunk. Backward
+    /// passes run through stages and chunks in reverse order. A single stage has all chunks, so it
+    /// exchanges no messages. A backward pass also needs its own forward pass, which comes earlier
+    /// in the same stage's order.
     pub fn predecessor_of(
         &self,
         pass: PipelinePass,
@@ -454,8 +453,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`:
-    /// the inverse of [`PipelineSchedule::predecessor_of`].
+    /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`.
+    /// This is the inverse of [`PipelineSchedule::predecessor_of`].
     pub fn successor_of(
         &self,
         pass: PipelinePass,
@@ -471,8 +470,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the same micro-batch's pass through the next part if `behind`, otherwise through the
-    /// previous part.
+    /// Returns the same micro-batch's pass through the next part of the model if `behind`,
+    /// otherwise through the previous part.
     fn adjacent_pass(
         &self,
         pass: PipelinePass,
@@ -486,7 +485,8 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch passes only the chunks of its direction.
+            // A micro-batch passes only the chunks of its direction, so the chunk stays and
+            // determines the stage.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {
@@ -499,7 +499,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects a listed order whose number of stages or micro-batches differs from the plan's.
+/// Rejects a listed order if its number of stages or micro-batches differs from the plan's.
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let lines = orders.stage_count();
     if lines != stages {

@@ -6,24 +6,24 @@ use std::fmt;
 words! {
     /// Order in which ranks are placed on the cores of a machine of tiles.
     TileOrder {
-        /// Row by row over the whole grid, so that later stages are in lower rows.
+        /// Row by row over the whole grid, so that later stages are placed in later rows.
         Line = "line",
-        /// Die by die, with rows of dies and rows of cores within a die in serpentine order.
+        /// Die by die: rows of dies, and rows of cores within a die, follow a serpentine.
         Serpentine = "s_shape",
-        /// Die by die: dies follow a spiral from the first corner inward, and cores within a die a
-        /// serpentine.
+        /// Die by die: dies follow a spiral from the first corner inward, and the cores of a die
+        /// follow a serpentine.
         Spiral = "spiral",
     }
 }
 
 words! {
-    /// Positions of a tensor group's cores among the cores of its stage (`comm1` and `comm2` of
+    /// Positions of a tensor group's cores among the cores of their stage (`comm1` and `comm2` of
     /// PALM's Fig. 8).
     TensorNeighbours {
         /// The group's cores are consecutive.
         Near = "near",
-        /// Interleaved cores: between two cores of a group there is one core of every other
-        /// replica.
+        /// The group's cores alternate with the cores of other replicas: between two cores of a
+        /// group is one core of every other replica.
         Opposite = "opposite",
     }
 }
@@ -36,12 +36,12 @@ pub enum CorePlacement {
     None,
     /// Ranks are placed on the machine's cores in this order.
     Order(TileOrder),
-    /// Explicit cores: the entry at index r is the core at position r.
+    /// Explicit cores: the entry at index r is the core of position r.
     Cores(Vec<[u32; 2]>),
 }
 
 impl CorePlacement {
-    /// Appends the next word of an option: an explicit core, or an order, which replaces all
+    /// Appends the next word of an option: an explicit core, or an order. An order replaces all
     /// earlier words.
     pub(super) fn append_word(&mut self, next: Self) {
         match (&mut *self, next) {
@@ -66,7 +66,7 @@ impl fmt::Display for CorePlacement {
     }
 }
 
-/// Syntax of a [`CorePlacement`], for messages.
+/// Syntax of a [`CorePlacement`], for error messages.
 pub const EXAMPLE: &str = "line, s_shape, spiral, or cores x:y with commas, one for each position";
 
 impl std::str::FromStr for CorePlacement {

@@ -1,9 +1,9 @@
 //! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
-//! Rank r is on NPU r, and NPUs count along the innermost dimension first. Therefore a mapping is
-//! converted to a numbering of ranks. Dimensions count from the innermost outward. The
-//! [`AxisMapping`]es of one dimension count in list order. If an axis has several mappings,
-//! neighbouring members of the axis are neighbours along the first of them.
+//! Rank r is on NPU r, and NPUs count along the innermost dimension first. A mapping therefore
+//! determines a numbering of ranks. Dimensions are numbered from the innermost outward. Within one
+//! dimension, the first [`AxisMapping`] of the list is the innermost. If an axis has several
+//! mappings, its neighbouring members are neighbours along the first of these mappings.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, option_refused};
@@ -123,16 +123,16 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// Returns the rank at each position of `order`, if axes are placed as `place` requires.
-    /// Returns an empty list if rank r is at position r.
+    /// Returns the rank at each position of `order`, after `place` has placed the axes. The list is
+    /// empty if rank r is at position r.
     pub fn mapped_ranks(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
             return Err(invalid_mapping(&self.place, expected.to_owned()));
         }
         let stretches = self.resolve_mapping(&self.place)?;
-        // Distance in ranks between neighbours along each mapping: the product of the members of
-        // all mappings inside it.
+        // Distance in ranks between neighbours along each mapping: the product of the numbers of
+        // members of all inner mappings.
         let apart: Vec<u32> = stretches
             .iter()
             .enumerate()

@@ -16,7 +16,8 @@ pub struct OperatorDegrees {
 }
 
 impl OperatorDegrees {
-    /// Returns true if the pattern matches `operator` of `layer`.
+    /// Returns true if the pattern matches `operator` of `layer`; the layer counts only if the
+    /// pattern has a slash.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
         names_operator(&self.name, layer, operator)
     }
@@ -35,11 +36,12 @@ fn names_operator(pattern: &str, layer: &str, operator: &str) -> bool {
 pub struct OperatorPattern(String);
 
 impl OperatorPattern {
-    /// Syntax of a pattern, for messages.
+    /// Syntax of a pattern, for error messages.
     pub(super) const FORM: &'static str =
         "an operator such as mlp.up or layer0/mlp.up, where * matches any characters";
 
-    /// Returns true if the pattern matches `operator` of `layer`.
+    /// Returns true if the pattern matches `operator` of `layer`; the layer counts only if the
+    /// pattern has a slash.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
         names_operator(&self.0, layer, operator)
     }
@@ -71,7 +73,8 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // Match each literal as early as possible, to leave the most text for later literals.
+    // Match each literal as early as possible, because this leaves the most text for later
+    // literals.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

@@ -1,5 +1,5 @@
-//! Options of a plan. Each option is declared once, with its field, file key, flag, default, help
-//! and checks.
+//! Options of a plan. Each option is declared once, with its field, key in files, flag, default,
+//! help and checks.
 
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
@@ -37,7 +37,7 @@ pub fn format_degrees(degrees: &[u32]) -> String {
 pub struct PlanOption {
     /// Key in plan files.
     pub key: &'static str,
-    /// Alternative name of the flag.
+    /// Second name of the flag, such as `dp` for `data`.
     pub alias: Option<&'static str>,
     /// Placeholder for the flag's value in help; empty for an option without a flag.
     pub value: &'static str,
@@ -51,7 +51,7 @@ pub struct PlanOption {
     pub is_rare: bool,
     /// Syntax of each word after the flag.
     pub syntax: ValueSyntax,
-    /// True if the flag takes a comma-separated list.
+    /// True if the flag accepts a comma-separated list.
     pub is_list: bool,
     /// True if the flag without a value means true.
     pub is_switch: bool,
@@ -59,7 +59,7 @@ pub struct PlanOption {
     pub excludes: &'static [&'static str],
     /// Smallest valid number, for options that are numbers.
     least: u64,
-    /// Example of a valid quantity, for messages.
+    /// Example of a valid quantity, for error messages.
     example: &'static str,
     /// Sets the option from a field of a plan file.
     pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
@@ -69,8 +69,8 @@ pub struct PlanOption {
     refusals: &'static [OptionConflict],
 }
 
-/// A conflict between options: a function that detects it, the rejected value, and the expected
-/// value.
+/// A conflict between options: a function that detects it, a function that formats the rejected
+/// value, and the expected value.
 type OptionConflict = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -151,7 +151,7 @@ impl PlanDraft {
         Ok(self.plan)
     }
 
-    /// Sets the passes of each stage to `orders`.
+    /// Replaces the schedule by the given order of passes on each stage.
     pub fn list_passes(&mut self, orders: PassOrders) {
         self.schedule = None;
         self.plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
@@ -170,8 +170,8 @@ impl ParallelismPlan {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
-    /// Sets an option that the user did not give to `words`. If the plan would then be invalid,
-    /// leaves the plan unchanged.
+    /// Sets an option to `words`, a default that the user did not give. On failure, the plan stays
+    /// unchanged.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl ParallelismPlan {
             .map_err(|why| option_refused(option.key, words.join(","), why))?;
         let plan = draft.finish_plan()?;
         let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
-        // If the plan is invalid even without the option, the option is not the cause.
+        // If the plan is already invalid without this option, the option is not the cause.
         if check(self).is_ok() {
             check(&plan)?;
         }
@@ -240,8 +240,8 @@ macro_rules! plan_option {
 }
 
 /// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` declares an option
-/// whose value and field have different types; `, and NAME, …` declares another option for the same
-/// field.
+/// if the type of its value differs from the type of its field; `, and NAME, …` declares another
+/// option for the same field.
 macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*
@@ -252,8 +252,8 @@ macro_rules! plan_options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
-            /// The machine's remote memory, which stores the state that does not fit into the NPUs'
-            /// memory under a residency rule. The field is not an option, because binding to a
+            /// The machine's remote memory. Under a residency rule, it stores the state that does
+            /// not fit into the NPUs' own memory. The field is not an option, because binding to a
             /// machine sets it.
             pub shared_memory: Option<SharedMemory>,
         }
@@ -276,8 +276,8 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
-    /// If empty, all stages have the degree `tensor`; otherwise `tensor` is the maximum.
-    /// [`ParallelismPlan::tensor_of`] returns a stage's degree.
+    /// If empty, all stages have the degree `tensor`; otherwise, `tensor` is the largest of these
+    /// degrees. [`ParallelismPlan::tensor_of`] returns a stage's degree.
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
         value: "N", is_rare: true, refusals: &[
@@ -297,8 +297,8 @@ plan_options! {
         ]
     };
     pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
-    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, which is the number of ranks
-    /// among which a layer's experts can be divided.
+    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, the maximum number of ranks
+    /// that can divide a layer's experts.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
             (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
@@ -310,7 +310,7 @@ plan_options! {
                 "1 where operators have degrees of their own"),
         ]
     };
-    /// Number of neighbouring members of a tensor group that share each expert; if absent, all
+    /// Number of neighbouring members of a tensor group that shard each expert; if absent, all
     /// members, as in Megatron-LM. The group's other members have other experts, or the same
     /// experts for other tokens.
     expert_tensor: Option<u32> = None,
@@ -366,7 +366,7 @@ plan_options! {
     "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
-    /// Number of neighbouring replicas among which the tokens of their sequences are divided.
+    /// Number of neighbouring replicas that divide the tokens of their sequences.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[
             (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
@@ -416,7 +416,7 @@ plan_options! {
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
-        // Only plan files use this key; on the command line, a flag names a file with these orders.
+        // Only plan files have this key; the command line has a flag for a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
         as PassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
@@ -445,8 +445,8 @@ plan_options! {
             draft.plan.ranks = ranks;
             draft.plan.place.clear();
         };
-    // `place` numbers ranks, and so do `order` and `ranks` together; the one that is set later
-    // overrides the other.
+    // Both `place` and the pair of `order` and `ranks` number ranks, so the later setting overrides
+    // the earlier one.
     place: Vec<AxisMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
@@ -590,8 +590,7 @@ plan_options! {
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
         ]
     };
-    /// If absent, every member exchanges its own data with other stages (PALM's Fig. 11, strategy
-    /// 1).
+    /// If absent, every rank exchanges its own data with other stages (PALM's Fig. 11, strategy 1).
     adapters: Option<u32> = None,
     "Number of members of a tensor group that send to the next stage, where each receiver broadcasts; by default all" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
@@ -615,7 +614,7 @@ plan_options! {
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters like PyTorch" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
-    /// The gradient with which a bucket reaches this size closes the bucket.
+    /// A bucket ends with the first gradient that fills it to this size.
     bucket: u64 = 40_000_000, "Gradient bucket size" {
         value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
@@ -667,8 +666,8 @@ plan_options! {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
     };
     steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
-    /// If empty, layers are divided evenly. If stages have several chunks, all stages' first chunks
-    /// come first, then all stages' second chunks.
+    /// If empty, layers are divided evenly. If stages have several chunks, the list has the first
+    /// chunks of all stages, then the second chunks of all stages, and so on.
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
     /// If several patterns match an operator, the last one applies.

@@ -17,28 +17,28 @@ pub struct RankCoordinates {
     pub stage: u32,
 }
 
-/// Kind of a group of ranks, named after the property that its members share.
+/// Kind of a group of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParallelGroupKind {
-    /// Ranks that shard the same stage of the same replica.
+    /// Ranks that shard the same stage of the same replica: a tensor group.
     Tensor,
     /// Ranks of all replicas with the same shard of the same stage.
     Data,
-    /// A replica's ranks with the same shard on the first and the last stage, which both have the word
-    /// embedding.
+    /// The ranks of a replica with the same shard on the first and the last stage, because both
+    /// stages have the word embedding.
     Embedding,
     /// All ranks of a replica.
     Model,
-    /// Neighbouring ranks of a stage among which a layer's experts are divided; each has the same shard index
-    /// within its experts.
+    /// Neighbouring ranks of a stage that divide a layer's experts; all have the same shard index
+    /// within their experts.
     Expert,
     /// Ranks with the same shard of the same experts on the same stage.
     ExpertData,
-    /// Neighbouring replicas that share a sequence's tokens; the ranks have the same shard of the same
-    /// stage.
+    /// Neighbouring replicas that share a sequence's tokens; the group has their ranks with the
+    /// same shard of the same stage.
     Context,
-    /// Members of a tensor group that share an operator with its own degrees; the value is the
-    /// index of the partition of the group.
+    /// Members of a tensor group that share an operator with its own degrees. The value is the
+    /// index of the partition that defines these subgroups.
     Operator(u16),
 }
 
@@ -73,18 +73,18 @@ impl ParallelGroupKind {
 #[derive(Clone, Debug)]
 pub struct RankPlacement {
     degrees: [u32; 3],
-    /// Expert-parallel degree: number of ranks among which a layer's experts are divided.
+    /// Expert-parallel degree: number of ranks that divide a layer's experts.
     expert: u32,
     expert_tensor: Option<u32>,
     /// Context-parallel degree: number of replicas that share a sequence's tokens.
     context: u32,
     /// The stage with the model's first part and the stage with its last part.
     ends: [u32; 2],
-    /// True if every stage has the same weights as the stage at the same distance from the pipeline's other
-    /// end.
+    /// True if every stage has the same weights as its mirror image, the stage at the same distance
+    /// from the pipeline's other end.
     mirrored: bool,
     /// For each stage, the number of tensor-group members in all earlier stages. The last entry is
-    /// the total; empty if all stages have equally large groups.
+    /// the total. The list is empty if all stages have equally large groups.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
     /// The rank at each position; empty if rank r is at position r.
@@ -125,7 +125,7 @@ impl RankPlacement {
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
-            // The entries have the order of `COMMON`. Embedding and model groups are declared
+            // The entries are in the order of `COMMON`. Embedding and model groups are declared
             // later, if a collective uses them.
             used: [
                 plan.tensor > 1,
@@ -140,8 +140,8 @@ impl RankPlacement {
         }
     }
 
-    /// Declares the groups of first and last stages, which sum the gradients of their shared
-    /// weights.
+    /// Declares the groups that sum the gradients of weights that the first and the last stage
+    /// share.
     pub fn use_embedding(&mut self) {
         self.used[2] = self.member_count(ParallelGroupKind::Embedding) > 1;
     }
@@ -151,8 +151,8 @@ impl RankPlacement {
         self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
 
-    /// Declares the partitions of tensor groups for operators; the index of a partition is its
-    /// [`ParallelGroupKind::Operator`] number.
+    /// Declares the partitions of tensor groups for operators; [`ParallelGroupKind::Operator`] has
+    /// the index of its partition in this list.
     pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
@@ -164,8 +164,8 @@ impl RankPlacement {
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` in messages and reports. Members of a tensor group that share an expert
-    /// form a partition, which has its own name.
+    /// Name of `family` in messages and reports. A partition whose members share an expert has its
+    /// own name.
     pub fn kind_name(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
@@ -247,8 +247,8 @@ impl RankPlacement {
         }
     }
 
-    /// Size of a group of `family`. If stages have different degrees, the size of the largest
-    /// group.
+    /// Size of a group of `family`. If stages have different degrees, returns the size of the
+    /// largest group.
     pub fn member_count(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -264,7 +264,7 @@ impl RankPlacement {
         }
     }
 
-    /// Size of the rank's group of `family`, for the rank at `place`.
+    /// Size of the group of `family` of the rank at `place`.
     pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
@@ -304,12 +304,12 @@ impl RankPlacement {
         self.sides_of(stage).next().unwrap_or(stage)
     }
 
-    /// Number of shards into which a tensor group of `stage` divides an expert.
+    /// Number of members of a tensor group of `stage` that shard one expert.
     fn expert_shards(&self, stage: u32) -> u32 {
         self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
     }
 
-    /// Number of shards of an expert, summed over all stages before `stage`.
+    /// Number of members that shard one expert, summed over all stages before `stage`.
     fn expert_shards_until(&self, stage: u32) -> u32 {
         match self.expert_tensor {
             Some(shards) => shards * stage,
@@ -317,9 +317,9 @@ impl RankPlacement {
         }
     }
 
-    /// Returns three indices: the shard within the expert, the set of experts, and the replica
-    /// among the ranks with these experts. In this order replicas change more slowly than members
-    /// of the tensor group, as in Megatron-LM.
+    /// Returns three indices: of the shard within the expert, of the set of experts, and of the
+    /// replica of this set. The replica changes most slowly in the order of ranks, as in
+    /// Megatron-LM.
     fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
         let shards = self.expert_shards(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -434,7 +434,7 @@ impl RankPlacement {
         self.is_used(family) && self.member_count(family) < self.rank_count()
     }
 
-    /// Name by which nodes of the rank at `place` refer to their group of `family`.
+    /// Name of the group of `family` that contains the rank at `place`, as its nodes use it.
     pub fn group_name(
         &self,
         family: ParallelGroupKind,

@@ -1,18 +1,18 @@
-//! Memory of ranks: each NPU's own memory, and the remote memory in which plans with a residency
-//! rule store bytes that do not fit there.
+//! Memory of ranks: each NPU's own memory, and remote memory. Plans with a residency rule store
+//! bytes in remote memory if they do not fit into the NPU's own memory.
 
 use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
-/// Maximum bytes in use at once on a rank, if its nodes run in id order.
+/// Largest number of bytes in use at once on a rank whose nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
     /// Bytes in use at the rank's peak.
     pub bytes: u64,
-    /// True if nodes load from or store to remote memory, so that this memory can store bytes that
-    /// do not fit on the NPU.
+    /// True if nodes load from or store to remote memory; this memory can then store bytes that do
+    /// not fit on the NPU.
     pub streams: bool,
     used: u64,
 }
@@ -75,7 +75,7 @@ impl RankMemory {
 
     /// Returns true if ranks with these peaks fit into the memories; each entry has a peak and the
     /// number of ranks with this peak. Bytes that do not fit into an NPU's own memory are stored in
-    /// remote memory. If all ranks share one remote memory, its whole capacity counts; otherwise
+    /// remote memory. If one remote memory serves all ranks, its whole capacity counts; otherwise,
     /// each rank must fit into its own share.
     pub fn fits_peaks(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
@@ -105,8 +105,9 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks have 10 B of memory each. Two ranks need 40 B, which is 30 B more than they have,
-    /// and two need 12 B, 2 B more. The four ranks together need 64 B of remote memory.
+    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than they have, and two
+    /// ranks need 12 B, 2 B more than they have. The four ranks together need 2 x 30 + 2 x 2 = 64 B
+    /// of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeak::new;
@@ -128,8 +129,8 @@ mod tests {
         assert!(memory(30, 1).fits_peaks(unlike));
         assert!(!memory(29, 1).fits_peaks(unlike));
         assert_eq!(memory(30, 1).capacity_with_streaming(true), 40);
-        // Ranks that never access remote memory have only their own memory, and so do ranks of
-        // plans without remote memory.
+        // Ranks that never access remote memory have only their own memory. The same applies to all
+        // ranks if the plan does not use remote memory.
         assert!(!memory(64, 4).fits_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,

@@ -1,15 +1,15 @@
-//! Load of experts: the number of tokens that each expert receives, and the number that the fullest
-//! rank receives.
+//! Load of experts: the number of tokens for each expert, and the number for the rank with the most
+//! tokens.
 //!
 //! Each of T tokens is sent to k of E experts. If routing is balanced, each expert receives T k / E
-//! copies. If routing is skewed, a seed shuffles the experts, and expert i in shuffled order
+//! copies. If routing is skewed, the experts are shuffled with a seed, and expert i in this order
 //! receives a share proportional to (i + 1)^-a. An expert receives each token at most once, so it
 //! receives at most T copies; the excess goes to other experts. Experts are assigned in order to N
 //! ranks, E / N to each.
 //!
-//! All ranks with experts wait for the fullest rank, so the generated traces assign its number of
-//! copies to every rank. The step time is the same as with each rank's own number, but the other
-//! ranks' exchanges and memory are overestimated.
+//! All ranks with experts wait for the fullest rank, so generated traces give every rank the load
+//! of the fullest rank. This load predicts the same step time as the ranks' own loads, but
+//! overestimates the exchanges and the memory of the other ranks.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -143,8 +143,8 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
     weights
 }
 
-/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If
-/// `capacity` is given, returns the capacity factor.
+/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean number
+/// per rank. If `capacity` is given, returns the capacity factor.
 pub(in crate::generate) fn fullest_rank_load(
     balance: RoutingBalance,
     counts: &[u32],
@@ -152,8 +152,7 @@ pub(in crate::generate) fn fullest_rank_load(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
-        // If there is a capacity, unused slots are padded, so all ranks process the same number of
-        // rows.
+        // If there is a capacity, unused slots are padded, so all ranks process equally many rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
@@ -164,7 +163,7 @@ pub(in crate::generate) fn fullest_rank_load(
 }
 
 /// Returns the mean number of ranks to which a token is sent: N (1 - C(E - E / N, k) / C(E, k)), if
-/// each token uniformly chooses k (`chosen`) of E experts, which are divided among N ranks.
+/// each token uniformly chooses k (`chosen`) of E experts on N ranks.
 pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
     let own = experts / ranks.max(1);
     let none = (0..chosen).fold(1.0, |none: f64, drawn| {
@@ -234,14 +233,14 @@ mod tests {
             factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // A single rank has all copies, so its number is the mean. If there are more ranks, the
-        // fullest rank exceeds the mean by a larger factor.
+        // A single rank has all copies, so its load is the mean. With more ranks, the ratio of the
+        // fullest rank to the mean grows.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);
         assert!(factors.is_sorted_by(|a, b| a < b), "{factors:?}");
-        // With one expert per rank, the fullest rank receives each token at most once, which is at
-        // most E / k of the mean.
+        // With one expert per rank, the fullest rank receives each token at most once, so its load
+        // is at most E / k times the mean.
         assert!(factors[6] <= 64.0 / 6.0 + 1e-6);
         assert!((of(64) - factors[6]).abs() < 1e-12);
         // Another seed gives another order of experts.

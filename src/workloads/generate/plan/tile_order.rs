@@ -1,8 +1,8 @@
 //! Placement on tiled accelerators: the order in which ranks are assigned to the cores of a grid of
 //! dies.
 //!
-//! Stages take consecutive cores in this order. Within a stage, either the members of a tensor
-//! group are consecutive, or the replicas of a member ([`TensorNeighbours`]).
+//! Stages take consecutive cores in this order. Within a stage, the members of a tensor group are
+//! consecutive, or the replicas of one member are consecutive ([`TensorNeighbours`]).
 
 use super::{
     CorePlacement, ParallelismPlan, RankCoordinates, RankPlacement, TensorNeighbours, TileOrder,
@@ -10,14 +10,15 @@ use super::{
 use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeSet;
 
-/// Core grid of a machine of tiles, as plain data, so that placement does not need the machine.
+/// Grid of a tiled machine's cores, as plain data, so that placement does not depend on the
+/// machine's type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreGrid {
     /// Number of dies along x and along y.
     pub dies: [u32; 2],
     /// Cores of a die along x and y.
     pub cores: [u32; 2],
-    /// Coordinates of cores that cannot run anything.
+    /// Coordinates of faulty cores, which receive no rank.
     pub faulty: BTreeSet<[u32; 2]>,
 }
 
@@ -72,7 +73,8 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
-        // In a single row or column, walking back would visit the same cores again.
+        // Walk back only if there are several rows (below: columns); otherwise, the walk would
+        // visit the same cores again.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }
@@ -85,7 +87,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
 }
 
 impl ParallelismPlan {
-    /// If the plan gives an order of tiles, assigns a core of the machine to every position.
+    /// If the plan names an order of tiles, assigns a core of the machine to every position.
     ///
     /// # Errors
     ///

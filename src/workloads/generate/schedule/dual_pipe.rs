@@ -1,9 +1,10 @@
 //! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter
-//! the pipeline at both ends. A forward pass in one direction overlaps a backward pass in the
-//! other, so that each hides the other's communication. Every part of the model has a copy on two
-//! stages. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from
-//! the front and the i-th part from the back. A micro-batch's path has two halves, which are the
-//! two directions.
+//! the pipeline at both ends. A forward pass in one direction overlaps a backward pass in the other
+//! direction, so that each hides the communication of the other. Every part of the model has a copy
+//! on two stages. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th
+//! part from the front and the i-th part from the back. A micro-batch first passes the parts from
+//! the front, then the parts from the back. This module calls these two halves of its path
+//! directions.
 //!
 //! Both DualPipe schedules have eight steps. h is a stage's distance from the nearer end, H the
 //! number of stages up to the middle, and M the number of micro-batches in each direction. F is a
@@ -28,8 +29,8 @@ use super::{PassKind, PipelinePass, PipelineStep};
 use crate::generate::{GenerateError, option_refused};
 use std::collections::VecDeque;
 
-/// Rejects odd numbers, which cannot be divided between two directions, and fewer micro-batches
-/// than twice the stages.
+/// Rejects odd numbers of stages or micro-batches, because they cannot be divided between two
+/// directions. Also rejects fewer micro-batches than twice the stages.
 pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
@@ -62,7 +63,7 @@ pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Ve
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // Beyond the middle of the pipeline, the directions are swapped.
+    // In the second half of the pipeline, the directions are swapped.
     let chunk = |way: u32| way ^ u32::from(upper);
     build_eight_phases(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -82,9 +83,9 @@ pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> 
     })
 }
 
-/// Returns the steps of a stage at `distance` from its end. `half` is the number of stages up to
-/// the middle, and `each` the number of micro-batches per direction. `pass` maps a kind, a
-/// direction and a count to a pass.
+/// Returns the steps of a stage at `distance` stages from its end of the pipeline. `half` is the
+/// number of stages up to the middle, and `each` is the number of micro-batches per direction.
+/// `pass` maps a kind, a direction and a count to a pass.
 fn build_eight_phases(
     distance: u32,
     half: u32,
@@ -126,7 +127,7 @@ fn build_eight_phases(
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
-        // If the number of pairs is odd, only the second pass of the middle pair is split.
+        // If the number of pairs is odd, split only the second pass of the middle pair.
         let whole = distance.is_multiple_of(2) && i == middle;
         steps.push_backward(1, i >= middle && !whole);
         steps.push_backward(0, i >= middle);
@@ -184,8 +185,8 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StageStepList<P> {
         }
     }
 
-    /// Appends a forward pass in direction `way` that overlaps a backward pass in the other
-    /// direction.
+    /// Appends a pair: a forward pass in direction `way`, and an overlapping backward pass in the
+    /// other direction.
     fn push_pair(&mut self, way: u32) {
         let pass = self.next_forward(way);
         let beside = self.next_backward(PassKind::Backward, 1 - way);

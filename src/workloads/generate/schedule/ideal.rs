@@ -1,4 +1,4 @@
-//! Formulas for the time of a schedule whose messages take no time.
+//! Formulas for the time of a schedule, if messages take no time.
 
 use super::PipelineSchedule;
 use chakram_base::units::Span;
@@ -17,17 +17,19 @@ pub struct PassTimes {
 }
 
 impl PipelineSchedule {
-    /// Returns the time by PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without
-    /// the weight update. `stages` has F + B of each stage, for one micro-batch and one chunk;
-    /// without backward passes, B is 0. For v chunks, v m takes the place of m.
+    /// Returns the time by PALM's Eq. 1, without the weight update: (m - 1) max(F + B) + sum(F +
+    /// B), where the maximum and the sum are over stages, and m is the number of micro-batches.
+    /// `stages` has F + B of each stage, for one micro-batch and one chunk; without backward
+    /// passes, B is 0. With v chunks, v m replaces m.
     ///
-    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
-    /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. 1F1B can be
-    /// slower or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. 1F1B
-    /// takes at least v m (F + B) of every stage, and at least the sum.
+    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m
+    /// - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
+    /// warm-up lets fast stages run ahead, so it can be slower or faster than PALM's Eq. 1. Its
+    /// time is at least v m (F + B) of every stage, and at least sum(F + B).
     ///
-    /// Each of these waits adds sum(F + B) - m max(F + B), forward and backward together. Each wait
-    /// adds sum(F + B) - m max(F + B), forward and backward together.
+    /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
+    /// first micro-batch before each of the v - 1 next layers. Each wait adds sum(F + B) - m max(F
+    /// + B), forward and backward together.
     pub fn ideal_step_time(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();
@@ -37,15 +39,16 @@ impl PipelineSchedule {
             + self.ideal_waits(slowest, through, micro_batches)
     }
 
-    /// Returns the pipeline bubble of equal stages, divided by their computation: (S - 1) / (v m)
-    /// (SC'21, section 2.2.2). Layer-wise schedules with fewer micro-batches than stages add
-    /// (v - 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
-    /// computation times 1 + the result.
+    /// Returns the bubble of a pipeline with equal stages, divided by the computing time of a
+    /// stage: (S - 1) / (v m) (SC'21, section 2.2.2). Layer-wise schedules with fewer micro-batches
+    /// than stages add (v - 1) (S - m) / (v m). The result is not a fraction of the makespan: the
+    /// makespan is the computing time times (1 + the result).
     ///
     /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
-    /// forward passes, input gradients and weight gradients take equal times. Overlapping passes
-    /// are assumed to take the sum of their times. Idle time ([`PipelineSchedule::idle_time`]) is then a
-    /// multiple of a third of a micro-batch. Returns `None` for orders from a file.
+    /// forward passes, input gradients and weight gradients take equal times. The formula also
+    /// assumes that two overlapping passes take the sum of their times. Idle time
+    /// ([`PipelineSchedule::idle_time`]) is then a multiple of one third of a micro-batch's time on
+    /// a stage. Returns `None` for orders from a file.
     pub fn bubble_fraction(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassTimes {
@@ -57,15 +60,15 @@ impl PipelineSchedule {
             let idle = self.idle_time(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // With passes of length 1, a time equals a number of passes.
+        // If each pass takes 1 unit of time, times equal numbers of passes.
         let all = Span(u64::from(stages));
         let waits = self.ideal_waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunk_count()) * f64::from(micro_batches)))
     }
 
-    /// Returns a stage's idle time in a step, if all S stages have the times `times` and v chunks,
-    /// and micro-batches fill the pipeline:
+    /// Returns a stage's idle time in a step, if all S stages have v chunks and the durations
+    /// `times`, and if there are enough micro-batches to fill the pipeline:
     ///
     /// | schedule | idle |
     /// |---|---|
@@ -76,8 +79,8 @@ impl PipelineSchedule {
     /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
     /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
     ///
-    /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) Returns `None` for schedules
-    /// without a formula.
+    /// The formulas are from Qi et al., 2024, and DeepSeek-AI, 2024. In the latter paper, B is the
+    /// sum of B and W here. Returns `None` for schedules without a formula.
     pub fn idle_time(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
         let PassTimes {
             forward,

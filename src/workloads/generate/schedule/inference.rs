@@ -2,9 +2,9 @@
 //! pass.
 //!
 //! In the steady state, a micro-batch leaves the pipeline each time the slowest stage ends a pass;
-//! PALM reports this rate as throughput.
-//! [`PipelineSchedule::ideal_step_time`](super::PipelineSchedule::ideal_step_time) also includes the time to fill and
-//! drain the pipeline.
+//! PALM calls this rate throughput.
+//! [`PipelineSchedule::ideal_step_time`](super::PipelineSchedule::ideal_step_time) also includes
+//! the time to fill and drain the pipeline.
 
 use super::ScheduleShape;
 

@@ -1,9 +1,9 @@
 //! Interleaved 1F1B (Narayanan et al., SC'21, section 2.2.2), in Megatron-LM's order. Every stage
 //! has v model chunks. A chunk processes S micro-batches before the next chunk's turn.
 //!
-//! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes: (v - 1) S passes before
-//! the last chunk's turn, and two for each later stage, one per direction. With exactly S
-//! micro-batches, all forward passes belong to the warm-up.
+//! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes. (v - 1) S of these
+//! passes come before the last chunk's turn, and two are for each later stage, one per direction.
+//! With exactly S micro-batches, all forward passes belong to the warm-up.
 
 use super::ScheduleShape;
 use crate::generate::{GenerateError, check_at_least, option_refused};

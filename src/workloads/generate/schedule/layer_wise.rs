@@ -1,6 +1,6 @@
 //! Layer-wise execution (PALM, Table II: a pipeline of depth 1): all micro-batches pass one layer
-//! before the next layer starts, forward and backward. So only a single layer's weights are in use
-//! at a time.
+//! before the next layer starts, in forward and in backward direction. Therefore the weights of
+//! only one layer are in use at a time.
 //!
 //! If there are several stages, layers are distributed round-robin like the chunks of interleaved 1F1B. The
 //! first stage continues with its next layer when the last stage has processed the first micro-batch

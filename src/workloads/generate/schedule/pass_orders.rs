@@ -1,5 +1,5 @@
-//! Orders of passes from a file, in the format of PyTorch's pipelining: one line per stage, in which commas
-//! separate steps.
+//! Orders of passes from a file, in the format of PyTorch's pipelining: one line per stage, with
+//! commas between steps.
 //!
 //! | cell | |
 //! |---|---|
@@ -9,14 +9,13 @@
 //! | `(0F4;3B0)OVERLAP_F_B` | a forward pass that overlaps a backward pass |
 //! | nothing | the stage waits; ignored, because the replay determines waiting |
 //!
-//! A stage has the parts of the model that occur in its line; every part must be on exactly one
-//! stage.
+//! A stage has the parts of the model that its line names; every part must be on exactly one stage.
 
 use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The order of passes on each stage, as a file gives it.
+/// The order of passes on each stage, read from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrders {
     /// Steps of each stage, in execution order.
@@ -32,11 +31,12 @@ pub struct PassOrders {
 /// Error for an invalid cell, line or file of pass orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Number of the invalid line, from 1. For an error of the whole file, the number of lines.
+    /// Number of the invalid line, from 1. For an error of the whole file, this is the number of
+    /// lines.
     pub line: usize,
     /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
     pub cell: Option<usize>,
-    /// The text that is invalid.
+    /// The invalid text.
     pub found: String,
     /// Description of a valid text.
     pub expected: String,
@@ -65,7 +65,7 @@ const MOST: usize = 1 << 24;
 /// parsed.
 type CellPass = (PassKind, u32, u32);
 
-/// Number of a cell in its line, the cell's pass, and the pass that overlaps it.
+/// Index of a cell in its line, from 1; the cell's pass; and the pass that overlaps it.
 type OrderCell = (usize, (CellPass, Option<CellPass>));
 
 fn parse_pass(text: &str) -> Option<CellPass> {
@@ -99,12 +99,12 @@ fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
 }
 
 impl PassOrders {
-    /// Parses a file, with the first stage in its first line.
+    /// Parses a file; its first line is the first stage.
     ///
     /// # Errors
     ///
     /// Fails if a cell is not a valid pass; if a pass is missing, occurs twice, or precedes its
-    /// inputs; if two stages have the same part; or if stages wait for one another forever.
+    /// inputs; if two stages have the same part; or if stages wait for one another in a cycle.
     pub fn parse(text: &str) -> Result<Self, PassOrderError> {
         let lines: Vec<&str> = text.lines().collect();
         // Trailing empty lines are ignored.
@@ -241,7 +241,8 @@ impl PassOrders {
         // For each part and micro-batch, the completed passes: forward, input gradients, weight
         // gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
-        // Check the backward pass of a pair first, because it cannot use the forward pass of the same pair.
+        // Check the backward pass of a pair first: it must not use the forward pass of the same
+        // pair, because the two run at the same time.
         let passes = cells.iter().flat_map(|(column, (first, second))| {
             [second.map(|pass| (*column, pass)), Some((*column, *first))]
         });
@@ -288,10 +289,11 @@ impl PassOrders {
         Ok(())
     }
 
-    /// Checks that stages do not wait for one another forever. A pair starts when the inputs of both passes are ready.
+    /// Checks that stages do not wait for one another in a cycle. A pair starts when the inputs of
+    /// both passes are ready.
     fn check_progress(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
         let mut next = vec![0; cells.len()];
-        // Keys of finished passes whose results are available.
+        // Passes that have ended, so that their results are available.
         let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
         let last = self.places.len() as u32 - 1;
         loop {
@@ -342,7 +344,7 @@ impl PassOrders {
         })
     }
 
-    /// Number of stages, which is the number of lines.
+    /// Number of stages, one per line.
     pub fn stage_count(&self) -> u32 {
         self.steps.len() as u32
     }
@@ -352,7 +354,7 @@ impl PassOrders {
         self.micro_batches
     }
 
-    /// Number of parts of the model on each stage.
+    /// Number of parts of the model on each stage, the same for all stages.
     pub fn chunk_count(&self) -> u32 {
         self.parts[0].len() as u32
     }

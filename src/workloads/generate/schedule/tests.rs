@@ -1,4 +1,5 @@
-//! Compares orders with handwritten orders, and times and memory peaks with a simulated pipeline.
+//! Compares orders of passes with handwritten orders, and times and memory peaks with a simulated
+//! pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -46,7 +47,7 @@ fn layer_wise(layers: u32) -> PipelineSchedule {
     PipelineSchedule::LayerWise { layers }
 }
 
-/// Simulates a pipeline of stages with equal durations.
+/// Simulates a pipeline of equal stages.
 fn equal(
     schedule: PipelineSchedule,
     stages: u32,
@@ -77,7 +78,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // The step has fewer micro-batches than the warm-up has passes.
+    // The step has fewer micro-batches than the stage's usual warm-up has passes.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
@@ -85,7 +86,7 @@ fn one_f_one_b_alternates_after_a_warm_up() {
 fn interleaved_chunks_take_turns_as_in_megatron() {
     // With two stages and four micro-batches, the order of forward passes is 1a 2a 1b 2b 3a 4a 3b
     // 4b, and the order of backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1
-    // x 2 = 4 forward passes ahead, the second stage 2.
+    // x 2 = 4 forward passes ahead, and the second stage runs 2 passes ahead.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
@@ -153,12 +154,13 @@ fn activations_are_held_until_their_way_back() {
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
-    // S - i passes, but at most the number of micro-batches.
+    // Stage i of S stores S - i passes, but not more than there are micro-batches.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
-    // 2 (3 - i) + 4 + 1 halves. The first stage has 11 / 2 = 4 (1 + 3/8) micro-batches; the factor is 1 +
-    // (S - 1)/(S v) in Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
+    // Stage i stores 2 (3 - i) + 4 + 1 passes, each through half of the stage's layers. The first
+    // stage stores the activations of 11 / 2 = 4 (1 + 3/8) micro-batches. The factor is 1 + (S -
+    // 1)/(S v) in Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
@@ -302,8 +304,9 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass depends on exactly one other pass, and each pass is needed by at most one
-        // other. The exceptions are the first layers' forward and the last layers' backward passes.
+        // Every pass depends on exactly one other pass, and at most one other pass needs its
+        // result. The exceptions are the first layers' forward and the last layers' backward
+        // passes.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

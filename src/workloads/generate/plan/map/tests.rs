@@ -30,9 +30,9 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     all
 }
 
-/// The first dimension, of 4 NPUs, has tensor members in pairs and two stages; the second has the
-/// replicas. Tensor member t of replica d in stage p is at index t + 2 p of the first dimension and
-/// d of the second, which is rank t + 2 p + 4 d.
+/// The first dimension, of 4 NPUs, has pairs of tensor members and two stages; the second dimension
+/// has the replicas. Tensor member t of replica d in stage p has index t + 2 p in the first
+/// dimension and index d in the second, so its rank is t + 2 p + 4 d.
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
@@ -51,8 +51,8 @@ fn ranks_follow_from_where_axes_lie() {
     assert_eq!(plan.mapped_ranks().unwrap(), [0_u32; 0]);
 }
 
-/// The four replicas are placed in pairs, first along the outer dimension: replica d = a + 2 b is
-/// at a of dimension 1. On dimension 0 replica d is at b, outside the tensor groups. Member t of
+/// Pairs of replicas are placed first along the outer dimension: replica d = a + 2 b has index a in
+/// dimension 1. In dimension 0, replica d has index b, outside the tensor groups. Member t of
 /// replica d has rank t + 2 b + 4 a, so replicas 0, 1, 2, 3 with t = 0 have ranks 0, 4, 2, 6.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
@@ -67,7 +67,7 @@ fn an_axis_may_lie_along_several_dimensions() {
     };
     let group = RankPlacement::new(&placed).members_of_group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
-    // A mapping without a number gets the axis's remaining members.
+    // A mapping without a number of members gets the axis's remaining members.
     let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
     assert_eq!(ranks(&open), ranks(&plan));
 }

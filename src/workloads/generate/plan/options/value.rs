@@ -1,4 +1,4 @@
-//! Types of option values, and parsers for each type: from a file's field and from a flag's words.
+//! Types of option values, and a parser of each type for file fields and for flags.
 
 use super::PlanOption;
 use crate::generate::plan::AxisMapping;
@@ -86,8 +86,8 @@ numbers! {
     u64: LongNumber, i64::MAX, "";
 }
 
-/// Implements [`OptionValue`] for types whose values each have a word. The given expression parses
-/// the value of a file's field.
+/// Implements [`OptionValue`] for types with a fixed set of words. The given expression parses the
+/// value of a file's field.
 macro_rules! words {
     ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
         impl OptionValue for $T {
@@ -165,7 +165,7 @@ pub(super) enum PlacementWord {
     Tiles(CorePlacement),
 }
 
-/// Syntax of a [`PlacementWord`], for messages.
+/// Syntax of a [`PlacementWord`], for error messages.
 const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
                       line, s_shape, spiral, or a core x:y for each rank";
 
@@ -312,7 +312,8 @@ impl OptionValue for PassOrders {
         let lines = items.iter().map(|item| item.read_text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
         Self::parse_lines(&lines).map_err(|error| {
-            // The error of the whole list is reported at its last line, or at the field if the list is empty.
+            // Errors of the whole list are reported at its last line, or at the field if the list
+            // is empty.
             let place = error
                 .line
                 .checked_sub(1)
@@ -331,7 +332,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Implementation for tables that only files have. These tables are read after all other options.
+/// A value of tables that occur only in plan files. These tables are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

@@ -41,7 +41,7 @@ fn orders_are_those_of_their_names() {
     );
     let s = grid.list_cores_in_order(TileOrder::Serpentine);
     assert_eq!(s[..5], [[0, 0], [1, 0], [1, 1], [0, 1], [2, 0]]);
-    // The second row of dies starts at the right end.
+    // In serpentine order, the second row of dies starts at the right end.
     assert_eq!(s[8..10], [[2, 2], [3, 2]]);
     assert_eq!(
         walk_spiral([3, 3])[..],
@@ -106,8 +106,8 @@ fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
     plan.check_tiles().unwrap();
     assert_eq!(plan.tiles.to_string(), "0:0,0:1,1:1");
     assert_eq!("0:0, 0:1,1:1".parse(), Ok(plan.tiles.clone()));
-    // For two replicas of two members, `near` puts the replicas on cores 0 1 | 2 3, and `opposite`
-    // on 0 2 | 1 3.
+    // For two replicas of two members each, `near` puts the replicas on cores 0 1 | 2 3, and
+    // `opposite` puts them on cores 0 2 | 1 3.
     let mut pair = ParallelismPlan {
         data: 2,
         tensor: 2,

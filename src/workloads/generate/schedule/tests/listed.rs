@@ -102,7 +102,7 @@ fn wrong_orders_are_refused_where_they_are() {
         ),
         ("0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1", ""),
         // Deadlock: the first stage waits for micro-batch 0's gradient before it sends micro-batch
-        // 1, but the second stage wants to process micro-batch 1 first.
+        // 1, but the second stage must process micro-batch 1 first.
         (
             "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1",
             "line 1, step 2: found 0B0, expected an order without a deadlock",
