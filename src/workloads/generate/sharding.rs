@@ -1,8 +1,9 @@
-//! Operators that several NPUs share, each operator with its own degrees (PALM, Table III).
+//! Operators that are sharded over several NPUs, each operator with its own degrees (PALM, Table
+//! III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. For
-//! each combination of shards, one device computes the product. If a result is summed over an axis
-//! along which the operator is sharded, each device has only a partial sum:
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards.
+//! Each device computes the product for one combination of shards. If a result is a sum over an
+//! axis along which the operator is sharded, each device has only a partial sum:
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -10,19 +11,20 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each of these sums is an all-reduce of one device's shard of the result. PALM's text gives the
-//! input as `N x K`. The table and the code use the form above, and tests with small matrix
-//! products confirm it. A bias, which Table III omits, adds `N / n` to the update.
+//! Each sum is an all-reduce of one device's shard of the result. PALM's text gives the input as
+//! `N x K`. The table above and the code use `B M K`, and tests with small matrix products confirm
+//! it. A bias adds `N / n` elements to the update; Table III omits biases.
 //!
-//! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output:
-//! see [`ShardingDegrees`]. PALM's table computes FLOPs from the input's size, and assumes windows
-//! without padding that stay within a device's rows. In this module, FLOPs are computed from the
-//! output's size, which depends on stride and padding. A device also receives from its neighbours
-//! the rows outside its own that its windows cover ([`OperatorSharding::image_rows_of`]). Before the sum
-//! over k, the gradients of these rows are sent back to the neighbours; the sum does not include
-//! them. The input's gradient has the channels of the input (`B H W C`; PALM prints `B H W K`).
+//! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output
+//! (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size, and assumes that
+//! windows have no padding and do not cross a device's border rows. In this module, FLOPs are
+//! computed from the output's size, which depends on stride and padding. If a device's windows
+//! cover rows of its neighbours, the device receives these rows from them
+//! ([`OperatorSharding::image_rows_of`]). The gradients of these rows are sent back to the
+//! neighbours before the sum over k, which does not include them. The input's gradient has the
+//! channels of the input (`B H W C`; PALM prints `B H W K`).
 //!
-//! Shards are equal, so sizes that the degrees do not divide are rejected.
+//! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
 
 use super::{GenerateError, MOST_WORK, check_limit, option_refused};
 use crate::model::{OperatorKind, OperatorSpec};
@@ -60,13 +62,13 @@ pub use layout::{
 /// degree counts fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
-    /// Number of parts into which the samples are divided.
+    /// Number of shards along the samples.
     pub b: u32,
-    /// Number of parts into which the rows are divided.
+    /// Number of shards along the rows.
     pub m: u32,
-    /// Number of parts into which the outputs are divided.
+    /// Number of shards along the outputs.
     pub n: u32,
-    /// Number of parts of the inputs, over which matrix products sum.
+    /// Number of shards along the inputs; matrix products sum over this axis.
     pub k: u32,
 }
 
@@ -93,7 +95,7 @@ impl ShardingDegrees {
         }
     }
 
-    /// Number of parts into which the operator is divided along `axis`.
+    /// Number of shards along `axis`.
     pub fn degree_along(&self, axis: OperatorAxis) -> u32 {
         match axis {
             OperatorAxis::B => self.b,
@@ -112,39 +114,39 @@ impl ShardingDegrees {
     }
 }
 
-/// Partial sums of a result: each device of a group has one partial sum, and a collective must add
-/// them up.
+/// A result of which each device of a group has only a partial sum, so that a collective must add
+/// up the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Elements of the result on one device; 0 if the operator has no such result.
     pub elements: u64,
     /// Number of devices in the sum; 1 if no communication is needed.
     pub size: u32,
-    /// Axes along which the devices that sum differ.
+    /// Axes along which the summing devices differ; their indices along all other axes are equal.
     pub over: &'static [OperatorAxis],
 }
 
-/// Sharding of one operator: the work of each device, and the sums that the devices need.
+/// Sharding of one operator: each device's work, and the sums over devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorSharding {
     grid: DeviceGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
     /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
-    /// padding. Only matrix products count, as in [`OperatorKind::multiplication_count`], and
-    /// comparisons in the windows of a pooling, as in PALM's Table III.
+    /// padding. The FLOPs are of matrix products, as in [`OperatorKind::multiplication_count`], and
+    /// of comparisons in the windows of a pooling, as in PALM's Table III.
     pub flops: u64,
-    /// Sum of the output that follows a forward pass.
+    /// Sum of the output after a forward pass.
     pub forward: ShardReduction,
-    /// Sum of the input's gradient that follows a backward pass.
+    /// Sum of the input's gradient after a backward pass.
     pub backward: ShardReduction,
-    /// Sum of the weights' gradient before they are updated.
+    /// Sum of the weights' gradient before the weights are updated.
     pub update: ShardReduction,
 }
 
 impl OperatorSharding {
-    /// Divides `work` on `batch` samples by `degrees` among `devices` devices. The error message lists
-    /// possible degrees.
+    /// Shards the operator `work`, with `batch` samples, by `degrees` over `devices` devices. The
+    /// error message lists possible degrees.
     pub fn new(
         work: &OperatorKind,
         batch: u64,
@@ -181,13 +183,13 @@ impl OperatorSharding {
         for axis in OperatorAxis::ALL {
             sizes.check_degree(axis, degrees.degree_along(axis))?;
         }
-        // The divisions are exact, because degrees that do not divide the sizes were rejected; no
-        // degree exceeds the number of devices.
+        // The divisions have no remainder, because degrees that do not divide the sizes were
+        // rejected. No degree exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [OperatorAxis]| {
             let elements = limit("elements of a device", amount)?;
-            // An operator without this result sums nothing.
+            // If the operator has no such result, there is nothing to sum.
             let over = if elements == 0 { &[] } else { over };
             Ok(ShardReduction {
                 elements,
@@ -213,7 +215,7 @@ impl OperatorSharding {
         })
     }
 
-    /// Returns the index of the shard along `axis` on the device at `position`.
+    /// Returns the index of the shard that the device at `position` has along `axis`.
     pub fn shard_index(&self, position: u32, axis: OperatorAxis) -> u32 {
         self.mesh_axis_of(axis).shard_of_member(position)
     }
@@ -224,7 +226,7 @@ impl OperatorSharding {
     }
 
     /// Returns the groups of `devices` (in order of position) whose members sum `reduction`. Groups
-    /// are ordered by their first member, members by position.
+    /// are ordered by their first member, and members are ordered by position.
     ///
     /// # Panics
     /// Panics if the number of `devices` differs from the number of positions.
@@ -237,13 +239,13 @@ impl OperatorSharding {
             .collect()
     }
 
-    /// Returns the image rows that the device at `position` stores, and the rows that its windows
-    /// cover. Returns `None` for an operator without windows.
+    /// Returns two ranges of image rows: the rows that the device at `position` stores, and the
+    /// rows that its windows cover. Returns `None` for an operator without windows.
     pub fn image_rows_of(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.shard_index(position, OperatorAxis::M))
     }
 
-    /// Like `rows`, but for all devices that have shard `part` of the rows.
+    /// Like `image_rows_of`, but for all devices that have shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

@@ -18,7 +18,8 @@ pub(super) struct EmittedNode {
     pub memory: MemoryChanges,
 }
 
-/// Records one rank's nodes, and the bytes that all ranks send and receive, by (source, destination, tag).
+/// Records one rank's nodes. Also records the bytes that all ranks send and receive, by (source,
+/// destination, tag).
 #[derive(Default)]
 struct EmissionRecorder {
     rank: u32,
@@ -113,7 +114,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
 }
 
 /// Checks that every rank's own graph and slots (peers and group names) equal the graph and slots
-/// derived from the rank that represents its shape.
+/// that are derived from the rank that represents its shape.
 pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.rank_count() {
         let shape = job.shape_of(rank);

@@ -1,8 +1,8 @@
 //! Lowers a model and a plan to the nodes of each rank.
 //!
-//! The submodules' documentation derives every number: costs of kernels (`cost`), collectives of tensor and
-//! expert parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`) and
-//! per rank (`rank_state`), and the order of a rank's nodes (`emit`).
+//! The submodules explain how every number is computed: costs of kernels (`cost`), collectives of
+//! tensor and expert parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter
+//! (`parameter_state`) and per rank (`rank_state`), and the order of a rank's nodes (`emit`).
 
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, Optimizer, ParallelGroupKind,
@@ -68,7 +68,7 @@ const MOST_GROUPS: u64 = i32::MAX as u64;
 pub struct TrainingPattern {
     /// The model to train or run.
     pub model: Model,
-    /// The plan that distributes the model.
+    /// The plan that distributes the model over ranks.
     pub plan: ParallelismPlan,
 }
 
@@ -83,7 +83,7 @@ impl TrainingPattern {
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.mapped_ranks()?;
-            // Clear the mapping; otherwise the ranks would be numbered by it a second time.
+            // Clear the mapping; otherwise, it would number the ranks a second time.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -92,8 +92,8 @@ impl TrainingPattern {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// Tries recomputation policies from the least to the most recomputation, and returns the first
-    /// with which every stage fits.
+    /// Tries recomputation policies, least recomputation first, and returns the generator for the
+    /// first policy with which every stage fits into memory.
     fn choose_least_recomputed(
         self,
         micro_batches: u32,
@@ -145,24 +145,25 @@ pub(super) struct TrainingGenerator {
     placement: RankPlacement,
     micro_batches: u32,
     sizes: CostParameters,
-    /// The distinct layers, and for each layer of the model the index of its equal in this list.
+    /// The distinct layers of the model, and for each layer of the model its index in this list.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelChunks,
-    /// Maximum number of messages that one layer sends in a pass between the same two members; 0 if a tensor
-    /// group's members are identical.
+    /// Maximum number of messages that one layer sends in one pass between the same two members; 0
+    /// if all members of a tensor group have the same nodes.
     slots: u32,
-    /// Maximum number of messages for a layer in a pass to the next rank of a context group.
+    /// Maximum number of messages that one layer sends in one pass to the next rank of a context
+    /// group.
     ring_slots: u32,
     /// Groups whose adapters exchange activations with other stages; `None` if each member
     /// exchanges its own activations.
     adapters: Option<AdapterGroups>,
-    /// Node counts per rank: one entry for each stage, or for each member of a stage's tensor group
-    /// if members differ.
+    /// Node counts of ranks: one entry for each stage, or for each member of a stage's tensor group
+    /// if members have different nodes.
     counts: Vec<NodeCounts>,
 }
 
-/// Bytes of a number; 4-bit numbers count as one byte.
+/// Bytes of a number, rounded up: 4-bit numbers have one byte.
 fn bytes_of(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 8,
@@ -239,7 +240,7 @@ impl TrainingGenerator {
         if plan.clip && plan.has_training() {
             placement.use_model();
         }
-        // Counting nodes takes long, so store the counts for each class of ranks.
+        // Counting nodes takes long, so count them once for each class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
@@ -300,8 +301,8 @@ impl TrainingGenerator {
             .part_of_chunk(stage, chunk, self.plan.pipeline)
     }
 
-    /// Returns the parts of a stage with their chunks, in the model's order. All stages with the
-    /// same parts return the parts in the same order.
+    /// Returns the parts of a stage with their chunks, in the model's order. Stages with the same
+    /// parts return the parts in the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
@@ -350,8 +351,8 @@ impl TrainingGenerator {
     }
 
     /// Returns true if gathers of updated parameters overlap the next step's forward pass. In this
-    /// case, a step begins with the previous step's gathers, so that a single step takes as long as
-    /// each of many.
+    /// case, a step begins with the gathers of the step before, so that a single step takes as long
+    /// as each step of a long training.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
@@ -377,14 +378,13 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the buckets whose last gradient is computed in `layer`, where they are therefore
-    /// reduced.
+    /// Returns the buckets whose last gradient is computed in `layer`; they are reduced there.
     fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets_ending_at(layer)
     }
 
-    /// Returns the name of the operator that completes a bucket, in three parts: layer, slash,
-    /// operator.
+    /// Returns the name of the operator (or layer) that completes a bucket, in three parts that are
+    /// joined: layer, slash, operator.
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
@@ -409,7 +409,7 @@ impl TrainingGenerator {
         bytes.div_ceil(self.placement.member_count(bucket.among).into())
     }
 
-    /// Bytes that one member of a tensor group sends from part `below` to the next part.
+    /// Bytes that one member of a tensor group sends from part `below` to the part after it.
     fn boundary_bytes(&self, below: u32) -> u64 {
         if self
             .plan
@@ -471,7 +471,8 @@ impl TrainingGenerator {
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {
-            // In an expert-parallel group, each rank has only the gradients of its own experts.
+            // In an expert-parallel group, each rank has only the gradients of its own experts, so
+            // the norm of these gradients is a sum over the group.
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums

@@ -1,13 +1,13 @@
 //! Grid of devices: each device's shard along every axis, and the groups of devices that differ
 //! only along some axes.
 //!
-//! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, .., 14} and {1, 3,
-//! .., 15}; along the last axis they are {0, 1}, {2, 3} and so on.
+//! With PALM's degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, ..,
+//! 14} and {1, 3, .., 15}, and the groups along the last axis are {0, 1}, {2, 3} and so on.
 
 use super::OperatorAxis;
 use super::layout::{MemberPartition, MeshAxis};
 
-/// Axes and their numbers of parts. The index along the first axis changes slowest.
+/// Axes and their numbers of shards. The index along the first axis changes slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
 
@@ -16,7 +16,7 @@ impl DeviceGrid {
         Self(axes)
     }
 
-    /// Returns the digit of a position that is the index of its shard along `axis`.
+    /// Returns the digit of a position that is the shard's index along `axis`.
     pub(super) fn axis_digit(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn leading_axes_are_strided_and_the_last_is_contiguous() {
-        // Example of PALM's `split`, section IV-B.
+        // Example of `split` in PALM, section IV-B.
         let grid = DeviceGrid::new([
             (OperatorAxis::B, 8),
             (OperatorAxis::N, 2),

@@ -1,5 +1,5 @@
-//! Halo of an image that is sharded by rows: the rows that a device's windows cover, compared with
-//! the device's own rows.
+//! Halo of an image that is sharded by rows: the rows of other devices that a device's windows
+//! cover.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use std::ops::Range;
 pub(super) struct WindowRows {
     /// Number of rows of the input image.
     pub inputs: u64,
-    /// Rows of the output, one per position of the window.
+    /// Rows of the output; each position of the window computes one row.
     pub outputs: u64,
     /// Number of rows of a window.
     pub kernel: u64,
-    /// Rows from one window to the next.
+    /// Number of rows from one window to the next (the stride).
     pub stride: u64,
-    /// Rows of padding before the first row.
+    /// Number of rows of padding before the first row.
     pub padding: u64,
 }
 
@@ -33,8 +33,9 @@ impl WindowRows {
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);
         let start = u128::from(part) * each;
-        // Window o covers rows from o stride - padding, so it can be entirely outside the image. Find the
-        // first window that does not end before the image, and the last that does not start after it.
+        // Window o covers rows from o stride - padding on, so it can be entirely outside the image.
+        // Find the first window that ends inside or after the image, and the last window that
+        // starts inside or before it.
         let first = start.max((padding + 1).saturating_sub(kernel).div_ceil(stride));
         let last = (start + each - 1).min((inputs + padding - 1) / stride);
         if first > last {

@@ -29,8 +29,8 @@ pub use redistribution::{
     Redistribution, ShardMessage, plan_redistribution, reduce_scatter_groups,
 };
 
-/// A digit of a member's number. The digit's axis is split into `parts` equal shards, and the member
-/// has shard `member / stride % parts`.
+/// A digit of a member's number. The digit splits its axis into `parts` equal shards, and the
+/// member has shard `member / stride % parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MeshAxis {
     /// Number of equal shards; 1 if the axis is not sharded.
@@ -68,8 +68,8 @@ impl MeshAxis {
 /// overlap.
 fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, each digit must begin at or after the end of the previous one;
-    // otherwise the two overlap.
+    // In ascending order of strides, each digit must begin at or after the end of the previous
+    // digit; otherwise, the two overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -83,8 +83,8 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
 
 /// Layout of a result over a group's members: how its samples, rows and columns are sharded.
 ///
-/// The digits belong to one numbering and do not overlap, so each shard is on the same number of
-/// members.
+/// The digits belong to one numbering and do not overlap, so every shard has the same number of
+/// copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
     /// Sharding along the samples.
@@ -120,8 +120,7 @@ impl ShardLayout {
             .map(|digit| digit.shard_of_member(member).into())
     }
 
-    /// Returns the number, in row-major order, of the shard whose indices along the axes are
-    /// `part`.
+    /// Returns the number of the shard with indices `part` along the axes, in row-major order.
     fn shard_number(&self, part: [u64; 3]) -> u64 {
         let axes = self.axis_digits().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {

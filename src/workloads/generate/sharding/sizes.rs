@@ -7,16 +7,16 @@ use crate::model::{AxisCut, OperatorSpec};
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates that an error's hint tries in the search for a valid degree;
-/// without a limit, rejecting absurd sizes would take long.
+/// Maximum number of candidates in the search for a valid degree, which an error's hint suggests.
+/// Without this limit, the rejection of absurd sizes would take long.
 const LOOK: usize = 1 << 20;
 
-/// Numbers of shards into which an axis can be divided.
+/// Valid numbers of shards along an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AxisExtent {
-    /// Common divisors of all these sizes; the texts name the sizes in messages.
+    /// Every common divisor of these sizes is valid; the texts name the sizes in error messages.
     Divisors(Vec<(u64, &'static str)>),
-    /// The axis cannot be split, for this reason.
+    /// The axis cannot be split; the text is the reason.
     Whole(&'static str),
 }
 
@@ -54,12 +54,12 @@ pub(super) struct OperatorTotals {
     pub flops: u128,
     /// Output elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n. 0 if n shards the input as it
-    /// shards the output, or if the input is not another layer's output.
+    /// Elements of the input's gradient that are summed over n. 0 if n shards the input in the same
+    /// way as the output, or if the input is not another layer's output.
     pub inputs: u128,
     /// Number of elements of each weight tensor, and whether n and k shard the tensor.
     pub weights: Vec<(u128, [bool; 2])>,
-    /// Geometry of the operator's windows over an image, if it has windows.
+    /// Geometry of the operator's windows over an image; `None` if it has no windows.
     pub rows: Option<WindowRows>,
 }
 
@@ -68,7 +68,7 @@ impl OperatorTotals {
     pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // A multiplication counts as two FLOPs, and so does an element that a pooling window
+        // Two FLOPs count for each multiplication, and also for each element that a pooling window
         // compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec
@@ -130,7 +130,7 @@ impl OperatorTotals {
         if divides(degree) {
             return Ok(());
         }
-        // No common divisor is larger than the smallest size.
+        // A common divisor is at most the smallest size.
         let most = sizes.iter().map(|&(size, _)| size).min().unwrap_or(0);
         let lower = (degree - 1).min(most);
         let below = (1..=lower).rev().take(LOOK).find(|&by| divides(by));

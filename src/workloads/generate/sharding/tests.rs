@@ -1,5 +1,5 @@
-//! Compares the announced reductions with small products that are computed shard by shard, and
-//! tests error messages.
+//! Compares the announced reductions with reductions that small products need if they are computed
+//! shard by shard, and tests error messages.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -16,7 +16,7 @@ type Element = [u64; 4];
 /// Values of a tensor, or of one device's part of the tensor.
 type Values = BTreeMap<Element, i64>;
 
-/// For each element of a result, the partial sums of it, each with its device.
+/// For each element of a result, its partial sums, each with its device.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
 /// Records `values` as partial sums on `device`.
@@ -26,23 +26,24 @@ fn note(parts: &mut Parts, device: u32, values: Values) {
     }
 }
 
-/// Returns a pseudo-random value from -512 to 511: small enough for sums, and varied enough that
-/// wrong sums rarely equal correct ones.
+/// Returns a pseudo-random value from -512 to 511. Such values are small enough for sums, and
+/// varied enough that wrong sums rarely equal correct sums.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Returns ranks that differ from their positions, so that a mix-up of the two fails the test.
+/// Returns ranks that differ from their positions, so that a test fails if the code mixes up ranks
+/// and positions.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
 }
 
-/// Checks `parts` against `reduction`. Checks that every device has the announced number of
-/// elements. Checks that the devices with partial sums of an element form one group, and that these
-/// sums add up to the value in `whole`.
+/// Checks `parts` against `reduction`. Every device must have the announced number of elements. The
+/// devices with partial sums of an element must form one group, and their sums must add up to the
+/// value in `whole`.
 fn hold(
     case: &str,
     sharding: &OperatorSharding,
@@ -86,7 +87,7 @@ fn divisors(size: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Returns range `index` if `0..size` is divided into `parts` equal ranges.
+/// Returns the range with index `index` of `parts` equal ranges that divide `0..size`.
 fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
@@ -106,7 +107,7 @@ fn degrees(b: u32, m: u32, n: u32, k: u32) -> ShardingDegrees {
 
 #[test]
 fn table_iii_of_a_linear_operator() {
-    // Sizes B 4, M 8, N 64, K 12, sharded by (2, 2, 2, 3) on 24 devices.
+    // Sizes B 4, M 8, N 64 and K 12 are sharded by (2, 2, 2, 3) on 24 devices.
     let found = OperatorSharding::new(&LINEAR, 4, degrees(2, 2, 2, 3), 24).unwrap();
     assert_eq!(found.flops, 2 * 4 * 8 * 64 * 12 / 24);
     let expected = |elements, size, over| ShardReduction {
@@ -169,9 +170,9 @@ fn on_one_device_it_is_what_models_count() {
 
 #[test]
 fn a_convolution_numbers_devices_as_the_table_does() {
-    // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. The forward pass sums over input
-    // channels c, the input's gradient over output channels k, and the weights' gradient over rows
-    // i.
+    // With (b, c, i, k) = (1, 2, 2, 2), positions are 4 c + 2 i + k. The forward pass sums over
+    // input channels c, the input's gradient is summed over output channels k, and the weights'
+    // gradient is summed over rows i.
     let found = OperatorSharding::new(
         &image::work([4, 4], 1, 1),
         2,
@@ -196,7 +197,7 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Look-ups are products with one-hot vectors; 4 samples of 8 tokens and a table of 16 x 32 are
+    // Look-ups are products with one-hot vectors. 4 samples of 8 tokens and a table of 16 x 32 are
     // sharded by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
@@ -241,7 +242,7 @@ fn operators_beyond_the_table() {
     };
     let found = OperatorSharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
-    // A bias of 4 is split in two, and 3 x 3 x 6 x 4 weights in 6 parts.
+    // A bias of 4 is split in 2 parts, and 3 x 3 x 6 x 4 weights are split in 6 parts.
     let OperatorKind::Convolution {
         inputs,
         outputs,
@@ -274,8 +275,8 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
-    // A device computes 5 x 4 / 2 products of vectors with 16 numbers for each of its 2 samples (of
-    // 4).
+    // A device computes 5 x 4 / 2 products of vectors with 16 numbers for each of its 2 samples (4
+    // samples on 2 devices).
     let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,

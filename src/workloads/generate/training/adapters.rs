@@ -1,12 +1,13 @@
-//! Adapters between stages (PALM, Fig. 11). An adapter is a member of a tensor group. It exchanges
-//! messages with other stages on behalf of several members, the adapter's share.
+//! Adapters between stages (PALM, Fig. 11). An adapter is a member of a tensor group that exchanges
+//! messages with other stages. It does so for itself and for other members, which together are the
+//! adapter's share.
 //!
 //! After a stage's last matrix product, each member has a partial sum. With
 //! [`AdapterSums::Source`], the whole group adds up the partial sums before adapters send the
-//! result. Each adapter of the destination broadcasts the result to the adapter's share of the
-//! group (PALM's Eq. 7). With [`AdapterSums::Destination`], each share of the source sums its
-//! partial results on its adapter. The adapters send these sums, which the destination's adapters
-//! all-reduce and then broadcast (PALM's Eq. 8).
+//! result. Each adapter of the destination broadcasts the result to its share of the group (PALM's
+//! Eq. 7). With [`AdapterSums::Destination`], each share of the source sums its partial results on
+//! its adapter. The adapters send these sums, and the adapters of the destination all-reduce and
+//! then broadcast them (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
@@ -31,7 +32,8 @@ pub(super) struct AdapterShares {
     pub size: u32,
     /// Groups of the shares of a tensor group; `None` if each share is a single member.
     pub shares: Option<ParallelGroupKind>,
-    /// Group of a tensor group's adapters, if it has several adapters and they sum received data.
+    /// Group of the adapters in a tensor group; `None` if there is only one adapter, or if adapters
+    /// do not sum received data.
     pub summing: Option<ParallelGroupKind>,
 }
 
@@ -81,9 +83,9 @@ impl AdapterGroups {
     }
 }
 
-/// Returns the index of the all-reduce over the tensor group that computes the result of `program`.
-/// Returns `None` if another collective or a matrix product, except for weight gradients, follows
-/// this all-reduce.
+/// Returns the index in `program` of the tensor group's all-reduce that computes the program's
+/// result. Returns `None` if this all-reduce is followed by another collective, or by a matrix
+/// product that does not compute weight gradients.
 fn find_final_all_reduce(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramTask| {
         matches!(
@@ -127,9 +129,9 @@ impl TrainingGenerator {
         place.tensor.is_multiple_of(self.adapter_share(place.stage))
     }
 
-    /// Returns the sum of part `at` that adapters compute in place of the whole group, as the sum's
-    /// layer and its index in the layer's program for `kind`. Returns `None` if the part has no
-    /// such sum.
+    /// Returns the sum of part `at` that adapters compute instead of the whole group. The result is
+    /// the layer of the sum, and the sum's index in the layer's program for `kind`. Returns `None`
+    /// if the part has no such sum.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);

@@ -1,48 +1,48 @@
 //! Gradient buckets: gradients that are reduced together.
 //!
-//! Gradients enter buckets in the order in which a backward pass computes them. The gradient that
-//! brings a bucket to the configured size closes the bucket. The last bucket of a model chunk has
-//! the remaining gradients, so it may be small. The first bucket of a chunk may have another size.
+//! Gradients enter buckets in the order in which a backward pass computes them. A bucket ends with
+//! the gradient that fills it to the configured size. The last bucket of a model chunk has the
+//! remaining gradients, so it may be small. The first bucket of a chunk may have another size.
 //!
-//! If gradients enter one by one, the buckets equal those that PyTorch's `DistributedDataParallel`
-//! uses from the second step on. From the second step on, the buckets of `DistributedDataParallel`
-//! are rebuilt in the order in which gradients were computed (`Reducer::rebuild_buckets`,
-//! `compute_bucket_assignment_by_size`):
+//! If gradients enter one by one, the buckets equal the buckets of PyTorch's
+//! `DistributedDataParallel` from the second step on. These buckets follow the order in which the
+//! first step computed gradients (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
 //!
 //! - Operators are processed from the last to the first. In a product with a bias, the bias
-//!   gradient comes first, because it is accumulated directly, while the matrix gradient is first
-//!   transposed. In all other operators, the weight's gradient comes first. The order of a norm's
-//!   two gradients has no effect, because both have the same size.
-//! - `bucket_cap_mb` corresponds to `bucket`, in MiB. By default PyTorch has `bucket = "25 MiB"`
-//!   and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps this size of the
-//!   first bucket, but later versions (checked: 2.15) give the first bucket the same size as the
-//!   others.
-//! - Buckets are reduced in this order, each as soon as its last gradient is computed. So a
+//!   gradient comes first: it is accumulated directly, but the matrix gradient is first transposed.
+//!   In all other operators, the weight's gradient comes first. The order of a norm's two gradients
+//!   has no effect, because both have the same size.
+//! - PyTorch's `bucket_cap_mb` corresponds to the option `bucket`, in MiB. PyTorch's defaults
+//!   correspond to `bucket = "25 MiB"` and `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set,
+//!   version 2.3 keeps the 1 MiB of the first bucket, but later versions (checked: 2.15) give the
+//!   first bucket the same size as the others.
+//! - Buckets are reduced in this order, each as soon as its last gradient is computed. Therefore a
 //!   bucket's reduction waits only for nodes up to the bucket's last gradient.
 //!
-//! With expert parallelism, gradients of experts are in separate buckets, because fewer ranks have
-//! these gradients. The same rules apply to these buckets (`overlap_grad_reduce` of Megatron-LM,
+//! With expert parallelism, gradients of experts have separate buckets, because fewer ranks have
+//! copies of experts. These buckets follow the same rules (`overlap_grad_reduce` of Megatron-LM,
 //! which has separate buffers for experts).
 //!
-//! In this module, a matrix multiplication of a model, such as the one for queries, keys and
-//! values, has a single matrix and a single bias, even if an implementation has several. Events
-//! that occur only once per run are left out. These events are the first step, which has all
-//! gradients in one bucket; the two broadcasts in which ranks then agree on new buckets; and the
-//! broadcasts of equal initial weights. Broadcasts of untrained buffers, such as a batch norm's
-//! running means before a forward pass, are also left out.
+//! In this module, a matrix product of a model has a single matrix and a single bias, even if an
+//! implementation has several, for example one each for queries, keys and values. Events that occur
+//! only once per run are ignored: the first step, which has all gradients in one bucket; the two
+//! broadcasts with which ranks then agree on new buckets; and the broadcasts of equal initial
+//! weights. Broadcasts of untrained buffers, such as the running means of a batch norm before a
+//! forward pass, are also ignored.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
 
-/// A bucket: gradients that are reduced together.
+/// A set of gradients that are reduced together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradientBucket {
     /// The layer that computes the last of the bucket's gradients.
     pub layer: usize,
-    /// Number of this layer's operators, counted from the last, whose gradients are complete when
-    /// the bucket is complete.
+    /// Number of the layer's last operators whose gradients must be complete before the bucket is
+    /// complete.
     pub operators: u32,
-    /// True if the last of these operators also has gradients in the next bucket.
+    /// True if the first of these operators (the last in backward order) also has gradients in the
+    /// next bucket.
     pub divided: bool,
     /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
@@ -62,7 +62,8 @@ pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketAssigner {
     by: BucketPolicy,
-    /// Numbers of weights that fill the first bucket of a model chunk, and each later bucket.
+    /// Number of weights that fill the first bucket of a model chunk, and number that fills each
+    /// later bucket.
     sizes: [u64; 2],
 }
 
@@ -76,9 +77,9 @@ impl BucketAssigner {
         }
     }
 
-    /// Returns the buckets of a model chunk whose layers are given from last to first; `among` is
-    /// the group that reduces them. Each entry of `layers` has the layer and its number of weights.
-    /// For each operator from the last to the first, the entry also has the numbers of weights
+    /// Returns the buckets of a model chunk; `among` is the group that reduces them. `layers` has
+    /// one entry per layer, from the last layer to the first: the layer, and its number of weights.
+    /// The entry also has, for each operator from the last to the first, the numbers of weights
     /// whose gradients the operator computes.
     pub fn assign_buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
@@ -157,17 +158,17 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_gradient_with_which_it_has_enough() {
-        // 72 B are 36 weights. The buckets are: a bias and its matrix; both halves of a norm (16)
-        // with the next bias and matrix (36); and the last norm.
+        // 72 B are 36 weights. The buckets are: a bias and its matrix (36); both halves of a norm
+        // (16) with the next bias and matrix (36); and the last norm (16).
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
         // A first bucket of 8 B has only the bias. The same operator's matrix gradient belongs to
-        // the next bucket. Later buckets close at 45 weights (90 B): one at 32 + 8 + 8, the next at
-        // 4 + 32 + 8 = 44 plus 8 more.
+        // the next bucket. Later buckets are full at 45 weights (90 B): one ends with 32 + 8 + 8 =
+        // 48 weights, and the next with 4 + 32 + 8 + 8 = 52 weights.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // If a bucket is full at 37 weights, the first has 4 + 32 and one half of the norm (8), the
-        // second the other half with 4 and 32, and the third the last norm.
+        // If a bucket is full at 37 weights, the first has 4 + 32 and one half of the norm (8). The
+        // second has the other half (8) with 4 and 32, and the third has the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

@@ -18,8 +18,8 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members of a tensor group with operators that have their own degrees. The
-/// number is limited because later code compares all pairs of members.
+/// Maximum number of members of a tensor group, if operators have their own degrees. The limit
+/// exists because later code compares all pairs of members.
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches in a step.
@@ -64,10 +64,9 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     Ok(micro_batches)
 }
 
-/// Checks a stage that has the model's first and last part with a shared, tied matrix: it must
-/// complete the first part's gradients last. Rejects orders in which the stage does not complete
-/// them last. The matrix's gradients are summed when the first part is done, so the last part's
-/// gradients must be complete by then.
+/// Checks that a stage with the model's first and last part completes the first part's gradients
+/// last, if the two parts share a tied matrix. The matrix's gradients are summed when the first
+/// part is complete, so the last part's gradients must be complete by then.
 fn tied_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -98,8 +97,8 @@ fn tied_last(
 }
 
 /// Rejects plans whose SRAM cannot store the smallest tile of a matrix product: a row of inputs, a
-/// column of weights, and their result. In a product that sums over K numbers, each core of a
-/// tensor group with t cores has at least K / t of these numbers.
+/// column of weights, and their result. If a product sums over K numbers, each core of a tensor
+/// group with t cores has at least K / t of these numbers.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());

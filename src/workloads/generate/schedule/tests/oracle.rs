@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 pub(super) struct Played {
     /// Time at which the last pass ended.
     pub time: u64,
-    /// For each stage, the maximum number of forward passes whose backward pass has not yet run;
-    /// empty if there are no backward passes.
+    /// For each stage, the maximum number of micro-batches whose forward pass has run but whose
+    /// backward pass has not; empty if there are no backward passes.
     pub peaks: Vec<u64>,
 }
 
-/// Simulates `schedule` on stages with the given durations of a forward and of a backward pass through one
-/// chunk; messages take no time. Panics if the pipeline deadlocks, or if an order omits or repeats a pass.
+/// Simulates `schedule` on stages whose forward and backward passes through one chunk have the
+/// given durations. Messages take no time. Panics if the pipeline deadlocks, or if an order omits
+/// or repeats a pass.
 pub(super) fn play(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
@@ -82,7 +83,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Keys are unique, so this number of keys means that no pass is missing.
+    // The map has one key per pass, so this number of keys means that no pass is missing.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

@@ -41,10 +41,10 @@ fn play_steps(
 ) -> PlayedSteps {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
-    // If there are two directions, each micro-batch passes only half of the chunks.
+    // In schedules with two directions, each micro-batch passes only half of the chunks.
     let share = u64::from(parts / stages);
     let [forward, input, weight, pair] = times.map(|time| time / share);
-    // Time at which the result of (micro-batch, part, backward) was sent.
+    // Time at which each result was sent; the key is (micro-batch, part, backward).
     let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
     let orders: Vec<Vec<PipelineStep>> = (0..stages)
         .map(|stage| schedule.steps_of_stage(stage, stages, count).collect())
@@ -105,8 +105,8 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // In a pair, count the forward pass before the backward pass frees its
-                    // activations.
+                    // Count the forward pass of a pair before the backward pass of the pair frees
+                    // its activations.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;
@@ -127,7 +127,7 @@ fn play_steps(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Keys are unique, so this number of keys means that no pass is missing.
+    // The map has one key per result, so this number of keys means that no pass is missing.
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
@@ -151,9 +151,9 @@ fn makespan(
     [played.time, played.idle.into_iter().max().unwrap()]
 }
 
-/// Compares with the makespans of Qi et al. (2024), and with list schedules of DeepSeek's eight
-/// steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, or 306 if stages send input gradients
-/// before they compute weight gradients. ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
+/// Compares with the makespans that Qi et al. (2024) publish, and with DeepSeek's eight steps,
+/// simulated as lists. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, or 306 if stages send
+/// input gradients before they compute weight gradients. ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
 #[test]
 fn published_makespans_come_out() {
     let times = [10, 12, 8, 30];
@@ -196,8 +196,8 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunk_count() == 2;
-                    // For overlapping passes, the formula is exact only if input gradients and
-                    // weight gradients take the same time.
+                    // If passes overlap, the formula is exact only if input gradients and weight
+                    // gradients take the same time.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -212,8 +212,8 @@ fn idle_time_is_what_formulas_say() {
         }
     }
     assert!(compared > 200);
-    // With passes of equal length, ZB-H1 has (4 - 1) (1 + 1 - 1) / (3 x 8), and DualPipe (8 /
-    // 2 - 1) (3 + 1 - 2) / (3 x 20).
+    // With passes of equal length, ZB-H1 has a bubble of (4 - 1) (1 + 1 - 1) / (3 x 8), and
+    // DualPipe has a bubble of (8 / 2 - 1) (3 + 1 - 2) / (3 x 20).
     let h1 = PipelineSchedule::ZeroBubbleH1.bubble_fraction(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
     let dual = PipelineSchedule::DualPipe.bubble_fraction(8, 20, false);
@@ -243,9 +243,10 @@ fn a_v_of_equal_passes_has_no_bubble() {
     }
 }
 
-/// Compares stored activations with the tables of Qi et al. and DeepSeek-AI, counted in passes
-/// through a chunk. ZB-H1 stores S micro-batches of a stage, and ZB-V stores two halves of each of
-/// S micro-batches. DualPipe stores at most S + 1, and DualPipeV 2 S + 1 halves.
+/// Compares the activations that stages store with the tables of Qi et al. and DeepSeek-AI; the
+/// unit is one pass through a chunk. A stage stores S micro-batches in ZB-H1, and two halves of
+/// each of S micro-batches in ZB-V. It stores at most S + 1 micro-batches in DualPipe, and at most
+/// 2 S + 1 halves in DualPipeV.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {
@@ -273,7 +274,7 @@ fn schedules_hold_what_their_tables_say() {
     }
 }
 
-/// If micro-batches do not fill the pipeline, every pass still occurs once.
+/// Even with too few micro-batches to fill the pipeline, every pass occurs once.
 #[test]
 fn few_micro_batches_pass_all_the_same() {
     for stages in 1..6 {

@@ -3,8 +3,8 @@
 use super::{MeshAxis, on_one_grid};
 use std::collections::BTreeMap;
 
-/// Members that are divided into groups of equal size. Groups are numbered in the order of their
-/// first members.
+/// A division of members into groups of equal size. Groups are numbered in the order of their first
+/// members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberPartition {
     /// Index of each member's group, indexed by member.
@@ -15,7 +15,7 @@ pub struct MemberPartition {
 }
 
 impl MemberPartition {
-    /// Creates groups whose members differ only in `digits` of their number.
+    /// Creates groups whose members differ only in `digits` of their numbers.
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
@@ -37,7 +37,7 @@ impl MemberPartition {
         Self::by_equal_keys(&keys).expect("all runs have one size")
     }
 
-    /// Creates groups in which neighbouring members are `stride` apart; `stride` must divide
+    /// Creates groups whose neighbouring members are `stride` apart; `stride` must divide
     /// `members`.
     pub fn of_strided_members(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
@@ -57,7 +57,7 @@ impl MemberPartition {
             }
             group_of.push(group);
         }
-        // Groups are numbered in order of first appearance, so that equal partitions compare equal.
+        // Groups are numbered in order of first appearance, so equal partitions have equal fields.
         let size = groups.first()?.len();
         groups
             .iter()

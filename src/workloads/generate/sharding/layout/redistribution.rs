@@ -1,22 +1,22 @@
 //! Redistribution of a result from one layout to another.
 //!
 //! Consider one axis that is split into `f` shards before, and into `t` shards after the
-//! redistribution. The split into `f` and the split into `t` have a boundary at every multiple of
-//! 1/gcd(f, t). The part between two such boundaries is a *block*. A block consists of f/gcd shards
-//! of one split and of t/gcd shards of the other, and shares no shard with other blocks. If f/gcd
-//! or t/gcd is 1, the axis is *nested*: any two shards in a block then intersect in the same
-//! fraction of the axis, 1/lcm(f, t). A result's blocks are the products of its axes' blocks.
+//! redistribution. The two splits have a common boundary at every multiple of 1/gcd(f, t). The part
+//! between two neighbouring common boundaries is a *block*. A block consists of f/gcd shards of one
+//! split and of t/gcd shards of the other, and shares no shard with other blocks. If f/gcd or t/gcd
+//! is 1, the axis is *nested*: any two shards in a block then intersect in the same fraction of the
+//! axis, 1/lcm(f, t). A block of the result is a product of blocks of its axes.
 //!
-//! Assume that all axes are nested, and that every member needs only elements of the block that
-//! contains its own shard. Then a member already has one fragment of the elements that it needs,
-//! and receives each other fragment from a member of its block. All fragments of a block have the
-//! same size. Among members that together have each shard of the block exactly once, this exchange
-//! is a collective. The collective is an all-gather of the needed elements if members with equal
-//! needs can form such groups, and otherwise an all-to-all. Members that have the same shard are
-//! assigned to groups in ascending order.
+//! The communication is a collective if all axes are nested, and if every member needs only
+//! elements of the block that contains its own shard. Then a member has one fragment of the
+//! elements that it needs, and receives each other fragment from a member of its block. All
+//! fragments of a block have the same size. The members of one exchange together have each shard of
+//! the block exactly once. The exchange is an all-gather of the needed elements if members with
+//! equal needs can form such groups; otherwise, it is an all-to-all. If several members have the
+//! same shard, they join groups in ascending order.
 //!
-//! If an axis is not nested, or if a member has none of the elements that it needs, fragments may
-//! differ in size, so point-to-point messages are used.
+//! If an axis is not nested, or if a member has none of the elements that it needs, the sizes of
+//! fragments may differ, so members exchange point-to-point messages.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
@@ -29,18 +29,18 @@ pub enum Redistribution {
     /// Every member already has the elements that it needs.
     Nothing,
     /// All-gather: each member of a group has one shard of the elements that the group needs, and
-    /// every member needs all of them. Elements that are not needed are not sent.
+    /// every member needs all these elements. Elements that no member needs are not sent.
     AllGather {
-        /// Groups that each run the all-gather.
+        /// Groups of members; each group runs one all-gather.
         among: MemberPartition,
         /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
-    /// All-to-all: each member of a group has a fragment for every member, including itself; all
+    /// All-to-all: each member of a group has one fragment for every member, including itself; all
     /// fragments have the same size. Elements that no member needs are not sent; an element that
-    /// two members need is in both their fragments.
+    /// two members need is sent to both.
     AllToAll {
-        /// Groups that each run the all-to-all.
+        /// Groups of members; each group runs one all-to-all.
         among: MemberPartition,
         /// Each member sends 1/share of the whole result, and receives the same amount.
         share: u64,
@@ -67,10 +67,9 @@ pub struct ShardMessage {
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// If several members have a fragment, the nearest one sends it; of two equally near members, the
-/// lower one. The module documentation defines which members form the groups of collectives. The
-/// number of messages is at most the number of members multiplied by the number of shards of
-/// `from`.
+/// If several members have a fragment, the nearest one sends it; if two are equally near, the lower
+/// one sends it. The module documentation explains how members form the groups of collectives. The
+/// number of messages is at most the number of members times the number of shards of `from`.
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -86,20 +85,20 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // The groups are always valid, because each shard of a block is on the same number of members,
-    // and members of other blocks have none of these shards.
+    // The groups are always valid: each shard of a block is on the same number of members, and
+    // members of other blocks have none of these shards.
     let among = change
         .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups of a reduce-scatter that can replace a sum over `over` and the redistribution
-/// from `from` to `to`; `None` if none can.
+/// Returns the groups of a reduce-scatter that replaces both a sum over `over` and the
+/// redistribution from `from` to `to`; `None` if no reduce-scatter can replace them.
 ///
 /// Members that differ only in `over` have partial sums of the same shard of `from`. A
-/// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members an
-/// equal, distinct share of that shard. For example, if 4 members sum, and `to` splits the columns
+/// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members a
+/// distinct, equal part of that shard. For example, if 4 members sum, and `to` splits the columns
 /// by 4, each member keeps a quarter of the sum.
 ///
 /// # Panics
@@ -165,7 +164,7 @@ impl AxisSplits {
         }
     }
 
-    /// Number of fragments of the axis if it is cut at the boundaries of both splits.
+    /// Number of equal fragments of the axis, cut at the boundaries of both splits.
     fn fragment_count(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -187,13 +186,12 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal fragments of the whole result if it is cut at the boundaries of both
-    /// layouts.
+    /// Number of equal fragments of the whole result, cut at the boundaries of both layouts.
     fn fragment_count(&self) -> u64 {
         self.axes.iter().map(AxisSplits::fragment_count).product()
     }
 
-    /// Number of shards in a block before the redistribution.
+    /// Number of shards of one block in the layout before the redistribution.
     fn senders_per_block(&self) -> u64 {
         self.axes
             .iter()
@@ -201,18 +199,18 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Number of shards in a block after the redistribution.
+    /// Number of shards of one block in the layout after the redistribution.
     fn receivers_per_block(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
-    /// Returns the block that contains the shard that `member` has before the redistribution.
+    /// Returns the block of the shard that `member` has before the redistribution.
     fn block_of(&self, member: u32) -> [u64; 3] {
         let part = self.from.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// Returns the block that contains the elements that `member` needs.
+    /// Returns the block of the elements that `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
@@ -225,8 +223,8 @@ impl<'a> LayoutChange<'a> {
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
 
-    /// Divides the members of each class into groups that together have each shard of a `from`
-    /// block exactly once. Returns `None` if this is not possible for some class.
+    /// Divides the members of each class into groups; together, the members of a group have each
+    /// shard of a `from` block exactly once. Returns `None` if this is not possible for some class.
     fn partition_by_class(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);
@@ -235,7 +233,8 @@ impl<'a> LayoutChange<'a> {
             let earlier = holders
                 .entry((class, self.from.shard_indices(member)))
                 .or_default();
-            // The k-th member that has a shard joins the k-th group of its class.
+            // Of the members that have the same shard, the k-th member joins the k-th group of its
+            // class.
             groups.push((class, *earlier));
             *earlier += 1;
         }

@@ -1,5 +1,5 @@
-//! Tests single cases with expected numbers. `oracle` and `sums` compare all small cases with
-//! explicit sets of elements.
+//! Tests single cases with expected numbers. The modules `oracle` and `sums` compare all small
+//! cases with explicit sets of elements.
 
 use super::*;
 
@@ -65,8 +65,8 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has the columns of its tables for all samples, 1/4 of the whole. Member i needs all
-    // columns of its own samples, so it receives 1/16 of the whole from each member.
+    // Member i has the columns of its tables for all samples, 1/4 of the result. Member i needs all
+    // columns of its own samples, so it receives 1/16 of the result from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -82,7 +82,7 @@ fn slices_are_there() {
             Redistribution::Nothing
         );
     }
-    // Each member has one half, and member i needs the i-th quarter.
+    // Each member has one half of the result, and member i needs the i-th quarter.
     assert_eq!(
         plan_redistribution(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing
@@ -113,22 +113,23 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // Members 0 and 1 need the first half of the samples. Each has a different quarter of the
-    // columns, and half of this quarter (1/8 of the whole) belongs to the samples that it needs.
-    // Each member receives the other three eighths of its half. Including the fragment for itself,
-    // each member sends and receives 1/2 of the whole.
+    // columns, and half of this quarter (1/8 of the result) belongs to the samples that it needs.
+    // Each member receives the other three eighths of the elements that it needs. Including the
+    // fragment for itself, each member sends and receives 1/2 of the result.
     let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
 fn strangers_send_messages() {
-    // Even members have the first half of the columns, and members 0 and 1 need it. Member 1 is
-    // equally far from 0 and 2, and member 2 is equally far from 1 and 3; the lower member sends.
+    // Even members have the first half of the columns, but members 0 and 1 need this half. Members
+    // 0 and 2 are equally near to member 1, and members 1 and 3 are equally near to member 2; the
+    // lower one sends.
     let change = plan_redistribution(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
-    // In sixths, even members have 0..3 and odd members 3..6. Members 0 and 1 need 0..2, members 2
-    // and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks two sixths, member 2 lacks
-    // sixth 3, member 3 lacks sixth 2, and member 4 lacks two sixths.
+    // In sixths of the columns, even members have 0..3 and odd members have 3..6. Members 0 and 1
+    // need 0..2, members 2 and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks two
+    // sixths, member 2 lacks sixth 3, member 3 lacks sixth 2, and member 4 lacks two sixths.
     let change = plan_redistribution(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
@@ -141,17 +142,18 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
-    // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each keeps a third of the
-    // samples.
+    // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each keeps one third of
+    // its samples.
     let both = ShardLayout {
         samples: thirds,
         ..columns(2, 3)
     };
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
-    // If each member keeps a third of the half's columns instead, it keeps a sixth of all columns.
+    // If each member keeps one third of the columns of its half instead, it keeps one sixth of all
+    // columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
     // No reduce-scatter is possible in four cases: all members keep the shards that they have, two
-    // members that sum need the same share, members that sum have different shards, or nothing is
+    // summing members need the same part, summing members have different shards, or nothing is
     // summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
@@ -163,9 +165,9 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
 fn thousands_of_members_are_no_matter() {
     let change = plan_redistribution(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
-    // Each of the 256 shards is on two members. Even members need the first 128 shards and odd
-    // members the last 128. The even members 0, 2, .., 254 and the odd members 257, 259, .., 511
-    // already have one of the shards that they need.
+    // Each of the 256 shards is on two members. Even members need the first 128 shards, and odd
+    // members need the last 128 shards. The even members 0, 2, .., 254 and the odd members 257,
+    // 259, .., 511 already have one of the shards that they need.
     let (messages, of) = messages(plan_redistribution(&columns(256, 2), &columns(2, 1), 512));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }

@@ -26,8 +26,8 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
 }
 
 /// Image sizes, window sizes, strides and paddings. Windows overlap, are adjacent, leave gaps, or
-/// extend past a neighbour's rows; if padding exceeds the window, a device uses only other devices'
-/// rows.
+/// extend past the neighbours' rows. If padding exceeds the window, a device uses only other
+/// devices' rows.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -52,7 +52,7 @@ fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
     number(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
 }
 
-/// Geometry of windows over an image: sizes of the image and of the window, stride and padding.
+/// Windows over an image: sizes of the image and of the window, stride and padding.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
     size: [u64; 2],
@@ -111,8 +111,8 @@ impl Used {
         [self.own.clone(), used]
     }
 
-    /// Returns the numbers of rows received before and after the device's own rows, if it receives
-    /// all rows from the first to the last that it uses.
+    /// Returns the numbers of rows received before and after the device's own rows, if the device
+    /// receives all rows from the first to the last row that it uses.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -144,8 +144,9 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             }
         }
     }
-    // For each image, counts the row degrees above 1 that divide the numbers of both its output
-    // rows (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input rows (4, 6, 8, 8, 8, 8, 4, 6 and 8).
+    // For each image, the factor in brackets is the number of row degrees above 1 that divide the
+    // rows of both its output (4, 6, 4, 4, 4, 4, 6, 7 and 8) and its input (4, 6, 8, 8, 8, 8, 4, 6
+    // and 8).
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 
@@ -266,7 +267,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         let found = who.iter_mut().find(|(device, _)| *device == owner);
         found.expect("the owner has it").1 += value;
     }
-    // Elements that no window covers, or only in padding, are 0.
+    // Elements that windows do not cover, or cover only in padding, are 0.
     let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
     hold(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)

@@ -50,7 +50,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
 
 #[test]
 fn images_are_refused_in_the_letters_of_plans() {
-    // The output has 4 rows and the input 8, so 8 parts do not divide the output.
+    // The output has 4 rows and the input has 8, so 8 shards do not divide the output.
     let work = image::work([8, 8], 2, 1);
     assert_eq!(
         refusal(&work, ShardingDegrees::of_convolution(1, 1, 8, 1), 8),
@@ -88,7 +88,8 @@ fn images_are_refused_in_the_letters_of_plans() {
         refusal(&grouped, ShardingDegrees::of_convolution(1, 2, 1, 1), 2),
         "`k` is 2; expected 1, for the channels of a grouped convolution cannot be split"
     );
-    // A window larger than the image has no output, and no degree is valid for zero outputs.
+    // If the window is larger than the image, there is no output, and no degree divides zero
+    // outputs.
     let small = OperatorKind::Pool {
         channels: 4,
         size: [2, 2],

@@ -1,11 +1,11 @@
-//! A transformer layer with Megatron's sharding, built from its operators (PALM, Table III, last row, and Eq.
-//! 6).
+//! A transformer layer with Megatron's sharding, built from its operators, compared with PALM
+//! (Table III, last row, and Eq. 6).
 //!
-//! With Nd parts of the samples and Nm parts of heads and columns, FLOPs are
-//! `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)`. Each pass sums `2 B S H / Nd` elements over Nm (once after
-//! attention and once after the feed-forward part), and the update sums `12 H^2 / Nm` elements over
-//! Nd. PALM's published code sums half of this in each pass, and `4 H^2 + 8 H^2 / Nm` in the
-//! update. Neither number agrees with PALM's Eq. 6, which follows from the table.
+//! With Nd shards of the samples and Nm shards of heads and columns, FLOPs are `(24 B S H^2 + 4 B
+//! S^2 H) / (Nd Nm)`. Each pass sums `2 B S H / Nd` elements over Nm (once after attention and once
+//! after the feed-forward part), and the update sums `12 H^2 / Nm` elements over Nd. PALM's
+//! published code sums half of this in each pass, and sums `4 H^2 + 8 H^2 / Nm` in the update.
+//! Neither of the code's numbers agrees with PALM's Eq. 6, which follows from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};
@@ -40,9 +40,9 @@ fn products() -> Vec<(OperatorKind, TensorSplit)> {
     products.map(|one| (one.work, one.cut)).collect()
 }
 
-/// Returns the bytes that a device sums in a layer by PALM's Eq. 6 (forward, backward and update,
-/// with two bytes per element): `8 B S H Nm / N + 24 H^2 / Nm`. As in PALM, sums over groups of one
-/// member are included, and parts need not be whole numbers.
+/// Returns the bytes that a device sums in a layer by PALM's Eq. 6, in the forward pass, the
+/// backward pass and the update. Each element has two bytes: `8 B S H Nm / N + 24 H^2 / Nm`. As in
+/// PALM, sums over groups of one member are included, and shards may have fractional sizes.
 fn volume(batch: f64, devices: f64, model: f64) -> f64 {
     let [tokens, hidden] = [TOKENS, HIDDEN].map(|size| size as f64);
     8.0 * batch * tokens * hidden * model / devices + 24.0 * hidden * hidden / model
@@ -54,7 +54,7 @@ fn eq_6_has_its_least_between_one_and_four() {
     let published = [5.0709e9, 4.7060e9, 6.6941e9, 1.2029e10, 2.3379e10];
     for (power, expected) in published.into_iter().enumerate() {
         let volume = volume(115.0, 16.0, f64::from(1 << power));
-        // PALM publishes five digits.
+        // PALM publishes five digits, so the relative error is below 5e-5.
         assert!((volume / expected - 1.0).abs() < 5e-5, "{power}: {volume}");
     }
     // The derivative 8 B S H / N - 24 H^2 / Nm^2 is 0 at sqrt(3 H N / (B S)) = sqrt(3 x 12288 x 16 / (115 x 2048)) =
@@ -70,7 +70,7 @@ fn eq_6_has_its_least_between_one_and_four() {
 
 #[test]
 fn a_transformers_sums_are_eq_6() {
-    // With 128 samples, all parts are whole numbers. Each element of the three sums has two bytes.
+    // With 128 samples, all shards have whole sizes. Each element of the three sums has two bytes.
     for model in [1, 2, 4, 8, 16] {
         let data = 16 / model;
         let (mut flops, mut sums) = (0_u128, [0_u64; 3]);
@@ -81,8 +81,8 @@ fn a_transformers_sums_are_eq_6() {
             };
             let found = OperatorSharding::new(&work, 128, degrees(data, 1, n, k), 16).unwrap();
             flops += u128::from(found.flops);
-            // Each of the two kinds of products sums in only one pass, because a result without
-            // partial sums needs no sum.
+            // Each kind of product (row-parallel or column-parallel) needs a sum in only one pass:
+            // in the other pass, devices have no partial sums.
             let row = cut == TensorSplit::RowParallel;
             let linear = work.parameter_count() > 0;
             sums[0] += if row { found.forward.elements } else { 0 };

@@ -16,8 +16,8 @@ impl LayoutChange<'_> {
             })
             .collect();
         by_cell.sort_unstable();
-        // Each shard is on the same number of members, so the members that have one shard are a
-        // slice of the sorted list.
+        // Each shard is on the same number of members, so the members with one shard are a slice of
+        // the sorted list.
         let copies = self.members as usize / self.from.shard_count() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
@@ -67,7 +67,7 @@ impl LayoutChange<'_> {
 }
 
 /// Returns the member of `holders` (in ascending order) that is nearest to `member`; if two are
-/// equally near, the lower one.
+/// equally near, returns the lower one.
 fn nearest_holder(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);
     let (below, above) = (&holders[..above], &holders[above..]);

@@ -37,7 +37,8 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// Returns all layouts: any digits of any mixed-radix grid, assigned to axes in any way.
+/// Returns all layouts: every choice of digits of every mixed-radix grid, assigned to axes in every
+/// way.
 pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -113,8 +114,8 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Returns each member's elements after it received the elements that it needs from all members of
-/// its group, and the fragment size. Checks that fragments are equally large, and that a member
+/// Returns each member's elements after all members of its group have sent it the elements that it
+/// needs, and the fragment size. Checks that fragments are equally large, and that a member
 /// receives no element twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
@@ -135,7 +136,7 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if an all-gather is possible. This requires, for members with equal needs, that
+/// Returns true if an all-gather is possible. It is possible if, for members with equal needs,
 /// their fragments cover these needs, are equally large, and occur equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
@@ -156,9 +157,9 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if an all-to-all is possible. This requires that every member has elements that it
-/// needs, and that it has either none or the same number of the elements that any other member
-/// needs.
+/// Returns true if an all-to-all is possible. It is possible if every member already has some of
+/// the elements that it needs, and if it has either none or a fixed number of the elements that any
+/// other member needs.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -171,8 +172,8 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     size > 0 && begins && pieces.all(|piece| piece == size || piece == 0)
 }
 
-/// Executes messages, checks that the nearest member with the elements sends each one, and returns
-/// the number of elements sent.
+/// Executes messages, and returns the number of elements sent. Checks that the sender of each
+/// message is the nearest member that has the elements.
 fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
@@ -198,8 +199,8 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // The names of axes make no difference, so with more than 9 members only one order of the
-        // axes is tried.
+        // Axes are interchangeable, so with more than 9 members only one order of the axes is
+        // tried.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {

@@ -4,8 +4,8 @@ use super::oracle::{Set, check_partition, layouts, radices, sets};
 use super::*;
 use std::collections::BTreeSet;
 
-/// For every grid and every choice of its digits, returns these digits, and for each member its
-/// digits at all other positions.
+/// For every grid and every choice of its digits, returns the chosen digits, and for each member
+/// its digits at all other positions.
 fn choices(members: u32) -> BTreeSet<(Vec<MeshAxis>, Vec<Vec<u32>>)> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -52,7 +52,7 @@ fn groups_differ_in_the_chosen_digits_only() {
     }
 }
 
-/// Considers groups of members whose `others` are equal. Returns true if the members of every group
+/// Considers the groups of members with equal `others`. Returns true if the members of every group
 /// have partial sums of the same elements, together need each element once, and need the same
 /// number of elements each.
 fn shared_out(own: &[Set], needed: &[Set], others: &[Vec<u32>]) -> bool {
