@@ -2,23 +2,23 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Parts of kernel names that the user added, each with its collective. The user's kernels supplement the names of
-/// known libraries.
+/// Rules that the user added: a part of a kernel's name, and the kind of collective that it identifies. User
+/// rules take effect in addition to the table of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Kernels of known libraries. The format is documented in `comm_kernels.txt`.
+/// Table of the communication kernels of known libraries. The format is documented in `comm_kernels.txt`.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {
-    /// Adds the kernels whose names contain `PART`. The text has the form `PART=KIND`, with a kind such as
-    /// `all-reduce`.
+    /// Adds a rule: every kernel whose name contains `PART` executes a collective of kind `KIND`. `text` has the
+    /// form `PART=KIND`, with a kind such as `all-reduce`.
     ///
     /// # Errors
     ///
-    /// Returns a message about `text` that lists the valid kinds.
+    /// Returns an error message with the valid kinds if `text` has another form or an unknown kind.
     pub fn add_rules(&mut self, text: &str) -> Result<(), String> {
         let kinds = || {
             let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
@@ -39,7 +39,7 @@ impl CommKernels {
         Ok(())
     }
 
-    /// Returns the table for looking up names.
+    /// Returns the lookup table with the user's rules and the known libraries.
     pub(crate) fn lookup_table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
@@ -48,19 +48,18 @@ impl CommKernels {
     }
 }
 
-/// Table of names of kernels that communicate.
+/// Lookup table that identifies communication kernels by name.
 pub(crate) struct CommKernelTable<'a> {
     added: &'a [(String, CollectiveKind)],
     known: Vec<KnownKernel>,
 }
 
-/// Facts about communication that a kernel's name reveals.
+/// Whether a kernel communicates, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelNameHint {
     /// The kernel is not a known communication kernel.
     Nothing,
-    /// The kernel communicates. The value is the kind of collective, or `None` if the name does not
-    /// reveal it.
+    /// The kernel communicates; the value is the kind of collective, or `None` if the name does not show the kind.
     Communicates(Option<CollectiveKind>),
 }
 

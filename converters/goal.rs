@@ -89,7 +89,7 @@ impl GoalSchedule {
     }
 }
 
-/// Builds the error for an invalid file, at a line, counted from 1.
+/// Builds the error for an invalid file; `line` counts from 1.
 fn error_at_line(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: (line > 0).then_some((line, 1)),

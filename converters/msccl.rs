@@ -1,11 +1,12 @@
 //! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of
-//! every GPU. The output is one trace per GPU. A collective's members execute the steps of these
-//! traces (`--custom`).
+//! every GPU. The output is one trace per GPU. With `--custom`, the members of a collective execute the steps of
+//! these traces.
 //!
 //! A thread block's steps run in order; a step may also wait for another thread block's step on the same GPU. A step
 //! whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies and
 //! reductions between a receive and a send take no additional time, as in the built-in algorithms. A connection is a
-//! sender, a receiver and a channel. Exactly one thread block sends into it, and one receives from it, in order.
+//! sender, a receiver and a channel. Exactly one thread block sends on a connection, and exactly one receives from
+//! it, in order.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};

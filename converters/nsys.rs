@@ -1,13 +1,12 @@
-//! Converts reports of Nsight Systems that were exported to SQLite. Each process that uses devices becomes one
-//! trace.
+//! Converts Nsight Systems reports that were exported to SQLite. Each process that uses devices becomes one trace.
 //!
-//! An export has one table per kind of event, which is read one row at a time. Each process becomes a set of host
-//! and device events in the form of a Kineto trace. PyTorch's conversion does the rest: launches by correlation,
-//! streams, matching of communication across ranks, clocks, waits and unknown values.
+//! An export has one table per kind of event. The reader reads the tables row by row, and converts each process
+//! to a set of host and device events in the form of a Kineto trace. The PyTorch converter does the rest: it links
+//! launches to kernels by correlation id, matches communication across ranks, aligns clocks, and finds waits.
 //!
-//! - `sqlite`: pages, rows and values of a file;
-//! - `report`: events of processes;
-//! - `nccl`: sizes and communicators from NCCL's ranges.
+//! - `sqlite` reads pages, rows and values of a file;
+//! - `report` reads the events of processes;
+//! - `nccl` reads sizes and communicators from NCCL's ranges.
 
 mod nccl;
 mod report;
@@ -53,14 +52,14 @@ pub fn is_export(path: &Path) -> bool {
 pub enum RankOrder {
     /// Rank in NCCL's largest communicator.
     Nccl,
-    /// File, then device, then process.
+    /// Processes are sorted by file, then by device, then by process id.
     Devices,
 }
 
-/// Summary of a conversion, with facts that only exports of Nsight Systems contain.
+/// Conversion summary, with facts that only Nsight Systems exports contain.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysSummary {
-    /// Summary in the form that all conversions share.
+    /// Summary that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
     /// Source of the ranks' numbers.
@@ -74,7 +73,7 @@ pub struct NsysSummary {
 /// A conversion's summary and the traces that it wrote, by rank.
 pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 
-/// Returns the exports in `paths`: files in the given order, and the files of folders by name.
+/// Returns the exports in `paths`. Files keep the given order, and a folder's files are sorted by name.
 ///
 /// # Errors
 ///
@@ -171,7 +170,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
 /// kernels that got arguments. If `all` names a communicator of all processes, the communicator's ranks become the
 /// job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
-    // For each communicator, its size, and the job rank of each rank in it.
+    // Per communicator name: the number of members, and the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
         let own = process.trace.rank.unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Converts captures of PyTorch: the host trace of `ExecutionTraceObserver`, the device trace of Kineto, or both.
 //!
-//! Host and device traces are JSON and may be gigabytes long. They are therefore read through a window
-//! ([`stream`](self)), one element at a time, from plain, gzip or zstd files. Their form in memory is compact: texts
-//! are interned, and only arguments that the conversion needs are kept. Readers check which keys are present and
-//! ignore the file's version, because versions do not determine the keys.
+//! Host and device traces are JSON and may be gigabytes long. Readers therefore pass over a file through a window
+//! ([`stream`](self)), one element at a time; the file may be plain, gzip or zstd. In memory, traces are compact:
+//! texts are interned, and only arguments that the conversion needs are kept. Readers check which keys are present
+//! and ignore the file's version, because versions do not determine the keys.
 //!
 //! Damage is reported as an error with its byte offset. Damage that profilers and scripts are known to cause is
 //! repaired if it has only one possible meaning ([`JsonRepairKind`]), and each repair is reported.
@@ -94,8 +94,7 @@ pub struct JsonRepair {
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// Text after the repair: the name, or the end of the list. For a number or comma, the original
-    /// text.
+    /// Text after the repair: the name, or the end of the list; for a number or a comma, the original text.
     pub text: String,
 }
 
@@ -145,8 +144,8 @@ pub fn is_communication(name: &str) -> bool {
 /// milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Prefixes of the names of intervals in flight. Host backends write intervals with all prefixes but the first, which
-/// marks communication that was requested but has no recorded interval.
+/// Prefixes of the names of intervals in flight. The first prefix marks requested communication that has no recorded
+/// interval. Host backends write intervals with the other prefixes.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns whether an interval with this name is communication in flight that the host executes.

@@ -58,7 +58,8 @@ impl GoalSchedule {
             writer.write_node(&view, &causes, &NodeExtras::default())?;
         }
         if id == 0 {
-            // A trace needs at least one node.
+            // A trace needs at least one node, so an empty program gets a node that does
+            // nothing.
             id = 1;
             let view = NodeView::new(id, "nothing", Op::NoOp);
             writer.write_node(&view, &[], &NodeExtras::default())?;

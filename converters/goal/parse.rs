@@ -73,7 +73,7 @@ impl<'t> Iterator for GoalWords<'t> {
 /// A parser with one word of lookahead.
 struct GoalParser<'t> {
     words: std::iter::Peekable<GoalWords<'t>>,
-    /// Line of the last word that was read, counted from 1.
+    /// Number of the line that contains the last word read, counted from 1.
     line: usize,
 }
 

@@ -13,15 +13,15 @@ use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalProgram {
-    /// Converts the trace `graph` of a rank to its program. For each peer that the trace names, `peers` contains
-    /// its rank in the job.
+    /// Converts the trace `graph` of a rank to its program. `peers` translates each peer index of the trace to a
+    /// rank of the job.
     ///
     /// # Errors
     ///
     /// Fails at collectives, at kernels without a recorded time, and at negative tags.
     pub fn from_graph(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
         let mut program = Self::default();
-        // Index of the last operation of each node.
+        // For each node, the index of the last operation that the node became.
         let mut place: Vec<u32> = vec![0; graph.len()];
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.len()];
         for node in graph.nodes() {

@@ -16,8 +16,8 @@ struct ConnectionEnd {
 
 impl MscclAlgorithm {
     /// Checks that each connection has one thread block at each end, and that both ends agree on the number and sizes
-    /// of its messages. For each connection, returns the first chunk of each message in order, by the sender's chunk
-    /// index.
+    /// of its messages. Maps each connection to its messages, in order; a message is identified by its first chunk in
+    /// the sender's buffer.
     pub(super) fn match_connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {

@@ -41,7 +41,7 @@ impl<'a> MscclScripts<'a> {
         (end(first + count) - end(first)) as u64
     }
 
-    /// Writes the trace of a GPU. Returns the trace's number of nodes.
+    /// Writes the trace of a GPU. Returns `out` and the number of nodes written.
     ///
     /// # Errors
     ///
@@ -94,7 +94,8 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // A local step takes no time, so it must not become a kernel without a known time.
+                // A local step takes no time, so write a node without work instead of a kernel whose time is
+                // unknown.
                 if !step.kind.has_receive() && !step.kind.has_send() {
                     put(Op::NoOp, &data)?;
                 }

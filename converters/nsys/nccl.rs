@@ -141,14 +141,14 @@ impl NcclRangeArguments {
 pub(super) enum ThreadNcclEvent {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel. The values are the kernel's event, and the operation (as named in records) at the start
-    /// of the kernel's name, or `None`.
+    /// Launch of a kernel. The values are the index of the kernel's event, and the operation at the start of the
+    /// kernel's name (`None` if the name shows no operation).
     Launch(u32, Option<&'static str>),
 }
 
-/// Returns the calls of the kernels, by the index of the kernel's event. Leaves out kernels whose call or size
-/// cannot be determined. `threads` contains the events of each thread, sorted by time. If one kernel executes
-/// several calls of a group, they become one call with their total bytes.
+/// Maps each kernel (by its event index) to the call that it executes. Leaves out kernels whose call or size cannot
+/// be determined. `threads` contains the events of each thread, sorted by time. If one kernel executes several calls
+/// of a group, they become one call with their total bytes.
 pub(super) fn calls_of_kernels(
     threads: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
 ) -> BTreeMap<u32, NcclCall> {
@@ -230,8 +230,8 @@ fn assign_calls(
 }
 
 impl NcclCall {
-    /// Returns the call in the form of PyTorch's records. `peer` is the root or peer as it is numbered in the
-    /// job.
+    /// Returns the call's arguments as PyTorch's records name them. `peer` is the job rank of the root or of the
+    /// message's peer.
     pub fn list_arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),

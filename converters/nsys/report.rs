@@ -30,9 +30,9 @@ const WORK_COLUMNS: [&str; 6] = [
 ];
 /// Advice for exports without tables of device work.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
-/// Types of NVTX push/pop ranges: with a text, and with another message.
+/// Event types of NVTX push/pop ranges: 59 with a plain text, 70 with another message.
 const PUSHED: [i64; 2] = [59, 70];
-/// Kinds of copies: CUPTI's numbers, and names.
+/// Kinds of copies, by CUPTI's number.
 const COPIES: [(i64, &str); 8] = [
     (1, "Memcpy HtoD"),
     (2, "Memcpy DtoH"),
@@ -43,7 +43,7 @@ const COPIES: [(i64, &str); 8] = [
     (10, "Memcpy PtoP"),
     (11, "Memcpy Unified HtoD"),
 ];
-/// Kinds of synchronizations: CUPTI's numbers, and Kineto's names.
+/// Kinds of synchronizations: CUPTI's number and Kineto's name.
 const SYNCS: [(i64, &str); 4] = [
     (1, "Event Sync"),
     (STREAM_WAIT, "Stream Wait Event"),
@@ -148,7 +148,7 @@ struct ReportReader<'d> {
     texts: NameTable,
     /// Index in the trace of each text, by the text's id in the export.
     text_of: BTreeMap<i64, u32>,
-    /// For each text, by its index: what it reveals if it is a kernel name.
+    /// For each text (by index): what it reveals about communication if it is a kernel's name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
     /// Start of the profiling session, ns since 1970.
@@ -158,7 +158,7 @@ struct ReportReader<'d> {
     processes: BTreeMap<u64, ProcessCapture>,
 }
 
-/// Function that processes a row for a reader.
+/// Callback that processes one row for a reader.
 type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
 /// Fields of an event that is not in a trace yet.
@@ -261,8 +261,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the start and the duration of a row on the host's clock. Counts rows without them as left
-    /// out.
+    /// Returns the start and the duration of a row on the host's clock. Counts a row without start or
+    /// duration as left out.
     fn host_time(
         &mut self,
         row: &[SqliteValue<'_>],
@@ -414,8 +414,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads launches of graphs that were traced as a whole. Each graph becomes one kernel on its
-    /// stream.
+    /// Reads the launches of CUDA graphs that the profiler traced as a whole. Each graph becomes one
+    /// kernel on its stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
@@ -521,7 +521,8 @@ impl<'d> ReportReader<'d> {
                 let members = &mut this.process_of(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
-            // Ranges that end on another thread are not nested, and marks have no end.
+            // Skip ranges that end on another thread, because they are not nested, and marks, because
+            // they have no end.
             let kind = row[3].to_integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();

@@ -149,7 +149,7 @@ impl SqliteDatabase {
     ///
     /// # Errors
     ///
-    /// Fails if the file is not an SQLite file, is damaged, or has changes in another file.
+    /// Fails if the file is not an SQLite file, is damaged, or has newer changes in a separate log file.
     pub fn open_database(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::from_io(path, "read", source);
         let mut file = File::open(path).map_err(io)?;
@@ -274,7 +274,7 @@ impl SqliteDatabase {
             else {
                 return Ok(());
             };
-            // Virtual tables have no pages, and tables without row ids use another kind of tree.
+            // Skip virtual tables, which have no pages, and tables without row ids, which use another kind of tree.
             let root = row[2]
                 .to_integer()
                 .and_then(|root| u32::try_from(root).ok());
@@ -328,7 +328,7 @@ impl SqliteDatabase {
         walk.run(take)
     }
 
-    /// Reads `length` bytes at `offset` into `into`, whose previous contents are removed.
+    /// Reads `length` bytes at `offset` into `into`, and removes the previous contents of `into`.
     fn read_at(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
@@ -385,7 +385,7 @@ struct TableRowReader<'d> {
     database: &'d SqliteDatabase,
     table: &'d SqliteTable,
     places: &'d [Option<usize>],
-    /// Number of pages that the walk may still read. Beyond it, the table must contain a cycle.
+    /// Number of pages that the walk may still read. A table that needs more pages contains a cycle.
     left: u64,
     row: Vec<u8>,
     overflow: Vec<u8>,
@@ -449,7 +449,7 @@ impl TableRowReader<'_> {
                 continue;
             }
             let at = match place < cells {
-                // The page header contains the number of the last child.
+                // The number of the last child is in the page header, not in a cell.
                 false => head + 8,
                 true => usize::from(self.read_u16(number, bytes, head + 12 + 2 * place)?),
             };
@@ -506,8 +506,8 @@ impl TableRowReader<'_> {
             );
             return Err(self.damaged_page(number, &found));
         }
-        // The file format requires this: if a row exceeds a page, the page contains only a prefix
-        // of the row. The prefix's length is chosen so that the rest fills whole overflow pages.
+        // If a row exceeds a page, the file format requires that the page contains only a prefix of the row. The
+        // prefix's length is chosen so that the rest fills whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length

@@ -43,8 +43,8 @@ fn values(
     Ok(found)
 }
 
-/// Rows of all sizes, in trees of one to four levels, are read back in order. In the statement, the third column is a
-/// constraint, and there are comments, which are ignored. The row-id column is stored as null.
+/// Rows of all sizes, in trees of one to four levels, are read back in order. The statement also contains comments
+/// and constraints, which must not count as columns. The row-id column is stored as null.
 #[test]
 fn rows_are_read_as_they_were_written() {
     let mut numbers = RandomNumbers(7);
@@ -88,8 +88,8 @@ fn rows_are_read_as_they_were_written() {
     }
 }
 
-/// The damage: pages that refer to themselves or beyond the end of the file, pages of an unknown
-/// type, and wrong header values.
+/// Damaged files have pages that refer to themselves or beyond the end of the file, pages of an unknown type, or
+/// wrong header values.
 #[test]
 fn damage_ends_in_an_error() {
     let rows: Vec<Vec<StoredValue>> = (0..400)
@@ -269,8 +269,8 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     Ok(converted.0)
 }
 
-/// The conversion loses no kernel, preserves the bytes, and preserves the length of the union of each stream's
-/// intervals to the nanosecond.
+/// The conversion loses no kernel and no bytes, and it preserves each stream's busy time (the union of its intervals)
+/// to the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();

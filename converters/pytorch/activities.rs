@@ -1,12 +1,12 @@
 //! Activities of a rank, with the dependencies that determine when each can start.
 //!
-//! Every operator becomes one activity. The work is placed in the gap between child calls where the
-//! operator computes ([`own_places`]). The remaining time of the operator, and the time between
-//! operators, becomes host time before the next activity. The conversion therefore loses no time,
-//! and every activity keeps its recorded time. An annotation becomes a mark of zero length, because
-//! the time between its child calls belongs to Python.
+//! Every operator becomes one activity. An operator's own work is placed in the gap between child calls where
+//! the operator computes ([`own_places`]). The remaining time of the operator, and the time between operators,
+//! becomes host time before the next activity. The conversion therefore loses no time, and every activity keeps
+//! its recorded time. An annotation becomes a mark of zero length, because the time between its child calls
+//! belongs to Python.
 //!
-//! An activity depends on the following activities, all of them ended before its start:
+//! An activity depends on the following activities, provided that they ended before its start:
 //!
 //! - the previous activity on its thread or stream;
 //! - for communication and kernels, the activity that launched it;
@@ -103,7 +103,7 @@ pub struct DependencyStats {
 pub struct Activities {
     /// All activities; the other fields refer to activities by index in this list.
     pub list: Vec<Activity>,
-    /// Pairs of dependency and dependent, sorted by dependent, without duplicates.
+    /// Pairs (cause, effect), sorted by effect, without duplicates.
     pub dependencies: Vec<(u32, u32)>,
     /// Activity of each call.
     pub of_call: Vec<u32>,
@@ -178,8 +178,8 @@ impl Activities {
         }
     }
 
-    /// Returns the activity that submitted this activity: a host activity itself, the launch of device work, or
-    /// the operator of a call. Returns 0 if the launch was before the capture.
+    /// Returns the activity that submitted `work`: for a host activity, the activity itself; for device work,
+    /// its launch; for a call, its operator. Returns 0 if the launch was before the capture.
     pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,

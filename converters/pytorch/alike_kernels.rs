@@ -33,7 +33,7 @@ impl KernelWork {
     }
 }
 
-/// Kernels with known work, from which the work of kernels with the same name is estimated.
+/// Kernels with known work, from which the work of other kernels of the same name is estimated.
 #[derive(Debug, Default)]
 pub(super) struct SameNameKernels {
     /// Sorted by name, then time.
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(work(0, 120), Some((2400, 600)));
         // A duration of 300 ns is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
         assert_eq!(work(0, 300), Some((12_000, 600)));
-        // One kernel is shorter than all known kernels, the other longer.
+        // The first kernel is shorter than all known kernels, and the second is longer.
         assert_eq!(work(0, 50), Some((1000, 250)));
         assert_eq!(work(0, 800), Some((32_000, 1600)));
         // All kernels with name 1 have known work, and no kernel with name 2 has.

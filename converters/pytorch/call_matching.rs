@@ -1,5 +1,5 @@
-//! Matches calls. The k-th call of each member in a group belongs to the same collective, and each send is paired
-//! with a receive.
+//! Matches calls across ranks: the k-th call of each member in a group belongs to the same collective,
+//! and each send is paired with a receive.
 
 use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -14,7 +14,7 @@ use chakram_trace::matching::{
 /// A collective with the calls of its captured members.
 #[derive(Clone, Debug)]
 pub struct MatchedCollective {
-    /// Kind of the collective, which is equal on all members.
+    /// Kind of the collective; equal on all members.
     pub kind: CollectiveKind,
     /// Index of the group.
     pub group: u32,

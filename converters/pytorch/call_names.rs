@@ -8,7 +8,7 @@ use chakram_trace::format::CollectiveKind;
 pub(super) enum CarrierKind {
     /// All-reduce.
     AllReduce,
-    /// Reduce-scatter. Gloo implements a reduce-scatter as an all-reduce.
+    /// Reduce-scatter; gloo implements it as an all-reduce.
     ReduceScatter,
     /// All-gather.
     AllGather,

@@ -4,8 +4,8 @@
 //! the same order, so one member's list equals another member's list moved by a *shift*. A shift is possible if
 //! the signatures agree wherever the lists overlap. The best shift makes the difference between the two ranks' end
 //! times most uniform, because this difference is the clock offset. If two shifts are equally uniform, the shift
-//! with the smaller differences is best. Two lists of equal length with different clocks are assumed to contain
-//! the same calls if no other shift is more uniform than shift zero.
+//! with the smaller differences is best. If the clocks differ and the lists have equal lengths, shift zero is
+//! assumed unless another shift is more uniform.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
@@ -25,8 +25,7 @@ pub struct CallOutline {
 /// Maximum shift, in calls, in addition to the difference between the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Variations of end times that differ by less than this count as equal, ns: threads can be scheduled
-/// late by as much.
+/// Differences in scatter below this limit (ns) do not count, because the scheduler may delay threads by as much.
 const ALIKE: i64 = 200_000;
 
 /// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.
@@ -72,8 +71,8 @@ pub fn find_shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -
     })
 }
 
-/// Returns the shift under which sequence numbers agree; `None` unless every call has a sequence number and some
-/// numbers agree.
+/// Returns the shift that makes the sequence numbers agree; `None` unless every call has a sequence number and
+/// some numbers agree.
 fn find_shift_by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let place = |list: &[CallOutline], of: &CallOutline| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
@@ -87,7 +86,7 @@ fn find_shift_by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<
     matching_pairs(one, other, shift).all(same).then_some(shift)
 }
 
-/// Returns the number of calls that lists of `n` and `m` calls share under a shift.
+/// Returns the number of calls that lists of `n` and `m` calls share if one list is moved by `shift`.
 fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
@@ -203,8 +202,8 @@ mod tests {
         }
     }
 
-    /// Collectives follow each other every 10 ms. Without a common clock, a clock that is 10 ms late looks like a
-    /// missing call.
+    /// The collectives run 10 ms apart. Without a common clock, a clock that is 10 ms late looks like a missing
+    /// call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallOutline> {

@@ -32,7 +32,7 @@ pub enum CommOp {
 pub struct CommCall {
     /// Index of the host interval (a timeline entry) that made the call.
     pub item: u32,
-    /// Record function id. A rank's calls are sorted by this id.
+    /// Record function id of the call's operator. A rank's calls are sorted by this id.
     pub rf_id: u64,
     /// Whether the call is a collective, a send or a receive.
     pub act: CommOp,
@@ -47,8 +47,7 @@ pub struct CommCall {
     pub stream: Option<i64>,
     /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
-    /// Time at which the work had been launched. After that, the caller's time does not belong to the
-    /// call.
+    /// Time (ns) at which the launch was complete. Later time of the caller does not belong to the call.
     pub launched: i64,
     /// Start of the call, ns since the epoch by this rank's clock.
     pub start: i64,
@@ -74,8 +73,8 @@ pub struct CommCalls {
     pub never_ran: Vec<String>,
     /// Number of communication intervals without an operator that requested them.
     pub orphans: u64,
-    /// For each call with several kernels, the kernels after the first, each with the index of the first. All are
-    /// indices in [`RankTimeline::devices`], in ascending order.
+    /// Pairs (kernel, first kernel of its call) for all kernels but the first of each call, sorted. Both are
+    /// indices in [`RankTimeline::devices`].
     pub further: Vec<(u32, u32)>,
     /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
     /// is unknown.

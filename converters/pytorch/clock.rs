@@ -12,10 +12,10 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on one host share a clock, so an estimate between them is noise. Their clocks are corrected only if zero is
-//! outside the bounds, and then only to the nearer bound. Messages give bounds but no estimate. If only messages were
-//! observed, the clock is therefore corrected only if zero is outside the bounds. If the captures do not name their
-//! hosts, an estimate within the scatter is ignored.
+//! Ranks on one host share a clock, so an estimate between them is noise. Clocks of ranks on one host are corrected
+//! only if zero is outside the bounds, and then only to the nearer bound. Messages give bounds but no estimate. If
+//! only messages were observed, the clock is therefore corrected only if zero is outside the bounds. If the captures
+//! do not name their hosts, an estimate within the scatter is ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -46,7 +46,7 @@ pub struct ClockOffset {
     pub bounds: (i64, i64),
     /// Number of collectives and messages observed; zero means that the offset is unknown.
     pub observed: u32,
-    /// Whether the rank and the rank compared with it are on the same host.
+    /// Whether this rank and the rank that it was compared with are on the same host.
     pub same_host: bool,
 }
 
@@ -67,7 +67,7 @@ impl ClockOffset {
     }
 }
 
-/// Returns the gain of a clock with this drift after `passed` ns.
+/// Returns the time (ns) that a clock with this drift gains while `passed` ns pass.
 fn drift_gain(drift: i64, passed: i64) -> i64 {
     let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
     i64::try_from(gained).unwrap_or(i64::MAX)
@@ -81,7 +81,7 @@ const LARGEST_DRIFT: i64 = WHOLE / 1000;
 /// Minimum number of collectives for a drift estimate; fewer collectives cannot separate drift from
 /// noise.
 const FEWEST_FOR_DRIFT: usize = 8;
-/// Growth over the window below which no drift is assumed, ns.
+/// Minimum growth of the differences over the window, ns; a smaller growth does not count as drift.
 const LEAST_GROWTH: i64 = 1_000;
 
 /// Observations of one call on two ranks.
@@ -232,8 +232,8 @@ fn estimate_offset(
     }
 }
 
-/// Returns the bounds of the second rank's offset. They follow from two facts: no member of a collective can end before
-/// another starts, and nothing is received before it is sent.
+/// Returns the bounds of the second rank's offset. The bounds follow from two facts: no member of a collective can
+/// end before another starts, and nothing is received before it is sent.
 fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
@@ -374,7 +374,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Builds collectives one second apart. Each ends later on the first rank, by its entry of
+    /// Builds collectives one second apart. Each collective ends later on the first rank, by its entry of
     /// `differences`, and lasts `before` ns on both ranks.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
@@ -407,9 +407,10 @@ mod tests {
         );
         let offset = of(&seen, HostRelation::Different);
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
-        // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
+        // The distances from the median are 5, 35, 6 ms − 5, 25 and 0 ns; their median is 25 ns.
         assert_eq!(offset.spread, 25);
-        // Seen from the other rank, all signs are reversed. The next rank adds its own offset.
+        // Seen from the other rank, all signs are reversed. The first rank's own offset is included in the second
+        // rank's offset.
         assert_eq!(
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5

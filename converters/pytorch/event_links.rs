@@ -72,8 +72,8 @@ pub struct HostNodeLinks {
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's workers. Counted only without a Kineto
-    /// trace, because only operators represent calls then.
+    /// Number of host nodes that are intervals of a library's workers. Counted only if there is no Kineto trace,
+    /// because in that case only operators represent calls.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,
@@ -117,10 +117,10 @@ impl TimeWindow {
     }
 }
 
-/// Reason that prevents joining two files.
+/// Reason why two files cannot be joined.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventLinkError {
-    /// Fault of the files.
+    /// Description of the problem in the files.
     pub found: String,
     /// Advice to the user.
     pub hint: &'static str,

@@ -21,8 +21,7 @@ pub struct CapturePair {
     pub rank: u32,
     /// Whether the file names do not distinguish the rank from others, so that the capture must contain the rank.
     pub unnumbered: bool,
-    /// Whether the rank is only a guess. The name of the only capture contains a number, which may also be a step's
-    /// number.
+    /// Whether the rank is only a guess: the number in the name of the only capture may be a rank or a step.
     pub guessed: bool,
     /// Path of the host trace, if the rank has one.
     pub host: Option<PathBuf>,
@@ -81,8 +80,8 @@ impl CapturePair {
 pub struct CaptureSet {
     /// Files of each rank.
     pub pairs: Vec<CapturePair>,
-    /// Files in folders and archives that were not used, each with the reason: they are other captures
-    /// or no captures.
+    /// Unused files from folders and archives, each with the reason: the file belongs to another capture, or is no
+    /// capture.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Archives that were unpacked.
     pub archives: Vec<PathBuf>,
@@ -468,8 +467,8 @@ fn is_listed(name: &str) -> bool {
 /// process ids and times.
 const LARGEST: u32 = 99_999;
 
-/// Returns the rank in a capture's name. A number that is the capture's process id is no rank: profilers put the
-/// process id where the rank would be.
+/// Returns the rank in a capture's name. The capture's process id does not count as a rank: profilers put it in the
+/// place where the rank would be.
 fn rank_in(
     path: &Path,
     kind: CaptureFileKind,

@@ -1,10 +1,10 @@
 //! Determines the process group of each communication call.
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so their
-//! group is inferred. If only one group exists, it is this group. Otherwise the worker threads identify it, because
-//! gloo creates two workers for every new group. If NCCL's records contain only the number of members, the stream
-//! identifies the group. Messages have no worker. A message belongs to the group of all ranks, unless its send and
-//! receive would then not match.
+//! group is inferred. If only one group exists, every call belongs to it. Otherwise the worker threads identify the
+//! group, because gloo creates two workers for every new group. If NCCL's records contain only the number of
+//! members, the stream identifies the group. Messages have no worker. A message belongs to the group of all ranks,
+//! unless its send and receive would then not match.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;

@@ -63,7 +63,7 @@ pub struct HostNode {
 pub struct ObserverRecord {
     /// Id of the node; ids ascend in the order of the operators' starts.
     pub id: u64,
-    /// Id of the enclosing node. For the node of the process, its own id.
+    /// Id of the enclosing node. For the node of the process, this is its own id.
     pub parent: u64,
     /// Record function id, which is also in the device trace; 0 if there is none.
     pub rf_id: u64,

@@ -78,13 +78,13 @@ fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> 
 struct TickTraceBuilder {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Tracks by (thread, whether communication). Each thread has a separate track for communication.
+    /// Track of each (thread, flag); the flag is true for the thread's separate track for communication.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
 impl TickTraceBuilder {
-    /// Adds an event of the host node `node` on the track (thread, whether communication). Returns `None` if the name
-    /// table is full.
+    /// Adds an event of the host node `node` on the track `on` (thread, and true for communication). Returns `None`
+    /// if the name table is full.
     fn push(
         &mut self,
         name: &str,

@@ -14,7 +14,7 @@
 //! last message in each direction.
 //!
 //! If several models are valid, the one with p(m) = p(t) in the most groups is used, for example a
-//! rank with the same tensor shard. If several models are equal in this, the nearest is used.
+//! rank with the same tensor shard. Among equally good models, the nearest captured rank is used.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -153,8 +153,8 @@ struct ModelSearch<'a> {
 }
 
 impl ModelSearch<'_> {
-    /// Returns the rank as the captured model implies it; `None` unless their positions agree in more than
-    /// `least` groups.
+    /// Returns the rank with the calls that its model implies; `None` unless the rank and its model have the same
+    /// position in more than `least` groups.
     fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
         let model = self.numbers[self.capture];
         let mut added: Vec<JobGroup> = Vec::new();

@@ -40,7 +40,7 @@ pub struct KinetoTrace {
     pub args: Vec<Vec<(String, String)>>,
     /// Rank of the process, if the file contains it.
     pub rank: Option<u32>,
-    /// Number of ranks.
+    /// Number of ranks in the job, if the file contains it.
     pub world_size: Option<u32>,
     /// Communication backend, such as `nccl`.
     pub backend: Option<String>,
@@ -88,7 +88,7 @@ pub struct KinetoEvent {
     pub category: EventCategory,
     /// Index of the event's track in [`KinetoTrace::tracks`].
     pub track: u32,
-    /// Index in [`KinetoTrace::details_of_event`], or [`NONE`] if the event has no details.
+    /// Index in [`KinetoTrace::details`], or [`NONE`] if the event has no details.
     pub details: u32,
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
@@ -165,7 +165,7 @@ pub enum EventCategory {
     Kernel,
     /// Copy from, to or between devices.
     Copy,
-    /// Setting of device memory.
+    /// Filling of device memory with a value.
     Set,
     /// Wait for the device, by the host or by a stream.
     Sync,

@@ -25,7 +25,7 @@ pub(super) struct RepairedElement {
     pub name: String,
 }
 
-/// Maximum length of a name.
+/// Maximum length of a name, bytes.
 const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause

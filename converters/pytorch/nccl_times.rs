@@ -1,5 +1,5 @@
-//! Times of kernels according to NCCL's own formula. They serve to separate transfer from waiting if the partner ranks
-//! have no capture.
+//! Kernel times by NCCL's own formula. These times separate transfer from waiting if the partner ranks have no
+//! capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
 //! `n` GPUs of one host over NVLink, and a buffer of `B` bytes in total, NCCL's time is:
@@ -15,10 +15,9 @@
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives
-//! is timed as one step of the protocol Simple that sends `(n - 1) / n` of the buffer to all peers
-//! at the same time. `topo.h` assumes 20 GB/s per link on Volta and Ampere, which have 6 and 12
-//! links, and 20.6 GB/s on Hopper, which has 18.
+//! An all-reduce has `2 (n - 1)` steps, and other collectives have `n - 1` steps. A kernel of sends and receives is
+//! timed as one step of the protocol Simple that sends `(n - 1) / n` of the buffer to all peers at the same time.
+//! `topo.h` assumes 20 GB/s per link on Volta (6 links) and Ampere (12 links), and 20.6 GB/s on Hopper (18 links).
 //!
 //! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512
 //! B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the smallest
@@ -62,7 +61,7 @@ pub struct NvlinkRate {
     most_ll: f64,
 }
 
-/// Rates of the devices whose names contain a text.
+/// NVLink rates of devices, by a part of the device's name.
 const DEVICES: [(&str, NvlinkRate); 4] = [
     ("V100-SXM", NvlinkRate::new(6.0 * 20.0, 39.0)),
     ("A100-SXM", NvlinkRate::new(12.0 * 20.0, 87.7)),

@@ -12,8 +12,8 @@ pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     }
 }
 
-/// Parses an integer, which may be in a string, and decimal or hexadecimal with `0x`. A trailing `.0` is
-/// accepted, because scripts write it in columns with missing values.
+/// Parses an integer: decimal, or hexadecimal after `0x`, possibly in a string. A trailing `.0` is accepted,
+/// because scripts write it in columns with missing values.
 #[inline]
 pub(super) fn parse_whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.

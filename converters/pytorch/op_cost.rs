@@ -21,7 +21,7 @@ pub struct OpCosts {
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
     launched: Vec<LaunchingInterval>,
-    /// For each kernel name, whether it shows that the kernel computes; sorted.
+    /// For each kernel name (sorted by text index), whether the name shows that the kernel computes.
     hints: Vec<(u32, ComputeHint)>,
 }
 
@@ -82,7 +82,8 @@ impl OpCosts {
         this
     }
 
-    /// Returns the cost attributed to `item`. Zero if `item` does no work, or if its children count for it.
+    /// Returns the cost attributed to `item`. Zero if `item` does no work, or if its work is already counted in its
+    /// children.
     pub fn cost_of_item(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
@@ -113,7 +114,7 @@ impl OpCosts {
     }
 }
 
-/// Returns, for each kernel name of `rank`, whether it shows that the kernel computes; sorted.
+/// Returns, for each kernel name of `rank` (sorted by text index), whether the name shows that the kernel computes.
 fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices

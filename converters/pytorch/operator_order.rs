@@ -9,7 +9,7 @@ use super::elements::elements_of;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators among which an interval's operator is searched.
+/// Maximum number of open operators that are searched for the operator of an interval.
 const OPEN: usize = 256;
 
 /// Assigns ids to all operators and annotations if any of them has none. Returns whether ids were assigned,

@@ -1,16 +1,16 @@
 //! Estimates, for each node, the host time that the profiler added during the capture.
 //!
 //! While the program runs, the observer and the profiler write a record of every operator and annotation on the
-//! program's thread. The time per record hardly depends on the operator. The time per record is estimated in the first
-//! possible way:
+//! program's thread. The time per record hardly depends on the operator. The time per record is estimated by the
+//! first of these methods that the capture allows:
 //!
-//! - If the job also measured steps without a profiler: the duration of the capture minus the duration of the same
-//!   number of unprofiled steps, divided by the number of records on the thread with the most records.
-//! - Otherwise from views (operators that compute nothing and take less than a microsecond by themselves). The time is
-//!   the sum of two medians: the time of views that call no other operator, and the time from a view's start to the
-//!   start of the operator that the view calls. The second part is the time to start a record. The true cost is
-//!   slightly higher, because some of the work is between operators.
-//! - In captures with few views, from measurements of fourteen other jobs on one machine.
+//! - If the job also measured steps without a profiler, the time is the duration of the capture minus the duration of
+//!   the same number of unprofiled steps, divided by the number of records on the thread with the most records.
+//! - Otherwise, the time is estimated from views (operators that compute nothing and take less than a microsecond by
+//!   themselves). The estimate is the sum of two medians: the time of views that call no other operator, and the time
+//!   from a view's start to the start of the operator that the view calls. The second part is the time to start a
+//!   record. The true cost is slightly higher, because some of the work is between operators.
+//! - If the capture has few views, the time is taken from measurements of fourteen other jobs on one machine.
 //!
 //! Half of a record's time is inside its operator and half outside. Each node's time is reduced by the cost of its
 //! own record, but at most by the node's duration and the delay before it. Any excess is subtracted from the next

@@ -222,8 +222,8 @@ impl RankTimeline {
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of a host interval. The host trace's name is exact; without it, this is Kineto's
-    /// name.
+    /// Returns the name of a host interval. The host trace's name is exact; without a host trace, Kineto's name is
+    /// returned.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -15,7 +15,7 @@ pub enum CaptureFileKind {
     Kineto,
     /// Step times measured without a profiler.
     Steps,
-    /// File of none of the kinds above.
+    /// Any other file.
     Other,
 }
 
@@ -49,9 +49,9 @@ fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
     }
 }
 
-/// Returns the text after a byte order mark. Of UTF-16, returns only the ASCII characters, which include all keys.
-/// JSON contains no zero bytes, so a zero byte next to the first character identifies UTF-16 without a byte order
-/// mark.
+/// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all
+/// keys. JSON contains no zero bytes, so a zero byte next to the first character identifies UTF-16 without a byte
+/// order mark.
 fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {

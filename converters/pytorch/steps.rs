@@ -1,5 +1,5 @@
-//! Steps that a job measured without a profiler, in addition to its capture. `capture.py` writes them to
-//! `steps.RANK.json`.
+//! Steps that a job measured without a profiler, in addition to its capture. `capture.py` writes the
+//! times of these steps to `steps.RANK.json`.
 
 use chakram_trace::format::file::{TraceContents, decompress_bytes};
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -42,11 +42,12 @@ impl MeasuredSteps {
         })
     }
 
-    /// Returns the durations of the job's steps, ns. Each is the duration on the slowest rank.
+    /// Returns the durations of the job's steps, ns. A step's duration is its duration on the slowest
+    /// rank.
     pub fn step_durations_of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
-        // Only steps that every measuring rank measured count.
+        // Count only steps that every measuring rank has measured.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };

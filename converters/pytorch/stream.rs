@@ -26,7 +26,7 @@ use serde::Deserialize;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
-/// Advice for files that consist of several texts.
+/// Advice for files that consist of several JSON texts.
 const SPLIT: &str =
     "split the file at this byte of the decompressed text, and pass one or all of the parts";
 
@@ -60,7 +60,7 @@ pub(super) trait ElementReader {
         element: &Self::Element<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError>;
-    /// Receives the value of another key.
+    /// Receives the value of a key other than [`Self::ARRAY`].
     fn receive_value(
         &mut self,
         key: &str,
@@ -232,8 +232,8 @@ impl JsonWalker<'_> {
                 }
                 Err(error) => error,
             };
-            // If the window ends within a JSON token, the parser may report another error than an
-            // unexpected end.
+            // If the window ends within a JSON token, the parser may report an error other than an unexpected
+            // end.
             if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.refill(MAX_ELEMENT)?;
                 continue;
@@ -251,8 +251,8 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Virtual offset of the element's start: counted from it, bytes after the repaired name keep
-            // their original offsets.
+            // Virtual offset of the element's start, chosen so that bytes after the repaired name keep their
+            // original offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
             // Try a prefix that suffices for most elements, then longer prefixes.
             let mut stretch = 1 << 13;
@@ -276,8 +276,8 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // Convert the length to a length in the original text, whose unescaped name is shorter
-                        // than the escaped form.
+                        // Convert the length to a length in the original text, where the unescaped name is
+                        // shorter than the escaped form.
                         self.0.advance_by(used - before + mended.resume);
                         return Ok(());
                     }

@@ -39,8 +39,7 @@ pub struct ConversionSummary {
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
     pub odd: TimeAnomalies,
-    /// Files in the given folders that were not used, because they are other kinds of captures; each
-    /// with the reason.
+    /// Unused files from the given folders, each with the reason: the file is another kind of capture.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Number of captured steps, and the median of the step times measured without a profiler, ns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +96,7 @@ pub struct RankConversion {
     /// Share of nodes that are linked, times the share of compared shapes that are equal. The confidence is
     /// meaningful only if the files were joined by order.
     pub confidence: f64,
-    /// Device time in the capture, and in the trace, ns.
+    /// Device time, ns: first in the capture, then in the trace.
     pub device_ns: (u64, u64),
     /// Number of communication calls without a size in the capture.
     pub unsized_calls: u64,

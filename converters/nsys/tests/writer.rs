@@ -1,4 +1,4 @@
-//! Writes SQLite files according to the description of the format. Shares no code with the reader.
+//! Writes SQLite files according to the published file format. Shares no code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,7 +169,7 @@ fn pack_level(
     made
 }
 
-/// Distributes cells (encoded entries) over pages. Returns the largest id and the number of each page.
+/// Distributes cells (encoded entries) over pages. Returns the largest row id and the page number of each page.
 fn pack(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,

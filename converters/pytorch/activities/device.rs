@@ -384,7 +384,7 @@ impl DeviceEventIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event that ended last, but not after `until`. Considers events on all streams that were launched
+    /// Returns the event that ended last, at or before `until`, among the events on all streams that were launched
     /// by the time `launched`.
     fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self

@@ -1,4 +1,4 @@
-//! Dependencies of threads that continued when another thread had finished its work.
+//! Adds dependencies for threads that continued after another thread had finished its work.
 
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -51,7 +51,8 @@ pub(super) fn link_handoffs(
             continue;
         };
         let woke = activities.list[waker as usize].end;
-        // The other activity ended the gap only if it ended nearer to the gap's end than to its start.
+        // The other activity ended the gap only if its end is nearer to the gap's end than to the gap's
+        // start.
         if woke > since && (since == i64::MIN || begin - woke < woke - since) {
             activities.add_dependency(waker, work);
             found.handoffs += 1;

@@ -152,8 +152,8 @@ pub(super) fn find_host_waits(
     (waits, blocked)
 }
 
-/// Returns the wait for a message. A message's recorded interval ends when the program has waited for the message,
-/// which happens between operators. If the interval ends within an operator's own time, no thread waited.
+/// Returns the wait for a message. The recorded interval of a message ends when the program's wait for the message
+/// ends; programs wait between operators. If the interval ends within an operator's own time, no thread waited.
 fn wait_for_message(
     rank: &RankTimeline,
     call: &CommCall,
@@ -216,11 +216,12 @@ fn find_wait_by_time(
     )
 }
 
-/// Host intervals whose tensors are in storages that also contain results of calls.
+/// Host intervals that use a storage with a call's result: (storage, start of the interval, index of the
+/// interval).
 pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
 
 impl CallResultUses {
-    /// Finds all host intervals that use storages that calls write.
+    /// Finds all host intervals that use a storage to which a call writes.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
@@ -296,7 +297,8 @@ impl CallResultUses {
                     into: i,
                 });
             }
-            // Creating a view of an unfinished result does not wait, so an earlier start is no use.
+            // A view of an unfinished result can be created without a wait, so a host interval that starts earlier
+            // does not count as a use.
             if item.start < call.done {
                 continue;
             }

@@ -37,7 +37,7 @@ const ROUNDED_PART: i64 = 64;
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SiblingPosition {
-    /// Start and end of the time between the children around the position, ns; of the whole host interval if
+    /// Start and end (ns) of the time between the children around the position, or of the whole host interval if
     /// `is_whole`.
     pub span: (i64, i64),
     /// Number of children before the position.
@@ -70,7 +70,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
         let around = item.parent as usize;
         let place = &mut places[around];
         place.children += 1;
-        // A child that continues after its caller's end is not the caller's own work.
+        // A child that ends after its caller is not part of the caller's own work.
         let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
         let crosses = item.end > parent.end.saturating_add(rounding);
         only_helpers[index] &= !crosses;

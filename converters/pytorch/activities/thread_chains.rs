@@ -56,7 +56,8 @@ pub(super) fn build_chains(
     // child calls around its position.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
-        // The host interval launched its work before its place.
+        // The host interval launched its work before the position of its own work, so use the time up to the
+        // launch.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
         _ => places[item].span,
     };
@@ -85,7 +86,8 @@ pub(super) fn build_chains(
         let carved = merge_intervals(carved);
         for item in rank.threads[thread as usize].items.clone() {
             let (from, to) = place[item as usize];
-            // A whole operator (its children are part of its own work) begins after the last wait inside it.
+            // The activity of a whole operator (an operator whose work includes its children) begins after the
+            // last wait inside it.
             let before = carved.partition_point(|&(start, _)| start < to);
             if places[item as usize].is_whole
                 && let Some(&(_, end)) = carved[..before].last()
@@ -141,7 +143,7 @@ pub(super) fn build_chains(
     // Free this memory now, because the code below needs the same amount again.
     drop((earliest, bounds));
     // Time at which each thread finished its last call. A message is finished when its caller has waited for it;
-    // other calls are finished when the worker is.
+    // any other call is finished when its worker is.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {

@@ -17,9 +17,9 @@ pub struct CallArgs {
     pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
-    /// Index in the group: of the collective's root, or of the rank at a message's other end.
+    /// Index in the group of the collective's root, or of the message's peer.
     pub peer: Option<u32>,
-    /// Rank (in the job) of a message's other end, if a record contains it.
+    /// Job rank of the message's peer, if a record contains it.
     pub peer_rank: Option<u32>,
     /// Sequence number of the collective in its group, if a record contains it; equal on all
     /// members.
@@ -80,7 +80,8 @@ use CollectiveKind::{
 };
 use CommOp::Collective;
 
-/// From the operator schemas in PyTorch's `torch/csrc/distributed/c10d/Ops.cpp`.
+/// Argument positions of the `c10d` operators, from their schemas in PyTorch's
+/// `torch/csrc/distributed/c10d/Ops.cpp`.
 static LAYOUTS: [C10dSignature; 18] = [
     signature_layout(
         "allreduce_",
@@ -241,7 +242,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
             .and_then(Value::as_u64)
             .and_then(|n| u32::try_from(n).ok())
     };
-    // `send` and `recv_` take the tag after the peer.
+    // In `send` and `recv_`, the argument after the peer is the tag.
     let tag = values.get(3).and_then(Value::as_i64);
     let uneven = layout.splits.is_some_and(|(a, b)| {
         [a, b]
@@ -291,8 +292,8 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
     ))
 }
 
-/// Returns the bytes per member of an all-to-all of `bytes` in total; empty if all members get equal parts. `splits`
-/// and `tensors` are the argument positions of the split sizes and of the tensor list.
+/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal parts. `splits` and
+/// `tensors` are the argument positions of the split sizes and of the tensor list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -351,7 +352,7 @@ impl CallArgs {
         self.members.or_else(|| match kind {
             AllGather => ratio(self.bytes_out, self.bytes_in),
             ReduceScatter => ratio(self.bytes_in, self.bytes_out),
-            // Only the root has the whole buffer, so the other members' sizes have no ratio.
+            // Only the root has the whole buffer, so the sizes on other members show no ratio.
             Gather if self.bytes_out > 0 => ratio(self.bytes_out, self.bytes_in),
             Scatter if self.bytes_in > 0 => ratio(self.bytes_in, self.bytes_out),
             _ => None,
@@ -537,7 +538,7 @@ mod tests {
         let group = positional_group(inputs).expect("it names one");
         assert_eq!((group.name.as_str(), group.desc.as_str()), ("3", "mesh_tp"));
         assert_eq!(group.ranks, [0, 1, 2, 3]);
-        // A wait has no group. Version 1.0.1 writes a pointer instead of a group.
+        // The wait operator has no group. Schema 1.0.1 contains a pointer instead of the group.
         assert_eq!(
             positional_group(r#"[5, ["",""], -1, "wait", [], []]"#),
             None

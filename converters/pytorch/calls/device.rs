@@ -133,8 +133,8 @@ pub(super) fn append_device_calls(
     calls.list.extend(found);
 }
 
-/// Returns the calls that `launch` executes: the requests around the launch, described by `context`, or requests that
-/// were deferred to it.
+/// Returns the calls that `launch` executes: the requests around the launch, which `context` describes, or else the
+/// requests deferred to this launch.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,
@@ -203,7 +203,7 @@ fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     rank.args_of(event).is_some_and(named)
 }
 
-/// Operator ids sorted by start. The operators' ids are used for calls that are known only from a launch.
+/// Operator ids sorted by start. A call that is known only from its launch gets the id of one of these operators.
 struct OperatorIdsByStart(Vec<(i64, u64)>);
 
 impl OperatorIdsByStart {
@@ -227,8 +227,8 @@ impl OperatorIdsByStart {
     }
 }
 
-/// Returns the call of a kernel. Its source is the kernel's own arguments, or else the kind in the kernel's
-/// name with the inputs of the surrounding operator.
+/// Returns the call of a kernel. Uses the kernel's own arguments if it has any, otherwise the kind in the kernel's
+/// name and the inputs of the surrounding operator.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -355,8 +355,7 @@ impl LaunchContext {
 }
 
 impl LaunchContext {
-    /// Returns the call that the library's range describes: its kind, and the size of the tensor passed
-    /// to it.
+    /// Returns the call that the library's range describes. The range contains the kind and the size of the tensor.
     fn call_of_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = carrier_kind(rank.item_name(item))?.collective_kind()?;
@@ -376,8 +375,8 @@ impl LaunchContext {
 /// Returns the indices of the `record_param_comms` host intervals in `batch`. The single launch `launch` executes
 /// all messages of the batch.
 fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
-    // Host intervals are sorted by thread and start, so the batch's intervals are between the batch and
-    // the launch.
+    // Host intervals are sorted by thread and start, so the intervals inside the batch have indices between those of
+    // the batch and the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];

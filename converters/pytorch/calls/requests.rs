@@ -35,8 +35,8 @@ impl DeferredRequests {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests that are executed by a launch outside the request. `communicating` maps the host interval
-    /// of each communication kernel's launch to whether the launch is outside every request.
+    /// Finds the requests whose launch is outside the request's own interval. `communicating` contains the host
+    /// interval of each launch of communication kernels. The value is true if the launch is outside every request.
     pub fn find_deferred(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
@@ -66,8 +66,8 @@ impl DeferredRequests {
                             found.by_launch.insert(index, requests);
                         }
                         Some(false) => walk.launch_own(),
-                        // The profiler may have dropped the launch of these requests, or a graph may have
-                        // captured it.
+                        // The profiler may have dropped the launch of these requests, or a graph capture may have
+                        // recorded the launch.
                         None if launched.binary_search(&index).is_err() => {
                             if !walk.launch_own_and_check_open()
                                 && rank.encloser_is_no_operator(index)
@@ -136,7 +136,7 @@ impl ThreadTraversal {
         self.last.clear();
     }
 
-    /// Opens a request; if an operator is open, adds the record to its request instead.
+    /// Opens a request; if an operator is open, adds the record to the operator's request instead.
     fn open_request(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {

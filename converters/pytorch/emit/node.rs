@@ -35,7 +35,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub steps: &'a StepWindows,
 }
 
-/// Returns the element type of each form of host node: the type of its operators' first tensor.
+/// Returns, for each form of host node, the element type of the operator's first tensor.
 pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms

@@ -6,9 +6,9 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the order in which activities get their ids, as far as dependencies allow. Each thread's activities and
+/// Returns the activities in the order of their ids. As far as dependencies allow, each thread's activities and
 /// each rank's calls are in program order, and submitted work follows the activity that submitted it. Times do not
-/// influence the order, so captures of one program have the same ids.
+/// influence this order, so captures of one program have the same ids.
 pub(super) fn order_activities(
     rank: &RankTimeline,
     activities: &Activities,
@@ -32,8 +32,8 @@ pub(super) fn order_activities(
     sort_topologically(rank, activities, &[])
 }
 
-/// Sorts the activities topologically by dependencies and by the edges `more`, and by submitter among those that
-/// are ready. Activities on a cycle are missing from the result.
+/// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are ready at the
+/// same time are sorted by submitter. Activities on a cycle are missing from the result.
 fn sort_topologically(
     rank: &RankTimeline,
     activities: &Activities,

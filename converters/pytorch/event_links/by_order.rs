@@ -3,8 +3,8 @@
 //! On a thread, the k-th host node with a name (sorted by id) is the k-th Kineto event with that name (sorted by
 //! start). The observer numbers threads itself, but Kineto uses the system's thread ids. So each host thread is
 //! matched to the track whose names fit best. If Kineto recorded longer than the observer, the host's operators are
-//! a contiguous window of Kineto's operators. Comparing sequences of names finds the window. The matching ignores
-//! shapes, so shapes can test its result.
+//! a contiguous window of Kineto's operators. The converter finds this window by comparing sequences of names. The
+//! matching ignores shapes, so shapes can test its result.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -14,7 +14,7 @@ use chakram_trace::graph::{NameTable, stable_hash};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Number of names in a sequence of the search.
+/// Length of the compared sequences, in names.
 const SEQUENCE: usize = 12;
 /// Number of sequences searched per thread.
 const SEQUENCES: usize = 64;
@@ -196,8 +196,8 @@ struct MatchedEventRange {
     alike: u64,
 }
 
-/// Finds the range of `events` with the same names as `nodes`, at the offset on which most
-/// sequences of names agree.
+/// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the range's offset, and
+/// the offset with the most votes is used.
 fn find_window(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {

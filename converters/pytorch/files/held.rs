@@ -27,7 +27,7 @@ impl InMemoryFiles {
         self.0.get(path)
     }
 
-    /// Returns the beginning of a file as text.
+    /// Returns the first bytes of a file, decompressed.
     pub fn file_beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
         let Some(bytes) = self.get(path) else {
             return beginning_of(DecompressedStream::open_path(path)?, path);
@@ -80,7 +80,7 @@ pub struct UnpackedArchive {
     pub others: Vec<PathBuf>,
 }
 
-/// Returns the file name that messages use.
+/// Returns the name of a file for messages.
 pub fn display_path(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),

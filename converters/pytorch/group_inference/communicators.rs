@@ -63,7 +63,7 @@ pub(super) fn assign_groups(
                 .filter(|&g| groups[g as usize].ranks.len() == size)
                 .collect();
             let found = match &fitting[..] {
-                // Only one declared group has this size, so nothing need be inferred.
+                // Only one declared group has this size, so there is nothing to infer.
                 [_] => continue,
                 // Some ranks have no capture. One of them may be a member instead of the captured rank
                 // with the nearest times.
@@ -226,7 +226,8 @@ fn find_declared_group(
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
             let distances = others.map(|r| communicator.nearest_in(&seen[r], apart));
-            // A group whose other members have no capture has no distance, so use the farthest.
+            // The distance to a group is the distance to its farthest captured member. If no other member has a
+            // capture, the distance is unknown, and no group is chosen.
             let farthest = distances
                 .map(|near| near.map(|(distance, _)| distance))
                 .max()?;
@@ -244,8 +245,8 @@ fn find_declared_group(
     })
 }
 
-/// Returns whether to assume different clocks, in order of likelihood. Ranks whose hosts are not named may share a
-/// host, so both assumptions are returned.
+/// Returns the assumptions to try, most likely first; true means that the ranks have different clocks. Ranks whose
+/// hosts are not named may share a host, so both assumptions are tried.
 fn clock_assumptions(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();

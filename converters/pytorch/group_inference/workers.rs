@@ -2,8 +2,8 @@
 //!
 //! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order of the groups'
 //! declarations. A capture shows only threads that did work. If some groups were unused, several assignments of
-//! pairs to groups are in that order. All ranks run the same program and therefore share one assignment. The best
-//! assignment makes each group's calls agree in kind and size, and end together.
+//! pairs to groups satisfy this order. All ranks run the same program and therefore share one assignment. The
+//! best assignment makes each group's calls agree in kind and size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 /// Worker threads of a rank, divided into pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
-    /// Candidate partitions into pools of the threads, which are sorted by number: one pairs neighbours, the
-    /// other splits the threads at the largest gaps.
+    /// Candidate partitions of the threads (sorted by number) into pools: the first pairs neighbours, and the
+    /// second splits the threads at the largest gaps.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -75,7 +75,7 @@ fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
     let mut cuts: Vec<usize> = (1..threads.len()).collect();
     if threads.len() == groups * 2 {
-        // If all threads of all groups are present, they are paired in order.
+        // If all threads of all groups are present, pair them in order.
         cuts.retain(|cut| cut % 2 == 0);
     } else {
         cuts.sort_by_key(|&cut| std::cmp::Reverse(threads[cut].0 - threads[cut - 1].0));

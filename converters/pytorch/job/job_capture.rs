@@ -214,7 +214,7 @@ impl JobCapture {
             (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
-        // A capture without times has no end.
+        // A capture without times has no duration.
         if !rank.untimed {
             metadata.insert(0, ("captured_ns", AttributeValue::Uint(ns)));
         }

@@ -113,8 +113,8 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns each track's rank and process, found from the offsets that a merge script added: per
-    /// rank, one multiple of a number is added to the process id and to the device number.
+    /// Returns each track's rank and process, derived from the offsets that a merge script added. Such a script adds
+    /// one offset per rank, a multiple of a fixed number, to process ids and device numbers.
     fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
@@ -138,7 +138,8 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // A rank may use the device with its own rank number, which adds to the difference.
+        // If each rank uses the device with its own rank number, this number is part of the difference, so round it
+        // off.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
@@ -193,7 +194,7 @@ mod tests {
             .split_ranks()
     }
 
-    /// Splits such a file, and returns each trace's rank, processes and names of events.
+    /// Splits a file that `merged` builds, and returns each trace's rank, processes and event names.
     fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace

@@ -12,8 +12,7 @@ use chakram_trace::graph::NameTable;
 pub(super) struct OperandTable {
     shapes: NameTable,
     types: NameTable,
-    /// Each distinct text of shapes: its index in the trace's texts, and the element count of each
-    /// tensor.
+    /// For each distinct text of shapes, its index in the trace's texts, and the element count of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
     /// For each distinct text of types, its index in the trace's texts, and the bytes per element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,
@@ -56,8 +55,7 @@ impl OperandTable {
     }
 }
 
-/// Returns each argument's number of elements; a list of tensors counts with the sum over its
-/// tensors.
+/// Returns the number of elements of each argument; for a list of tensors, the sum over the tensors.
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);

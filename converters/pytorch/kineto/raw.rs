@@ -56,7 +56,7 @@ mod value {
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// The first value that may be more than a string without escapes.
+    /// First index whose value may be something other than a string without escapes.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;
@@ -75,7 +75,7 @@ mod value {
     pub const TASK: u8 = 19;
     pub const COUNT: usize = 20;
 
-    /// Returns the index of the value with an event's key.
+    /// Returns the index of the value that belongs to the event key `key`.
     pub fn index_of_key(key: &str) -> u8 {
         match key {
             "ph" => PH,
@@ -90,7 +90,7 @@ mod value {
         }
     }
 
-    /// Returns the index of the value with an argument's key.
+    /// Returns the index of the value that belongs to the argument key `key`.
     pub fn index_of_argument(key: &str) -> u8 {
         match key {
             // On kernels, profilers of 2021 wrote the key in lower case.

@@ -26,24 +26,24 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// For each name, by its text index, the arguments of its events that the conversion uses.
+    /// For each name (by text index), the arguments of events with this name that the conversion uses.
     named: Vec<ArgumentSelection>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
-    /// Base of all times, in nanoseconds since 1970. The base may follow only after the events in the file.
+    /// Base of all times, in nanoseconds since 1970. In the file, the base may come after the events.
     base_ns: i64,
 }
 
-/// Which arguments the conversion uses, for events with a given name.
+/// Arguments that the conversion uses from events with a given name.
 #[derive(Clone, Copy, Debug)]
 struct ArgumentSelection {
-    /// All arguments, because the event communicates.
+    /// Whether all arguments are used, because the event communicates.
     of_call: bool,
-    /// All arguments of the operator, because the output of a convolution depends on its padding and
-    /// stride.
+    /// Whether all arguments of the operator are used, because a convolution's padding and stride determine its
+    /// output.
     of_convolution: bool,
-    /// Only the values of scalar arguments.
+    /// Whether only the values of scalar arguments are used.
     values: bool,
 }
 
@@ -74,7 +74,7 @@ impl TryFrom<i128> for EventLinkId {
     }
 }
 
-/// `distributedInfo` of a job, whose keys differ between versions.
+/// The file's `distributedInfo` object. Versions of the profiler use different keys.
 #[derive(Deserialize)]
 struct DistributedInfo<'a> {
     backend: Option<String>,
@@ -149,7 +149,7 @@ impl KinetoReader {
         used.of_call || used.of_convolution && category == EventCategory::CpuOp
     }
 
-    /// Returns which arguments of events with a name are used.
+    /// Returns the arguments that the conversion uses from events with the name `name`.
     fn used_args(&mut self, name: u32) -> ArgumentSelection {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
@@ -373,7 +373,7 @@ const ON_HOST: [&str; 13] = [
 /// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls.
 /// Returns `None` for events that do no work, and for all events of other profilers.
 fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
-    /// Prefixes of the types of tasks that do no work.
+    /// Prefixes of task types that do no work.
     const NO_WORK: [&str; 6] = [
         "EVENT_",
         "NOTIFY_",
@@ -402,8 +402,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     }
 }
 
-/// Returns the number of unread events in each category. Only tracks outside the operators' process
-/// count.
+/// Returns the number of unread events in each category. Counts only events on tracks outside the operators'
+/// process.
 fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
     let processes = trace.operators_of_processes();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();

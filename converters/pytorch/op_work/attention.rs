@@ -13,8 +13,8 @@
 //! shape) and the longest length (a scalar). By the Cauchy-Schwarz inequality, T_q queries and T_k keys then have at
 //! least T_q T_k / n pairs (if all lengths are equal). The packed sequences have at most T_q · longest pairs. The
 //! FLOPs count as known if there is one sequence, or if the two bounds agree within a tenth; otherwise they are
-//! unknown. They are also unknown if keys are in the pages of a cache, because no shape shows how many pages are
-//! read.
+//! unknown. The FLOPs are also unknown if keys are in the pages of a cache, because no shape shows how many pages
+//! are read.
 
 use super::arguments::{OperatorArguments, element_count};
 

@@ -1,7 +1,7 @@
 //! Identifies, by name, kernels and operators that compute, so that their time is not computed from bytes
 //! alone.
 
-/// Fact that a kernel's name reveals: whether FLOPs determine the kernel's duration.
+/// Whether FLOPs determine a kernel's duration, as far as the kernel's name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pytorch) enum ComputeHint {
     /// The kernel multiplies matrices, directly or in convolutions, attention or expert layers.

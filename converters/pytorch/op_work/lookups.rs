@@ -18,14 +18,14 @@ enum RowAccess {
     Embedding,
     /// Reads one row of the table per index and sums the rows of each bag.
     Bag,
-    /// Slices along a dimension, copied to another tensor.
+    /// Copies slices along a dimension to another tensor.
     Select,
     /// Reads one element per index, into a tensor with the shape of the indices.
     Gather { index: usize },
     /// Reads the elements that index lists select; the result's shape gives their number.
     Index,
-    /// Accesses rows of a table. Their number is the number of rows of another tensor. Each row is accessed
-    /// several times: read and written, or accumulated.
+    /// Accesses rows of a table. Another tensor's number of rows gives the number of accessed rows. Each row counts
+    /// several times: it is read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -58,8 +58,8 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
         "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
         "index_copy_" | "index_copy" => rows(2, 3, 2),
         "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
-        // Gradients are read, and their rows are read and written to accumulate them, so each row counts
-        // three times.
+        // Each gradient row is read, and the row that accumulates it is read and written, so each row counts three
+        // times.
         "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
         "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
         "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {

@@ -189,7 +189,8 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
 }
 
 /// Returns whether a convolution is transposed, so that its weight is (channels in, channels out ÷ groups, …). If
-/// the numbers of channels in and out are equal, it counts as transposed if its output is larger than its input.
+/// the numbers of channels in and out are equal, a convolution counts as transposed if its output is larger than its
+/// input.
 fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
@@ -203,8 +204,8 @@ fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     }
 }
 
-/// Returns 2 · elements of the output · weights per output channel. The weight has the shape (channels out,
-/// channels in ÷ groups, …).
+/// Returns the FLOPs: 2 · elements of the output · weights per output channel. The weight has the shape (channels
+/// out, channels in ÷ groups, …).
 fn convolution_flops(output: &[u64], weight: &[u64]) -> Option<u64> {
     let (_, per_channel) = weight.split_first()?;
     2_u64
@@ -224,7 +225,7 @@ mod tests {
     fn products_count_two_operations_for_each_multiplication() {
         // Matrices (4×5)·(5×6): 2·4·5·6 = 240.
         assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
-        // A bias as first argument does not count. A batch of 3 has 3 · 240.
+        // A bias as first argument does not count. A batch of 3 has 3 · 240 FLOPs.
         assert_eq!(
             flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
@@ -242,8 +243,8 @@ mod tests {
             "[[4, 64, 32, 32]]",
         );
         assert_eq!(forward, Some(77_070_336));
-        // First only the weight's gradient is computed, because the image needs none; then both gradients
-        // are.
+        // First only the weight's gradient is computed, because the image needs no gradient; then both gradients are
+        // computed.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
         assert_eq!(weight, forward);

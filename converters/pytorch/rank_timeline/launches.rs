@@ -30,7 +30,7 @@ impl RankTimeline {
                     self.by_operator += 1;
                     item
                 }
-                // It was launched in another step, or before the capture began.
+                // The event was launched in another step, or before the capture began.
                 LaunchKey::Beyond => {
                     self.beyond += 1;
                     continue;

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 /// Python calls around the intervals of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalStacks {
-    /// All calls during which an interval starts.
+    /// All calls that were running at the start of an interval.
     pub calls: CallStacks,
     /// For each interval, the innermost call around it, or [`NONE`]. Empty if there are no calls.
     innermost: Vec<u32>,
@@ -26,7 +26,8 @@ impl IntervalStacks {
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
 impl StepWindows {
-    /// Returns the number of the step that contains an interval's start; `None` if it starts in no step.
+    /// Returns the number of the step that contains an interval's start; `None` if the interval starts outside
+    /// all steps.
     pub fn step_of_interval(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;
@@ -60,8 +61,8 @@ impl RankTimeline {
         StepWindows(steps)
     }
 
-    /// Finds the Python calls around each interval: the calls on its thread during which it starts. Ranges with
-    /// names of modules count as calls.
+    /// Finds the Python calls around each interval: the calls that were running on the interval's thread when
+    /// the interval started. Ranges with names of modules count as calls.
     pub(super) fn find_stacks(&mut self) {
         let texts = &self.kineto.texts;
         let modules = (0..texts.len() as u32).map(|name| CallStacks::is_module(texts.get(name)));
@@ -110,7 +111,7 @@ impl RankTimeline {
     }
 }
 
-/// Calls on any thread during which an interval starts.
+/// Calls on any thread that were running at the start of an interval.
 #[derive(Default)]
 struct FoundStacks {
     /// Name and caller of each call.

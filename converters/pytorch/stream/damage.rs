@@ -3,7 +3,7 @@
 use super::ElementReader;
 use std::fmt::Debug;
 
-/// Returns a generator of pseudorandom numbers below its argument. The seed determines the sequence.
+/// Returns a function that maps `n` to a pseudorandom number below `n`. The seed determines the sequence.
 pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {

@@ -1,8 +1,8 @@
 //! Layouts of elements: the text between their values, learned from earlier elements.
 //!
 //! A program prints its elements in a few formats, so the text between two values of an element, such as `, "tid":
-//! `, has usually occurred in an earlier element. If it matches byte for byte, the keys are known without parsing.
-//! If no layout fits an element, the scanner reads the element key by key, and its layout is added.
+//! `, has usually occurred in an earlier element. If this text matches byte for byte, the keys are known without
+//! parsing. If no layout fits an element, the scanner reads the element key by key, and adds the element's layout.
 
 use super::scanner::JsonScanner;
 
@@ -10,7 +10,7 @@ use super::scanner::JsonScanner;
 const NONE: u32 = u32::MAX;
 /// Index of a value that the reader does not use.
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
-/// Replaces the index of a value in a step that ends the element.
+/// Value index of a step that ends the element.
 const END: u8 = u8::MAX;
 /// Maximum number of stored steps. The maximum bounds the memory if a text's keys never repeat.
 const MOST: usize = 1 << 12;
@@ -53,9 +53,9 @@ struct RecordedValue {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text` by a layout. Stores the texts of its values in `values`, by index,
-    /// and returns its length. Only valid JSON values are accepted; values with an index below `plain` must be
-    /// strings without escapes.
+    /// Reads the element at the start of `text` with a known layout. Stores the texts of its values in `values`,
+    /// by index, and returns its length. Only valid JSON values are accepted; values with an index below `plain`
+    /// must be strings without escapes.
     #[inline]
     pub fn read_by_layout<'a>(
         &self,
@@ -81,8 +81,7 @@ impl ElementLayouts {
         }
     }
 
-    /// Tries `first` and its siblings in order, and returns the first step with whose text `text`
-    /// begins.
+    /// Tries `first` and its siblings in order, and returns the first step whose text is a prefix of `text`.
     #[inline]
     fn find_fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
         let mut step = self.steps.get(first as usize)?;
@@ -102,7 +101,7 @@ impl ElementLayouts {
             && (step.length <= 8 || self.ends_step(step, rest))
     }
 
-    /// Returns whether `text` begins with a step's words from the second on.
+    /// Returns whether `text` begins with a step's second and later words.
     #[inline]
     fn ends_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];

@@ -363,8 +363,8 @@ pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// undefined.
 #[inline]
 fn mark_first_non_digit(word: u64) -> u64 {
-    // Digits become 0 to 9. The addition sets the top bit of every other byte, except those that have it set
-    // already.
+    // Digits become 0 to 9. The addition sets the top bit of each byte that is not a digit, unless the bit is
+    // already set.
     let word = word ^ (ONES * u64::from(b'0'));
     (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }

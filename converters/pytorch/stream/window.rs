@@ -22,7 +22,7 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// Index after the text, from `at` on, that is known to be valid UTF-8.
+    /// End (as an index) of the text from `at` on that is known to be valid UTF-8.
     valid: usize,
     /// Offset of the window's first byte in the text.
     base: u64,
@@ -96,8 +96,8 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window to the next byte, and fills it. If the window already begins there, enlarges it instead.
-    /// Fails if a value has more than `longest` bytes.
+    /// Moves the window to the next byte, and fills it. If the window already begins at the next byte, enlarges
+    /// the window instead. Fails if a value has more than `longest` bytes.
     pub fn refill(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
