@@ -1,11 +1,12 @@
-//! The process's limits on memory and on the expansion of compressed input, and checks of both limits before memory is
+//! Limits on the process's memory and on the expansion of compressed input. Both limits are checked before memory is
 //! allocated.
 //!
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
 //! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
-//! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit, but knows only their amount
-//! and not their purpose. A program that must survive its tasks calls [`allocator::count_without_exit`]: the allocator
-//! then counts memory beyond the limit and does not end the process; tasks end at their next check.
+//! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. It knows only the
+//! allocation's size, so its message cannot name a purpose. A program that must outlive a task that exceeds the limit
+//! calls [`allocator::count_without_exit`]. The allocator then only counts the memory, and the task ends at its next
+//! check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -68,7 +69,7 @@ pub fn memory_limit() -> Bytes {
     }
 }
 
-/// Returns the bytes of [`memory_limit`] that are not allocated yet.
+/// Returns the number of bytes that the process may still allocate below [`memory_limit`].
 pub fn remaining_bytes() -> u64 {
     memory_limit()
         .0
@@ -94,12 +95,12 @@ impl MemoryLimitError {
         self.asked
     }
 
-    /// Returns the memory limit.
+    /// Returns the memory limit at the time of the error.
     pub fn memory_limit(&self) -> Bytes {
         self.bound
     }
 
-    /// Returns advice for the user.
+    /// Returns advice on how the user can need less memory.
     pub fn hint(&self) -> &str {
         &self.hint
     }
@@ -179,7 +180,7 @@ impl UnpackLimitError {
     }
 }
 
-/// Checks that `packed` compressed bytes may expand to `unpacked` bytes so far.
+/// Checks that `packed` compressed bytes may expand to at least `unpacked` bytes, the size decompressed so far.
 ///
 /// # Errors
 ///
@@ -202,7 +203,8 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
 ///
 /// # Errors
 ///
-/// Fails for the same reason as [`check_unpacked`]. The message also names the smallest sufficient ratio.
+/// Fails for the same reason as [`check_unpacked`]. The message also names the smallest expansion limit that would
+/// allow the output.
 pub fn check_claimed(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     check_unpacked(packed, unpacked).map_err(|error| UnpackLimitError {
         needed: Some(unpacked.div_ceil(packed.max(1))),
@@ -231,7 +233,7 @@ mod tests {
 
     #[test]
     fn amounts_beyond_64_bits_are_refused_and_not_wrapped() {
-        // Without a limit, every size that fits into 64 bits is allowed, and larger products saturate.
+        // Without a limit, every size that fits into 64 bits is allowed. Products that exceed 64 bits saturate.
         assert_eq!(check_fits("a list", u64::MAX, 16, "less"), Ok(()));
     }
 }

@@ -22,23 +22,24 @@ pub use file::{STANDARD_INPUT, read_input};
 pub use literal::ConfigLiteral;
 pub use nearest::{did_you_mean, find_nearest};
 
-/// Error about a text. Every message states the place, the found value and the allowed values.
+/// Error in the text of a configuration file. Every message states the file and line, the found value and the allowed
+/// values.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The text is not TOML.
     #[error("{file}:{line}: not TOML: {why}")]
     Syntax {
-        /// Name by which errors call the text, usually its path.
+        /// Name of the text in error messages, usually its path.
         file: String,
         /// Line of the error in the text, from 1.
         line: usize,
-        /// Found and expected syntax, in the words of the TOML reader.
+        /// Found and expected syntax, as the TOML parser describes them.
         why: String,
     },
     /// A key is missing, unknown, or has an invalid value.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
-        /// Name by which errors call the text, usually its path.
+        /// Name of the text in error messages, usually its path.
         file: String,
         /// Line of the key, from 1, or the line of the key's table if the key is missing.
         line: usize,
@@ -65,7 +66,7 @@ pub struct ConfigTable<'d> {
 }
 
 impl<'d> ConfigDocument<'d> {
-    /// Parses `text`. Errors call the text `file`.
+    /// Parses `text`. Errors name the text `file`.
     pub fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { file, text, root }),
@@ -143,7 +144,7 @@ impl<'d> ConfigTable<'d> {
     /// Returns the full key of entry `name`, from the root.
     fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        // Quote or cut any other key, so that a malicious key cannot break the one-line form of messages.
+        // Quote or truncate any other key: a malicious key could otherwise add lines to a message or make it very long.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()
         } else {
@@ -162,7 +163,7 @@ impl<'d> ConfigTable<'d> {
         Some(self.wrap_field(key, value))
     }
 
-    /// Returns the required entry `name`. If the entry is missing, the error describes it by `expected`.
+    /// Returns the required entry `name`. If the entry is missing, the error states `expected`.
     pub fn require_field(
         &self,
         name: &str,

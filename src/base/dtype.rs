@@ -1,4 +1,4 @@
-//! Number formats of kernels. Peak rates are stated for each format.
+//! Number formats of kernels. Machines state a peak rate for each format.
 
 use std::fmt;
 

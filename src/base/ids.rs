@@ -3,7 +3,7 @@
 /// Maximum number of NPUs of a machine and of ranks of a job.
 pub const MAX_NPUS: u32 = 1 << 22;
 
-/// Declares a type of index, a number of 32 bits by default.
+/// Declares an index type, which stores 32 bits unless the caller names another integer type.
 #[macro_export]
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
@@ -41,20 +41,20 @@ impl From<Npu> for EndpointId {
 }
 
 index!(
-    /// A participant of the job, numbered from 0.
+    /// A participant of the job. Ranks are numbered from 0.
     Rank
 );
 index!(
-    /// A simulated accelerator, numbered from 0. The coordinate in the innermost dimension varies fastest.
+    /// A simulated accelerator. NPUs are numbered from 0. The coordinate in the innermost dimension varies fastest.
     Npu
 );
 index!(
-    /// An end of routes in the network: an NPU or a memory. NPU n is endpoint n, and memories on the network are
+    /// An endpoint of routes in the network: an NPU or a memory. NPU n is endpoint n, and memories on the network are
     /// numbered after the NPUs.
     EndpointId
 );
 index!(
-    /// A node of one graph, by its index among the nodes in ascending order of the file's ids.
+    /// A node's index in its graph. Nodes are in ascending order of their ids in the file.
     NodeIndex
 );
 index!(
@@ -74,7 +74,8 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's index by placement on the machine. The index along the innermost phase varies fastest.
+    /// A member's index in the order in which the members are placed on the machine. The index along the innermost
+    /// phase varies fastest.
     Position
 );
 index!(

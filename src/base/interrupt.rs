@@ -44,7 +44,7 @@ impl StopToken {
         self.0.found.get()
     }
 
-    /// Returns true if the system had no memory left for the task. The task's thread has then been abandoned.
+    /// Returns true if the system had no memory left for the task. The task's thread is then blocked forever.
     pub fn is_out_of_memory(&self) -> bool {
         self.0.is_out_of_memory.load(Ordering::Relaxed)
     }
@@ -78,7 +78,7 @@ pub fn inherit_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     move || run_with_token(token, work)
 }
 
-/// Checks that the task of this thread may continue. A check is cheap: it reads two variables and one thread-local
+/// Checks whether the task of this thread may continue. A check is cheap: it reads two variables and one thread-local
 /// variable.
 ///
 /// # Errors

@@ -53,7 +53,7 @@ pub enum KernelShape {
         m: u64,
         /// Columns of the result.
         n: u64,
-        /// Summed-over size: columns of the first matrix and rows of the second.
+        /// Size of the summed dimension: columns of the first matrix and rows of the second.
         k: u64,
     },
     /// Attention that is computed in a single kernel.
@@ -120,8 +120,8 @@ impl fmt::Display for KernelShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelShapeError;
 
-/// Extracts the values of `NAME=VALUE` words with the given names, in order. Returns the values, and the words that
-/// have no value.
+/// Extracts the values of `NAME=VALUE` words with the given names, in order. Returns these values, and the words
+/// without `=`.
 fn parse_named_numbers<'t, const N: usize>(
     words: impl Iterator<Item = &'t str>,
     names: [&str; N],

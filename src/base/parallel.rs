@@ -69,7 +69,7 @@ mod tests {
             let done = map_in_order(threads, &items, |item| Ok::<_, u32>(item + 1));
             let expected: Vec<u32> = items.iter().map(|item| item + 1).collect();
             assert_eq!(done, Ok(expected));
-            // Item 37 is the first item in the list that fails, whichever thread processes it.
+            // Item 37 is the first failing item in the list, whichever thread processes it.
             let failed = map_in_order(threads, &items, |item| {
                 if item % 10 == 7 { Err(*item) } else { Ok(()) }
             });

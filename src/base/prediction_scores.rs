@@ -21,8 +21,9 @@ pub struct ScoreSummary {
     /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order, and -1 if every
     /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
     pub tau: Option<f64>,
-    /// In a group of plans: the measured time of the plan with the shortest predicted time, divided by the shortest
-    /// measured time, minus 1. Averaged over groups of two or more plans. `None` if no group has two plans.
+    /// Relative loss if the plan with the shortest predicted time is chosen: the measured time of this plan, divided by
+    /// the shortest measured time in its group, minus 1. The mean over all groups of two or more plans. `None` if no
+    /// group has two plans.
     pub regret: Option<f64>,
 }
 
@@ -35,8 +36,8 @@ pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
 }
 
 impl ScoreSummary {
-    /// Compares `predicted` with measured values, each given with the index of its group. Both have the same length,
-    /// which is at least one.
+    /// Compares `predicted` with the measured values in `runs`, each given with the index of its group. `runs` and
+    /// `predicted` must have the same length, at least 1.
     pub fn of_times(runs: impl Iterator<Item = (usize, f64)> + Clone, predicted: &[f64]) -> Self {
         let measured: Vec<f64> = runs.clone().map(|(_, measured)| measured).collect();
         let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
@@ -47,8 +48,8 @@ impl ScoreSummary {
         Self::of_groups(&measured, predicted, &groups.collect::<Vec<_>>())
     }
 
-    /// Compares `predicted` with `measured` values of the same length, which is at least one. `groups` has pairs
-    /// (measured, predicted); [`Self::tau`] and [`Self::regret`] are computed from these pairs.
+    /// Compares `predicted` with `measured` values of the same length, which is at least one. `groups` contains pairs
+    /// (measured, predicted), from which [`Self::tau`] and [`Self::regret`] are computed.
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors
@@ -75,7 +76,7 @@ impl ScoreSummary {
 pub struct IntervalSummary {
     /// Fraction of runs whose measured time is inside the interval.
     pub coverage: f64,
-    /// Mean half-width of the intervals' logarithms, divided by the 90th percentile of the absolute
+    /// Mean half-width of the intervals on a logarithmic scale, divided by the 90th percentile of the absolute
     /// logarithmic error.
     pub width: f64,
 }

@@ -1,4 +1,4 @@
-//! Keys of settings, as named in errors and notes.
+//! Keys of settings. Errors and notes refer to settings by these keys.
 //!
 //! The library names a setting by its key: "pass the groups with `groups`". A program that has other names for
 //! settings, such as command-line flags, registers these names once with [`name_as`]. Names are global to the process,
@@ -22,7 +22,7 @@ pub fn name_as(write_name: NameWriter) {
 }
 
 /// A setting, identified by its key. `{}` prints the key in backquotes. `{:#}` prints the key without backquotes, for
-/// use inside backquotes. If a name is registered, both forms print the name.
+/// use inside backquotes. If the program has registered a name, both forms print the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
@@ -76,7 +76,7 @@ pub enum SettingKey {
     Interpolate,
     /// Latency of each dimension, for a machine given as a list of dimensions.
     Latency,
-    /// Way in which the host launches work.
+    /// How the host launches work.
     Launch,
     /// Ignore unknown keys in ASTRA-sim's files.
     Lenient,
@@ -100,7 +100,7 @@ pub enum SettingKey {
     Model,
     /// Name of a workload in an archive.
     Name,
-    /// Network contention model.
+    /// Network model, which determines how messages contend.
     Network,
     /// Network model of ASTRA-sim to use.
     NetworkModel,
@@ -124,23 +124,23 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// Change of the size of shards when a job is scaled.
+    /// Size of sharded buffers that stays constant when a job is scaled.
     Sharded,
-    /// Part of a sweep's points.
+    /// Part of a sweep's points to simulate.
     Shard,
     /// Amount of detail of a comparison.
     Show,
-    /// Limit on the time of requests.
+    /// Latency limit of requests.
     Slo,
     /// Captured step to convert or read.
     Step,
     /// Simulate every collective message by message.
     Stepwise,
-    /// Table of a report in CSV.
+    /// Table of a report to write as CSV.
     Table,
     /// Number of NPUs that share each matrix multiplication (tensor parallelism).
     Tensor,
-    /// Drawing of a machine of tiles.
+    /// Drawing of how a job uses a machine of tiles.
     TileMap,
     /// Timeline of a replay.
     Timeline,
@@ -177,8 +177,8 @@ impl SettingKey {
         format!("`{} = {value}`", self.display_key())
     }
 
-    /// Returns the setting with `value` for messages: [`Self::format_as_entry`], or the registered name and the value
-    /// if a name is registered.
+    /// Formats the setting and `value` for messages, with the registered name if there is one, otherwise as
+    /// [`Self::format_as_entry`].
     pub fn format_with_value(self, value: impl fmt::Display) -> String {
         match NAMES.get() {
             Some(_) => format!("{self} {value}"),

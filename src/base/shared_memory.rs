@@ -1,11 +1,11 @@
-//! Remote memory that NPUs share, as both plans and machines describe it.
+//! Remote memory that several NPUs share. Plans and machines both describe it with this type.
 
 use crate::units::Bytes;
 
 /// Remote memory whose capacity several neighbouring NPUs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedMemory {
-    /// Capacity for all NPUs that share the memory, together.
+    /// Total capacity for all NPUs that share the memory.
     pub capacity: Bytes,
     /// Number of NPUs that share the memory, at least 1.
     pub npus: u32,

@@ -226,7 +226,7 @@ impl InverseRate {
         Self(self.0 + f64::from(links) / bandwidth.0)
     }
 
-    /// Returns the time for `amount` to pass all of these links, one after another, rounded to the nearest picosecond.
+    /// Returns the time for `amount` to pass all of these links one after another, rounded to the nearest picosecond.
     #[inline]
     pub fn serialization_time(self, amount: BufferShare) -> Span {
         Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
@@ -255,9 +255,9 @@ impl Frequency {
     }
 }
 
-/// A share of a buffer: one of `parts` equal parts of `bytes`.
+/// A share of a buffer: `bytes / parts` bytes.
 ///
-/// Collectives also split buffers that do not divide evenly. A share is a fraction, so all shares are equal and
+/// The number of parts need not divide the number of bytes. A share is an exact fraction, so all shares are equal and
 /// together cover exactly the buffer. Rounding happens only once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferShare {
@@ -279,7 +279,7 @@ impl BufferShare {
         self.bytes / self.parts
     }
 
-    /// Returns the share of another buffer, with `bytes` bytes, that is divided into the same number of parts.
+    /// Returns the same fraction of another buffer of `bytes` bytes.
     #[inline]
     pub const fn with_bytes(self, bytes: u64) -> Self {
         Self {
@@ -297,8 +297,8 @@ impl BufferShare {
         }
     }
 
-    /// Returns `k` of `n` equal parts of this share. The result is exact unless k times the buffer's bytes exceed 64
-    /// bits; the result is then rounded down to whole bytes.
+    /// Returns `k` of `n` equal parts of this share. The result is exact if k times the buffer's bytes fit into 64
+    /// bits; otherwise it is rounded down to whole bytes.
     #[inline]
     pub fn parts_of(self, k: u32, n: u32) -> Self {
         // Reduce k/n by Euclid's algorithm, so that the denominator grows as little as possible.
@@ -388,7 +388,7 @@ mod tests {
         // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
-        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product is 3 x 2^62 - 3/4, which is rounded down.
+        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of this product, 3 x 2^62 - 3/4, is rounded down.
         assert_eq!(
             amount(u64::MAX, 2).parts_of(3, 4),
             amount(13_835_058_055_282_163_711, 2)

@@ -107,9 +107,10 @@ pub struct CollectiveStage {
     pub primitive: CollectivePrimitive,
     /// The data that the members of a line together gather, scatter or reduce.
     pub buffer: BufferShare,
-    /// True for the second of the two trees that chunks use in turn. Algorithms without two trees ignore this field.
+    /// True if the chunk uses the second of the two trees. Chunks alternate between the trees. Algorithms without two
+    /// trees ignore this field.
     pub mirrored: bool,
-    /// True if each half of the buffer goes around a ring in its own direction, so that an NPU sends over both its
+    /// True if the two halves of the buffer go around a ring in opposite directions, so that an NPU sends over both its
     /// links.
     pub bidirectional: bool,
 }
@@ -124,12 +125,12 @@ impl CollectiveStage {
     }
 }
 
-/// Calls `take` with the stages of `kind` over the phases of `extent`, in order. The stages belong to a chunk whose
-/// share of the buffer ([`CollectiveKind::buffer_bytes`]) is `whole`.
+/// Calls `take` with the stages of `kind` over the phases of `extent`, in order. The stages belong to one chunk.
+/// `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
 ///
-/// `order` contains the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
-/// all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and use the order of indices.
-/// Earlier phases shrink the data of later phases. With sizes n_0, n_1, … in that order:
+/// `order` contains the index of every phase once, in the order in which a chunk passes the phases outward.
+/// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and use the
+/// order of indices. Earlier phases shrink the data of later phases. With sizes n_0, n_1, … in that order:
 /// - reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …;
 /// - all-gather returns inward with the same buffers;
 /// - all-reduce is a reduce-scatter and then an all-gather, but if `fused`, one stage replaces the two stages of the
@@ -230,7 +231,7 @@ pub struct LinePosition {
     pub index: u32,
     /// The root's index in the line, or 0 without a root.
     pub root: u32,
-    /// Position of this member in the extent; used only by algorithms that treat lines differently.
+    /// Position of this member in the extent. Only algorithms that treat lines differently use it.
     pub position: u32,
 }
 

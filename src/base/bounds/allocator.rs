@@ -23,11 +23,11 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// Function that a thread calls when the system has no memory left. Set only in a process whose allocator only counts.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
-/// Makes the allocator only count memory instead of ending the process at the limit, for a process that must survive a
-/// task that exceeds the limit. If the system itself has no memory left, the thread calls `exhausted`. If `exhausted`
-/// returns, the process ends. Later calls have no effect.
+/// Makes the allocator only count memory, so that the process survives a task that exceeds the limit. If the system
+/// itself has no memory left, the thread calls `exhausted`. If `exhausted` returns, the process ends. Later calls have
+/// no effect.
 pub fn count_without_exit(exhausted: fn()) {
-    // The process has one policy, which the first call decides.
+    // The first call decides the policy for the whole process.
     let _ = EXHAUSTED.set(exhausted);
 }
 
@@ -49,7 +49,7 @@ pub fn allocated_bytes() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Returns to the system the freed memory that the system's allocator has kept. For use between two large tasks.
+/// Makes the system's allocator return its freed memory to the system. Call this function between two large tasks.
 pub fn return_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: the call does not affect allocated memory.
@@ -61,7 +61,7 @@ pub fn return_freed() {
 /// Makes the system's allocator keep more freed memory for later allocations. By default, the system's allocator
 /// returns free memory above 128 kB at the end of a heap to the system. Therefore, when several graphs were built in
 /// succession, each graph got newly cleared pages. These pages caused half of all page faults in the replay of a
-/// training step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) are still allocated separately by the
+/// training step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) still get their memory directly from the
 /// system.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -73,7 +73,7 @@ pub fn keep_freed() {
     }
 }
 
-/// Counts `bytes`, which are negative if they were freed.
+/// Adds `bytes` to the count; `bytes` is negative if memory was freed.
 #[inline]
 fn count_bytes(bytes: i64) {
     // A thread that is ending has already lost its local counter, so its bytes go directly to the total.
@@ -88,8 +88,8 @@ fn count_bytes(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
-    // The total may be negative, because one thread may have reported the release of memory whose allocation another
-    // thread has not reported yet.
+    // The total may be negative: one thread may report freed memory before another thread reports the allocation of
+    // this memory.
     if sum > 0
         && held > 0
         && held as u64 > BOUND.load(Ordering::Relaxed)

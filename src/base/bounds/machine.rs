@@ -30,8 +30,8 @@ fn parse_mem_total(text: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions of cgroups. Inside a
-/// container, the container's own group is the root.
+/// Returns the paths of the files that may contain memory limits, for both versions of cgroups. `text` is the content
+/// of `/proc/self/cgroup`. Inside a container, the container's own group is the root.
 fn parse_cgroup_folders(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![

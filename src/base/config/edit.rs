@@ -1,19 +1,19 @@
 //! Edits TOML texts: replaces values given by their paths, such as `dimension.nvlink.bandwidth` or
 //! `npu.h100.peak.bf16`.
 //!
-//! A part of a path is a key of a table. In a list of tables, a part is the `name` of a table or the table's index from
-//! 0. The last part may be a new key; the reader of the edited text decides whether that key is valid.
+//! Each part of a path is a key in a table. If the value is a list of tables, the part is the `name` of one table or its
+//! index from 0. The last part may be a new key; the reader of the edited text decides whether that key is valid.
 
 use super::{ConfigError, ConfigLiteral, did_you_mean, find_nearest};
 use toml::{Table, Value};
 
-/// Error about a path in a TOML text that does not exist.
+/// A path that does not exist in a TOML text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(find_nearest(.part, .known.iter().map(String::as_str))))]
 pub struct PathError {
     /// The part of the path that does not exist.
     pub part: String,
-    /// The parts that exist in its place.
+    /// The keys, names or indices that exist at this place.
     pub known: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub enum EditError {
     Path(#[from] PathError),
 }
 
-/// Returns `text` with the value at each path replaced. Errors call the text `file`.
+/// Returns `text` with the value at each path replaced. Errors name the text `file`.
 ///
 /// # Errors
 ///
@@ -80,8 +80,8 @@ pub fn value_at(text: &str, path: &str) -> Option<String> {
     Some(at.to_string())
 }
 
-/// Returns the numbers in `text`, and the strings that begin with a number, each with its path (empty if `text` is not
-/// TOML).
+/// Returns the numbers in `text`, and the strings that begin with a number, each with its path. Returns no values if
+/// `text` is not TOML.
 pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     fn collect_numbers(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
         let inner = |part: &str| match path {
@@ -127,7 +127,8 @@ pub struct ChangedValue {
     pub without: String,
 }
 
-/// Returns the values that differ between `text` and `original`, sorted by path (empty if one of the two is not TOML).
+/// Returns the values that differ between `text` and `original`, sorted by path. Returns no values if one of the texts
+/// is not TOML.
 ///
 /// Lists of tables are compared item by item if both have the same items (identified by `name`, or otherwise by index).
 /// Other lists are compared as whole values.
@@ -165,7 +166,7 @@ enum PathStep {
     Index(usize),
 }
 
-/// A path at which two documents differ, with the value in the edited document and the value in the original.
+/// A path at which two documents differ, with the edited and the original value.
 type ValueChange = (Vec<PathPart>, Option<Value>, Option<Value>);
 
 fn find_changes(
@@ -202,8 +203,8 @@ fn find_changes(
     }
 }
 
-/// Returns true if two lists have the same items: they are of equal length, all items are tables, and the names at each
-/// index are equal.
+/// Returns true if two lists have the same items. All items must then be tables, the lists must have equal lengths, and
+/// the names at each index must be equal.
 fn have_same_items(one: &[Value], other: &[Value]) -> bool {
     one.len() == other.len()
         && (one.iter().zip(other))
@@ -332,8 +333,8 @@ mod tests {
         );
         let scalable = found("dimension.outer.scalable");
         assert!(!scalable.without.contains("scalable"));
-        // A missing table, and a list with other items, count as one changed value each. Invalid TOML yields no changed
-        // values.
+        // A missing table counts as one changed value, and so does a list with other items. Invalid TOML yields no
+        // changed values.
         let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
         let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["npu", "dimension"]);

@@ -1,4 +1,5 @@
-//! One value of a configuration document, which is read as an expected type. Errors state the value's key and line.
+//! One value of a configuration document, with methods that read it as an expected type. Errors state the value's key
+//! and line.
 
 use super::nearest::{did_you_mean, find_nearest};
 use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
@@ -75,7 +76,7 @@ impl<'d> ConfigField<'d> {
         Ok(text)
     }
 
-    /// Reads a string. If the value has another type, the error describes the string by `expected`.
+    /// Reads a string. If the value has another type, the error states `expected`.
     pub fn read_text(&self, expected: impl Display) -> Result<&'d str, ConfigError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
@@ -131,7 +132,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads the values of an array. Errors describe the values by `expected`.
+    /// Reads the values of an array. If the value is no array, the error states `expected`.
     pub fn read_items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items
@@ -143,7 +144,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads an array of exactly `N` values. Errors call the values `what` and describe them by `expected`.
+    /// Reads an array of exactly `N` values. Errors name the values `what` and state `expected`.
     pub fn read_array<const N: usize>(
         &self,
         what: &str,
@@ -215,7 +216,7 @@ impl<'d> ConfigField<'d> {
     }
 }
 
-/// Cuts the text of a long number, so that it fits in messages.
+/// Truncates the text of a long number, so that it fits in messages.
 fn truncate_number(number: &str) -> &str {
     number.get(..24).unwrap_or(number)
 }

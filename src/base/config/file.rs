@@ -1,11 +1,11 @@
-//! Reads a configuration file of limited size from any path, including pipes.
+//! Reads a configuration file of limited size. The path may name a pipe.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, stdin};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Maximum size of a configuration file.
+/// Maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// File name by which users select standard input.

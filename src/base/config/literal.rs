@@ -1,4 +1,4 @@
-//! Values of any type, for files that contain values meant for other files.
+//! Configuration values of any type. Files that set values of other files, such as sweeps, contain them.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;

@@ -25,7 +25,7 @@ pub fn format_thousands(number: u64) -> String {
     text
 }
 
-/// Suffixes of counts of tokens, largest first.
+/// Suffixes of token counts, largest first.
 const SUFFIXES: [(char, u64); 4] = [
     ('T', 1_000_000_000_000),
     ('B', 1_000_000_000),

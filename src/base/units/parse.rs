@@ -158,7 +158,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     Ok(value * factor)
 }
 
-/// Returns `value`. If `value` is `None`, returns the error about a rate of zero, which all rates share.
+/// Returns `value`. If `value` is `None`, returns an error that says that the value must be more than zero.
 fn parse_positive<T>(
     text: &str,
     kind: &QuantityKind,

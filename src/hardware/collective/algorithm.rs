@@ -125,7 +125,7 @@ impl CollectiveAlgorithm {
             _ if self.supports_primitive(primitive, n) => self,
             CollectivePrimitive::AllToAll => Self::Pairwise,
             CollectivePrimitive::AllReduce => Self::Tree,
-            // In a rooted primitive, a member would send nothing in any round except the round with the root.
+            // With pairwise, a member of a rooted primitive would send nothing except in the round with the root.
             _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
             _ => Self::Ring,
         }
@@ -184,7 +184,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the time that `primitive` takes on the buffer of a line by this algorithm's formula
+    /// Returns this algorithm's time for `primitive` on the buffer of a line, computed by a formula
     /// ([`auto`](super::auto)). `None` if the algorithm does not support the primitive, or if no formula is known.
     pub(super) fn estimate_cost(
         self,
@@ -210,9 +210,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximates a stage of `n` members that has no closed form by equal messages that are sent one after another.
-    /// Returns their size and their number, at least 1. Trees and the doubling algorithms send the whole buffer from
-    /// level to level, and `direct` sends it to one member after another. All other algorithms send shares.
+    /// Approximates a stage without a closed form, among `n` members, by equal messages that are sent one after
+    /// another. Returns their size and their number, at least 1. Trees and the doubling algorithms send the whole
+    /// buffer from level to level, and `direct` sends it to one member after another. All other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
@@ -227,7 +227,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns true if each member receives from only one other member, the same in all steps.
+    /// Returns true if each member receives from the same single member in all steps.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
     }

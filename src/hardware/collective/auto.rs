@@ -34,8 +34,8 @@
 //! a message to a neighbour; the ring algorithm sends only to neighbours. If every two NPUs have a path of their own
 //! (fully connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a
 //! time, so c = 1. In trees the routes of one level do not overlap, so c = 1 too. The formulas are meant for networks
-//! with contention. On the contention-free network, messages that share a wire do not slow one another. The chosen
-//! algorithm may therefore be slower than another on this network.
+//! with contention. On the contention-free network, messages that share a wire do not slow one another, so another
+//! algorithm may be faster than the chosen one.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.

@@ -15,7 +15,8 @@ use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
-/// Reordering of the members that act at the same instant, caused by a range of messages that each member receives.
+/// One change of the order in which members act at an instant. Each member receives the messages of one range, which
+/// changes the order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderChange {
     /// Index of the stage in which the messages are sent.
@@ -31,17 +32,18 @@ pub struct CollectiveRequest {
     pub node: u64,
     /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// Payload bytes as `comm_size` in the trace states them.
+    /// Payload bytes, equal to `comm_size` in the trace.
     pub bytes: u64,
     /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
-    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange equally many bytes.
+    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange the same number of
+    /// bytes.
     pub splits: Option<u32>,
     /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
 }
 
-/// Members of a collective's group, and whether the trace names the group.
+/// Members of a collective's group, with a flag for groups that the trace names.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
@@ -60,7 +62,7 @@ pub struct ReceiveSource {
     pub step: u32,
 }
 
-/// Queue in which an NPU's chunks wait for a stage. At most `capacity` chunks are in the stage at the same time.
+/// Queue in which an NPU's chunks wait for a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkQueueSpec {
     /// Index of the queue among the NPU's queues.
@@ -74,8 +76,8 @@ impl ChunkQueueSpec {
     pub const APART: u32 = 1 << 31;
 
     /// Returns the index of queue `number` of the `count` private queues of a collective
-    /// ([`CollectiveRequest::number`]). Indices repeat after 2^31, so two collectives in flight whose indices are that
-    /// far apart would share a queue.
+    /// ([`CollectiveRequest::number`]). Indices repeat after 2^31. Two collectives in flight with indices that far
+    /// apart would therefore share a queue.
     #[inline]
     pub fn with_private_queue(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -147,9 +149,10 @@ pub struct UncontendedCost<'a> {
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,
-    /// If each sender sends all messages over one link: time for which a message occupies this link. Otherwise `None`.
+    /// Time for which a message occupies its link, if each sender sends all its messages over one link. Otherwise
+    /// `None`.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
-    /// Takes a dimension, the number of members in a line, and a pattern. Returns true if the line's messages delay one
+    /// Takes a dimension, the number of members in a line, and a pattern. Returns true if these messages delay one
     /// another only by `link_time`. Each member of such a line sends at most one message and receives at most one
     /// message at a time, except with [`LinePattern::Staggered`].
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
@@ -171,7 +174,7 @@ pub enum EndpointCost {
 pub struct CompletionToken {
     /// Key by which the caller finds its own record of the transfer.
     pub word: u64,
-    /// Further number that only the caller interprets.
+    /// Additional number, which only the caller interprets.
     pub detail: u32,
 }
 
@@ -190,7 +193,7 @@ pub struct BusTransfer {
     pub ticket: CompletionToken,
 }
 
-/// Cause of a bus transfer.
+/// Reason for a bus transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferCause {
     /// The start of the member's stage.
@@ -199,7 +202,7 @@ pub enum TransferCause {
     Reception(u32),
 }
 
-/// Scheduler of bus events.
+/// Schedule to which a bus adds its own events.
 pub trait BusScheduler {
     /// Schedules a call of [`EndpointModel::handle_bus_event`] with `event` at `at`.
     fn schedule_event(&mut self, at: Time, event: u32);
@@ -211,14 +214,14 @@ pub struct AlgorithmDescriber(Box<DescribeFn>);
 type DescribeFn = dyn Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync;
 
 impl AlgorithmDescriber {
-    /// Creates a describer from the function `say`.
+    /// Creates a describer that calls `say`.
     pub fn new(
         say: impl Fn(CollectiveKind, &GroupExtent, &Topology, u64) -> String + Send + Sync + 'static,
     ) -> Self {
         Self(Box::new(say))
     }
 
-    /// Joins descriptions of phases with commas. Without phases, returns a text that says so.
+    /// Joins descriptions of phases with commas. Without phases, returns `nothing to do`.
     pub fn join_phases(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
@@ -253,7 +256,8 @@ pub trait CollectiveBackend {
     /// Locates a group's members on the machine, and splits the group into phases.
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
-    /// Returns the paths along `phase` that messages share. Called once per group.
+    /// Returns the paths that messages along `phase` share, if these paths are equal for all members. Called once per
+    /// group.
     fn collect_paths(
         &self,
         extent: &GroupExtent,
@@ -264,8 +268,8 @@ pub trait CollectiveBackend {
     /// Returns the path that all messages of a stage share, or `None` if paths differ.
     fn uniform_path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
-    /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
-    /// Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
+    /// Returns a key for everything that affects a request's execution, except the request's group, root, kind and
+    /// bytes. Requests with equal keys, groups, roots, kinds and bytes share a cached schedule.
     fn cache_key(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::collect_paths`].
@@ -306,8 +310,8 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStep>;
 
-    /// Returns true if a member sends the messages of this stage one at a time, each when its port is free. A group of
-    /// n members then needs no state for n² messages.
+    /// Returns true if a member sends the messages of this stage one at a time, each message only when the member's
+    /// port is free. A group of n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
     /// Returns a formatter of the algorithms' names for reports.
@@ -324,8 +328,8 @@ pub trait CollectiveBackend {
     ) -> Option<Span>;
 }
 
-/// Everything that members' endpoints do besides sending and receiving: delays, buses, reductions, rendezvous, scripts,
-/// and queues in which chunks wait.
+/// Behaviour of members' endpoints apart from sending and receiving: delays, buses, reductions, rendezvous, scripts,
+/// and queues of waiting chunks.
 pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
     fn queue_before_stage(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
@@ -351,8 +355,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns the processing that an endpoint does before its first send and after each reception.
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
 
-    /// Returns the bus transfer that the cause `of`, a stage's start or a message's reception, requires at an endpoint
-    /// with [`EndpointCost::Bus`].
+    /// Returns the transfer that the bus of an endpoint carries at the start of a stage, or after the reception of a
+    /// message. Used for endpoints with [`EndpointCost::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -426,14 +430,13 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns a number that distinguishes this chunk's passage of `npu` through `stage` from other passages. The
-    /// engine requests the number once for each chunk and stage when the collective is issued, and passes it to every
-    /// later call.
+    /// Returns a number that identifies the passage of one chunk through `stage` on `npu`. The engine requests the
+    /// number once for each chunk and stage when the collective is issued. It passes the number to every later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns successive reorderings. Together, they turn the order in which members begin a collective of
-    /// `chunk_schedule` into the order in which members end the collective at the same instant. The collective must
-    /// have a closed form. `None` if the order is not proved; a caller that needs the order then simulates the
+    /// Returns successive changes of the members' order. Together, these changes turn the order in which members begin
+    /// a collective of `chunk_schedule` into the order in which the members end at the same instant. The collective
+    /// must have a closed form. `None` if the order is not proved; a caller that needs the order then simulates the
     /// collective message by message. Only called in [`InsertionOrder`].
     fn order_of_ends(
         &self,
@@ -444,7 +447,7 @@ pub trait IssueDiscipline: CollectiveBackend {
         None
     }
 
-    /// Reorders `members` from the order in which they send messages of `stage` to the order in which they receive
+    /// Reorders `members` from the order in which they send `messages` of `stage` to the order in which they receive
     /// these messages. Only called for changes that [`Self::order_of_ends`] returned.
     fn follow_order(
         &self,
@@ -477,8 +480,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns the ring direction, or the tree, of the chunk passage with this number (queue slot). A message is
-    /// matched only if the classes of its sender and its receiver are equal.
+    /// Returns the class of the passage with this queue slot: the chunk's ring direction or its tree. A message matches
+    /// only if its sender and its receiver have equal classes.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }
@@ -497,8 +500,9 @@ pub trait IssueDiscipline: CollectiveBackend {
         Some(recv_posted)
     }
 
-    /// Returns the step of the member at `line` that a receiver requests. The receiver, at index `to`, has another
-    /// direction or tree and asks for step `step`. `None` if no step of the member sends the requested message.
+    /// Translates the step that a receiver requests into a step of the member at `line`. The receiver, at index `to`,
+    /// has another ring direction or tree, and requests step `step`. `None` if no step of the member sends the
+    /// requested message.
     fn requested_step(
         &self,
         _stage: &Self::Stage,

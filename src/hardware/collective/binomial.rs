@@ -6,8 +6,8 @@
 //! Members send to the child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
 //! Collective Communication Operations in MPICH", 2005, section 4.4).
 //!
-//! If all members start together, with h = ⌈log2 n⌉, t = time of the buffer S, s = time of S/n and α = latency, the
-//! times below are exact for n = 2^h, and upper bounds otherwise:
+//! Let all members start together, let t be the time to send the buffer S, s the time to send S/n, α the latency, and h
+//! = ⌈log2 n⌉. The times below are exact for n = 2^h, and upper bounds otherwise:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
@@ -40,7 +40,7 @@ impl BinomialNode {
     fn subtree_size(&self, x: u32) -> u32 {
         match x {
             0 => self.size,
-            // The lowest set bit, truncated at the end of the line.
+            // The lowest set bit is the size of a full subtree, which the end of the line may truncate.
             _ => (x & x.wrapping_neg()).min(self.size - x),
         }
     }

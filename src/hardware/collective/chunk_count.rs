@@ -1,9 +1,9 @@
-//! The number of chunks of a collective if the machine does not state it. The result is the smallest number from 1 to
-//! [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
+//! Chooses the number of chunks of a collective if the machine does not state it. The result is the smallest number
+//! from 1 to [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
 //!
 //! In a pipeline of chunks, each stage of a chunk has a *life*, from its start to its end, and an *interval*, after
-//! which the next chunk may enter the phase. A flow shop that passes the chunks through the phases turns lives and
-//! intervals into the total time:
+//! which the next chunk may enter the phase. A flow shop model of chunks and phases computes the total time from lives
+//! and intervals:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -23,15 +23,15 @@
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
 //! chunks are first tried in steps of an eighth of the current number. Then the numbers around the best number are
 //! tried. The search ends when the messages of all trials together exceed both [`MOST_MESSAGES`] and the messages of
-//! [`MOST_TRIALS`] collectives with the most chunks. If sending the whole buffer takes 0.3 to 20,000 times the latency,
-//! a collective in a tree of 2 to 31 members takes at most 1.5 % longer with the chosen number of chunks than with the
-//! best number from 1 to 128.
+//! [`MOST_TRIALS`] collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number
+//! of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This bound applies if sending the
+//! whole buffer takes 0.3 to 20,000 times the latency.
 //!
 //! # Free algorithms
 //!
 //! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. A
-//! tree and a double tree each replace the algorithm that is fastest for one chunk, in the outermost dimension for an
-//! all-reduce, and in every dimension for a broadcast or reduce. The tree is kept if the collective then ends earlier.
+//! tree and a double tree each replace the algorithm that is fastest for one chunk. An all-reduce tries trees in the
+//! outermost dimension, a broadcast or reduce in every dimension. The tree is kept if it ends the collective earlier.
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineCostModel;
@@ -50,10 +50,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Maximum number of chunks that is chosen.
+/// Maximum number of chunks that can be chosen.
 pub const MOST: u32 = 128;
 
-/// Bound on chunks · members · (stages + 1). A message-by-message replay could handle far more.
+/// Bound on chunks · members · (stages + 1). A message-by-message replay could handle a far larger product.
 const MOST_STATE: u64 = 1 << 26;
 
 /// Fewer chunks are chosen if their time exceeds the best time by at most this fraction.
@@ -64,12 +64,12 @@ const MARGIN: f64 = 0.005;
 const MOST_MESSAGES: u64 = 1 << 18;
 const MOST_TRIALS: u64 = 3;
 
-/// Cache of choices. A key has everything that affects a choice, so all groups of one shape share an entry.
+/// Cache of choices. A key contains everything that affects a choice, so all groups of one shape share an entry.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
 
-/// The number of chunks. The algorithms of the machine's dimensions are included if they are chosen together with the
-/// number.
+/// The chosen number of chunks. Also contains the algorithms of the machine's dimensions if they were chosen together
+/// with the number.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkChoice {
     chunks: NonZeroU32,
@@ -109,7 +109,7 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line; empty if all paths are equal, because distances between members then do not matter.
+    /// The members of the line. Empty if all paths are equal, because distances between members do not matter then.
     line: Vec<Npu>,
 }
 
@@ -158,7 +158,7 @@ struct StageCost {
 }
 
 impl ChunkChoices {
-    /// Returns the machine's chunking, with the number of chunks that the machine states or else a chosen number.
+    /// Returns the machine's chunking. If the machine states no number of chunks, the number is chosen.
     pub(super) fn resolve_chunks(
         &self,
         collective: &CountedCollective<'_>,
@@ -190,7 +190,7 @@ impl ChunkChoices {
     }
 }
 
-/// Estimated times of the numbers of chunks that were tried.
+/// Estimated time of the collective for each number of chunks tried so far.
 type TriedChunkCounts = BTreeMap<u32, Span>;
 
 /// Returns the numbers of chunks up to `most`, each about an eighth larger than the previous one.
@@ -368,7 +368,7 @@ impl CountedCollective<'_> {
         let (best, _) = best_of(&known).unwrap_or_default();
         let exceeds = |span: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
         bounds.sort_unstable_by_key(|&(_, chunks)| chunks);
-        // The search may have skipped smaller numbers of chunks that are within the margin.
+        // The search may have skipped smaller numbers of chunks that are within the margin, so try them too.
         for &(bound, chunks) in bounds.iter().filter(|_| messages == 0) {
             let is_enough = known.get(&chunks).is_some_and(|&time| !exceeds(time));
             if is_enough {
@@ -500,8 +500,8 @@ impl CountedCollective<'_> {
                 back.push(assignment.stage.primitive == CollectivePrimitive::AllGather);
             }
         }
-        // Each phase admits one chunk at a time; after their intervals, any number of chunks may be
-        // in the phase.
+        // Each phase admits one chunk at a time. A chunk may stay in the phase after its interval, so any number of
+        // chunks may be in the phase.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);
         let routes = (0..plan.chunk_count()).map(|chunk| plan.route_of_chunk(chunk) as u32);

@@ -56,7 +56,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Creates a chunk for each entry of `route_of`, which is the index of the chunk's route. `stages` contains the
+    /// Creates a chunk for each entry of `route_of`. An entry is the index of the chunk's route. `stages` contains the
     /// routes one after another, with `length` stages each.
     pub fn with_routes(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
         // Routes are stored one after another, each with `length` stages.
@@ -95,7 +95,7 @@ impl<S: Copy> ChunkSchedule<S> {
         self.measured
     }
 
-    /// Returns the schedule with the order `admission`, in which chunks enter each phase.
+    /// Returns the schedule with `admission` as the order in which chunks enter each phase.
     pub fn with_admission(self, admission: AdmissionOrder) -> Self {
         Self {
             admission: Some(admission),

@@ -1,12 +1,13 @@
-//! Measured collectives: time by kind, number of members and bytes, along one dimension of a machine.
+//! Times of measured collectives by kind, number of members and bytes, along one dimension of a machine.
 //!
-//! Between two measured sizes, time is linear in bytes, as with a latency and a rate. Above the last size, time grows
-//! in proportion to bytes; below the first size, time is constant. Between two measured numbers of members, time is
-//! linear in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its last
-//! member.
+//! Between two measured sizes, time is linear in bytes: a latency plus bytes divided by a rate. Above the last size,
+//! time grows in proportion to bytes; below the first size, time is constant. Between two measured numbers of members,
+//! time is linear in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its
+//! last member.
 //!
 //! **On other links.** A curve was measured on links with bandwidth B and latency α. For links with B' and α', each
-//! time of the curve is split into a start and a transfer. With points (x_i, t_i) and last index L:
+//! time of the curve is split into a start-up time and a transfer time. The curve's points are (x_i, t_i), and L is the
+//! last index:
 //!
 //! ```text
 //! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former only if above zero
@@ -16,17 +17,17 @@
 //! ```
 //!
 //! The last points of a curve, where bytes dominate, determine the time per byte. If the time never falls as bytes
-//! grow, neither its start nor its transfer falls. A library may use a protocol with less bandwidth at middle sizes.
-//! The additional time, compared with the start-up time of larger sizes, then counts as transfer time. The start-up
-//! time is the collective's launch time, which does not depend on links, plus the latencies of successive messages: `h
-//! α` for each of the k [steps](super::protocol), where h is the number of links between neighbours:
+//! grow, neither its start-up time nor its transfer time falls. A library may use a protocol with less bandwidth at
+//! middle sizes. The additional time, compared with the start-up time of larger sizes, then counts as transfer time.
+//! The start-up time is the collective's launch time, which does not depend on links, plus the latencies of successive
+//! messages: `h α` for each of the k [steps](super::protocol), where h is the number of links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
 //! ```
 //!
 //! Example: an all-gather on eight H100s has a start-up time of 10.35 us: 4.75 us for the launch, and 0.8 us for each
-//! of 7 steps. On two H100s the start takes 5.37 us: 4.57 us for the launch, and one step.
+//! of 7 steps. On two H100s the start-up time is 5.37 us: 4.57 us for the launch, and 0.8 us for one step.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{Topology, TopologyDimension};
@@ -96,12 +97,13 @@ impl LinkChange {
         })
     }
 
-    /// Returns the factor on the transfer part of a measured time.
+    /// Returns the factor by which the transfer time changes.
     pub(super) fn transfer_factor(&self) -> f64 {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
-    /// Converts a start of `seconds` to the new links. The start contains the latency of `steps` successive messages.
+    /// Converts a start-up time of `seconds` to the new links. The start-up time contains the latency of `steps`
+    /// successive messages.
     pub(super) fn adjust_start(&self, seconds: f64, steps: f64) -> f64 {
         let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.as_seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
@@ -139,7 +141,7 @@ pub struct CollectiveCurve {
 }
 
 impl CollectiveCurve {
-    /// Returns the time, in seconds, for a buffer of `bytes` if the measured links are changed by `change`.
+    /// Returns the time, in seconds, for a buffer of `bytes` on the links that `change` leads to.
     fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
         let start = self.start_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
@@ -147,7 +149,8 @@ impl CollectiveCurve {
         change.adjust_start(start, steps) + transfer * change.transfer_factor()
     }
 
-    /// Returns the start of a collective with a buffer of `bytes`: the seconds that do not depend on bandwidth.
+    /// Returns the start-up time, in seconds, of a collective with a buffer of `bytes`. It does not depend on
+    /// bandwidth.
     fn start_seconds(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
@@ -157,7 +160,7 @@ impl CollectiveCurve {
         {
             byte = byte.min((last.1 - before.1) / (last.0 - before.0));
         }
-        // A start is at most the start of the last points, and at most the time of any later point.
+        // A point's start-up time must not exceed the start-up time of any later point.
         let least = |from: usize| {
             let starts = points[from..].iter().map(|point| point.1 - byte * point.0);
             starts.fold(f64::INFINITY, f64::min).max(0.0)
@@ -192,8 +195,8 @@ impl CollectiveCurve {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless the
-/// members are along one dimension, and that dimension's curves cover their number. `curves` has one list per
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless all
+/// members are along one dimension, and this dimension's curves cover the number of members. `curves` has one list per
 /// dimension.
 pub fn find_measured_time(
     curves: &[Vec<CollectiveCurve>],
@@ -261,8 +264,8 @@ mod tests {
         }
     }
 
-    /// Returns a curve of all-gathers among 8 members, in 7 steps over two links each: a start of 10 us, then 20 us for
-    /// 1 MB, 110 us for 10 MB and 210 us for 20 MB.
+    /// Returns a curve of all-gathers among 8 members, with 7 steps over two links each. The start-up time is 10 us;
+    /// the times are 20 us for 1 MB, 110 us for 10 MB and 210 us for 20 MB.
     fn curve() -> CollectiveCurve {
         CollectiveCurve {
             kind: CollectiveKind::AllGather,
@@ -279,8 +282,8 @@ mod tests {
 
     #[test]
     fn bandwidth_scales_what_bytes_take() {
-        // The last two points are 100 us apart for 10 MB: 10 us per MB. The remaining starts are 10 us at 20 MB, 10 MB
-        // and 1 MB, and 9.99 us at 1 kB.
+        // From 10 MB to 20 MB, the time grows by 100 us: 10 us per MB. The remaining start-up times are 10 us at 20 MB,
+        // 10 MB and 1 MB, and 9.99 us at 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = as_micros(bytes, rates(100.0, 500), rates(gb, 500));
             assert!(
@@ -292,18 +295,18 @@ mod tests {
         near(20e6, 50.0, 10.0 + 400.0);
         near(1e6, 50.0, 10.0 + 20.0);
         near(1e3, 10.0, 9.99 + 0.1);
-        // 5 MB are between two points: 60 us, of which 10 us are the start. Beyond the last point all additional time
-        // is transfer: 420 us - 10 us.
+        // The time for 5 MB is between two points: 60 us, including a start-up time of 10 us. Beyond the last point all
+        // additional time is transfer: 420 us - 10 us.
         near(5e6, 200.0, 10.0 + 25.0);
         near(40e6, 200.0, 10.0 + 205.0);
-        // Below the first point, the start of the first point applies.
+        // Below the first point, the start-up time of the first point applies.
         near(10.0, 10.0, 9.99 + 0.1);
     }
 
     #[test]
     fn latency_changes_the_steps_of_a_start() {
-        // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times the latency adds 63 us; zero latency removes
-        // 7 us.
+        // 7 steps over 2 links of 500 ns take 7 us of the start-up time. Ten times the latency adds 63 us; zero latency
+        // removes 7 us.
         let near = |from, to, expected: f64| {
             let found = as_micros(20e6, rates(100.0, from), rates(100.0, to));
             assert!(
@@ -313,7 +316,7 @@ mod tests {
         };
         near(500, 5000, 210.0 + 63.0);
         near(500, 0, 210.0 - 7.0);
-        // Steps of 1 us over 2 links are 14 us, more than the start of 10 us, which then consists of latency only.
+        // Steps of 1 us over 2 links take 14 us. The start-up time of 10 us is shorter, so it counts as latency only.
         near(1000, 2000, 210.0 + 10.0);
         near(1000, 0, 200.0);
         near(0, 1000, 210.0 + 14.0);
@@ -321,8 +324,7 @@ mod tests {
 
     #[test]
     fn parts_never_fall_as_bytes_grow() {
-        // A slower protocol takes 100 us for 1 MB, almost the 110 us for 10 MB. The start remains
-        // 10 us.
+        // A slower protocol takes 100 us for 1 MB, almost the 110 us for 10 MB. The start-up time remains 10 us.
         let mut curve = curve();
         curve.points[1].1 = 100e-6;
         assert!((curve.start_seconds(1e6) - 10e-6).abs() < 1e-15);

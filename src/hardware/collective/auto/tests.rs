@@ -73,7 +73,7 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
                     continue;
                 };
                 for primitive in PRIMITIVES {
-                    // The buffer is a multiple of 1 to 17 and of 32 bytes, so that no share is
+                    // The buffer's size is a multiple of every number from 1 to 17 and of 32 bytes, so that no share is
                     // rounded.
                     let stage = CollectiveStage {
                         phase: 0,
@@ -94,15 +94,16 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
         }
     }
     // Number of cases with a closed form. On 34 lines (32 lines without overlapping routes, one ring of two and one
-    // mesh of two), direct and pairwise have 3 primitives each. On 49 lines (these lines and the other 15 rings), the
-    // ring has 3 primitives. On 10 lines of 2^L members (4 sizes on two shapes, one size on the ring and one on the
-    // mesh), halving and doubling has 2 primitives, and recursive doubling has 3.
+    // mesh of two), direct and pairwise each have closed forms for 3 primitives. On 49 lines (these lines and the other
+    // 15 rings), the ring has closed forms for 3 primitives. On 10 lines of 2^L members (4 sizes on two shapes, one
+    // size on the ring and one on the mesh), halving and doubling has closed forms for 2 primitives, and recursive
+    // doubling for 3.
     assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
 }
 
-/// n = 8 on a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns for S, s = 400 ns for S/n, α(k) = 500 min(k, 8−k)
-/// ns, and for k = 1 to 7 the loads are c(k) = 1, 2, 3, 4, 3, 2, 1. The values of c sum to 16, the latencies to 8,000
-/// ns. A ring sends half of each share in each direction.
+/// A ring has n = 8 members and links of 25 GB/s, and the buffer has S = 80,000 B. Sending S takes t = 3,200 ns, and
+/// sending S/n takes s = 400 ns. Latencies are α(k) = 500 min(k, 8−k) ns. For k = 1 to 7, the loads are c(k) = 1, 2, 3,
+/// 4, 3, 2, 1. The values of c sum to 16, the latencies to 8,000 ns. A ring sends half of each share in each direction.
 #[test]
 fn distance_costs_latency_and_load_on_a_ring() {
     let table = [
@@ -117,7 +118,7 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
         // Three messages take 500 + 3,200, 1,000 + 3,200 and 2,000 + 3,200 ns.
         (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
-        // Messages of 1, 2 and 4 shares of 400 ns each, with latencies of 500, 1,000 and 2,000 ns.
+        // The messages have 1, 2 and 4 shares of 400 ns each, and latencies of 500, 1,000 and 2,000 ns.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
         // Two messages of S pass at each of two levels, and one message at the root's level: 5 x 3,200 ns.
@@ -174,7 +175,7 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
     );
-    // 10 MB, in the same order: 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns, each plus latencies.
+    // 10 MB take, in the same order, 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns, each plus latencies.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
@@ -183,7 +184,7 @@ fn size_decides() {
     // Ring: 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
-    // 100 kB, in the same order: 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x 125 ns.
+    // 100 kB take, in the same order, 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x 125 ns.
     assert_eq!(broadcast(100_000), A::HalvingDoubling);
     // 10 MB, halving and doubling: 4 x 201,000 ns. Ring: 30 x 12,500 + 15,000 ns.
     assert_eq!(broadcast(10_000_000), A::Ring);
@@ -203,7 +204,7 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
 }
 
 /// A machine with `factor` times the latencies and 1 / `factor` of the bandwidths gets the same algorithms. Few of
-/// these buffers take whole picoseconds, and the latencies create ties and near ties.
+/// these buffers take a whole number of picoseconds, and the latencies create ties and near ties.
 #[test]
 fn choices_do_not_depend_on_the_scale() {
     let mut state = 7_u64;
