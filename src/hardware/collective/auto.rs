@@ -3,7 +3,7 @@
 //! The formulas are the tables in the algorithms' files, extended by the cost of the distance between members. A *line*
 //! has n members. For members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the
 //! serialization time of x bytes. Both α and t use the first member's or the last member's route, whichever is slower.
-//! With S the buffer and h = ⌈log2 n⌉:
+//! S is the size of the buffer, and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|

@@ -6,7 +6,7 @@
 //! Members send to the child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
 //! Collective Communication Operations in MPICH", 2005, section 4.4).
 //!
-//! Let all members start together, let t be the time to send the buffer S, s the time to send S/n, α the latency, and h
+//! Let all members start together. Let t be the time to send the buffer S, s the time to send S/n, α the latency, and h
 //! = ⌈log2 n⌉. The times below are exact for n = 2^h, and upper bounds otherwise:
 //!
 //! | primitive | messages | ends after |

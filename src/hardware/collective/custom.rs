@@ -53,7 +53,7 @@ pub struct MemberScript {
 }
 
 impl MemberScript {
-    /// Appends an operation with `id`, its number in the author's script. The operation waits for `in_degree`
+    /// Appends an operation. `id` is the operation's number in the author's script. The operation waits for `in_degree`
     /// operations, and `successors` wait for the operation.
     pub fn push(
         &mut self,
@@ -89,10 +89,10 @@ impl MemberScript {
 #[derive(Clone, Debug)]
 pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 
-/// An algorithm of scripts that replaces the machine's algorithm.
+/// A scripted algorithm that replaces the machine's algorithm.
 #[derive(Clone, Debug)]
 pub struct CustomCollective {
-    /// Kind of collective that it implements.
+    /// Kind of collective that the algorithm implements.
     pub kind: CollectiveKind,
     /// Name of the algorithm in reports.
     pub name: String,
@@ -101,7 +101,7 @@ pub struct CustomCollective {
     pub scripts: ScriptedAlgorithm,
 }
 
-/// Key by which a receiver matches a message: the sender and its label.
+/// Key by which a receiver matches a message: the message's sender and label.
 type ScriptMessageKey = (u32, u32);
 
 /// Progress of one member through its script.
@@ -112,7 +112,7 @@ struct ScriptProgress {
     left: u32,
     /// Receives that wait for their messages.
     posted_receives: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
-    /// Numbers of messages that arrived before their receives started.
+    /// For each key, the number of messages that arrived before their receives started.
     arrived: BTreeMap<ScriptMessageKey, u32>,
 }
 
@@ -189,8 +189,8 @@ impl ScriptOp {
 }
 
 impl ScriptExecutor {
-    /// Delivers the event `cue` to one member of a collective in flight, and appends the actions that follow in the
-    /// member's script to `acts`. On the first event, `script` returns the index of the script.
+    /// Delivers the event `cue` to one member of a collective in flight, and appends the next actions of the member's
+    /// script to `acts`. On the first event, `script` returns the index of the script.
     pub fn advance_script(
         &mut self,
         scripts: &ScriptedAlgorithm,

@@ -1,7 +1,7 @@
 //! Direct: every member sends to every other member, nearest index first.
 //!
-//! A member's port sends one message at a time and receives one at a time. If all n members start together, with s =
-//! time of S/n, t = time of the buffer S, and α = latency:
+//! A member's port sends one message at a time and receives one at a time. Let s be the time to send S/n, t the time to
+//! send the buffer S, and α the latency. If all n members start together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -61,7 +61,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     }
 }
 
-/// Returns the closed form of the table's first row, or `None` if the row does not apply.
+/// Returns the closed form of the table's first row.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let message = stage.nth_part(n);
     path.time_of_first_byte(message)
@@ -71,7 +71,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
             .times(u64::from(n - 1))
 }
 
-/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
+/// Returns the times of the table without rounding, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -1,4 +1,4 @@
-//! Double binary tree: two binary trees with one root, between which chunks alternate.
+//! Double binary tree: two binary trees with one root. Chunks alternate between the trees.
 //!
 //! Both trees of a double binary tree have the shape of a [`tree`]. The second tree numbers the members other than the
 //! root differently. If n is odd, the members are numbered backwards, so that odd and even numbers swap. If n is even,
@@ -8,12 +8,12 @@
 //! 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!
-//! One chunk takes the same time as in a single [`tree`]: an all-reduce at most 2hα + (4h−2)t, a broadcast or reduce at
-//! most hα + (2h−1)t, with h = ⌈log2 n⌉. Two trees are faster than one only for many chunks.
+//! One chunk takes the same time as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most 2hα + (4h−2)t,
+//! and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.
 
 use super::{CollectiveStage, LinePosition, SendStep, tree};
 
-/// Returns the number in its tree of the member that is `x`-th from the root.
+/// Returns the tree number of the member that is `x` places after the root.
 fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,
@@ -24,7 +24,7 @@ fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     }
 }
 
-/// Returns x for the member with `number` in its tree: the inverse of [`number_in_tree`].
+/// Returns how many places after the root the member with `number` in its tree is: the inverse of [`number_in_tree`].
 fn position_of_number(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     match number {
         0 => 0,

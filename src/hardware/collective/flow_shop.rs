@@ -2,8 +2,8 @@
 //!
 //! Members that begin a collective together behave identically, so one member represents all. Each queue has a fixed
 //! number of places, which limits the number of chunks in a phase at the same time. When a place becomes free, a policy
-//! selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before its place is
-//! refilled.
+//! selects one of the waiting chunks. A chunk that ends a stage joins the queue of its next stage before the free place
+//! is refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;
@@ -67,14 +67,14 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage through a stage, by this or another chunk, that had to end before this passage could begin, or
-    /// `None` if this passage began at time 0.
+    /// The passage that had to end before this passage could begin. It may belong to this chunk or to another. `None`
+    /// if this passage began at time 0.
     pub admitted_by: Option<StageEntry>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct FlowShopQueue {
-    /// Waiting chunks as (policy key, arrival number, chunk). The second heap has the returning chunks if they
+    /// Waiting chunks as (policy key, arrival number, chunk). The second heap contains the returning chunks if they
     /// alternate with outgoing chunks.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
     /// Kind of the chunk that began last: 0 outgoing, 1 returning.
@@ -118,7 +118,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
             + usize::from(self.stage[chunk as usize])
     }
 
-    /// Moves waiting chunks into free places of `queue` after the end of `admitted_by`.
+    /// Moves waiting chunks into free places of `queue`, after the passage `admitted_by` has ended.
     fn admit_waiting_chunks(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
@@ -156,7 +156,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
     }
 }
 
-/// Simulates the chunks of `chunk_schedule` through their stages. All chunks are ready at time 0.
+/// Simulates how the chunks of `chunk_schedule` pass through their stages. All chunks are ready at time 0.
 pub fn simulate_flow_shop<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -164,7 +164,7 @@ pub fn simulate_flow_shop<S: Copy>(
     simulate_flow_shop_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Does the same as [`simulate_flow_shop`], and calls `on_begin` for each passage when it begins.
+/// Simulates the same as [`simulate_flow_shop`], and calls `on_begin` for each passage when it begins.
 pub fn simulate_flow_shop_observed<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -245,26 +245,27 @@ mod tests {
 
     #[test]
     fn two_queues_are_a_pipeline() {
-        // Stages of 5 and 3 ns: the slower stage is never idle, and the last chunk's 3 ns follow: 4 · 5 + 3.
+        // With stages of 5 and 3 ns, the slower stage is never idle, and the last chunk's 3 ns follow: 4 · 5 + 3.
         assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
-        // Stages of 3 and 5 ns: the second stage waits 3 ns for the first chunk, and then takes 4 · 5 ns.
+        // With stages of 3 and 5 ns, the second stage waits 3 ns for the first chunk, and then takes 4 · 5 ns.
         assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
     }
 
     #[test]
     fn the_way_back_queues_behind_the_way_out() {
-        // Queue 0, then 1, then 0 again, with two chunks. In queue 0: 0-2 and 2-4; in queue 1: 2-12 and 12-22; back in
-        // queue 0 on arrival: 12-14 and 22-24.
+        // Two chunks visit queue 0, then queue 1, then queue 0 again. They are in queue 0 at 0-2 and 2-4 ns, in queue 1
+        // at 2-12 and 12-22 ns, and back in queue 0 on arrival, at 12-14 and 22-24 ns.
         assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
-        // With 1 ns in queue 1, chunk 0 returns at 3 and waits for chunk 1, which is in queue 0 from 2 to 4. Chunk 0 is
-        // in queue 0 again from 4 to 6. Chunk 1 is in queue 1 from 4 to 5, and back in queue 0 from 6 to 8.
+        // With 1 ns in queue 1, chunk 0 returns at 3 ns and waits for chunk 1, which is in queue 0 from 2 to 4 ns.
+        // Chunk 0 is in queue 0 again from 4 to 6 ns. Chunk 1 is in queue 1 from 4 to 5 ns, and back in queue 0 from 6
+        // to 8 ns.
         assert_eq!(end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
     }
 
     #[test]
     fn policies_say_who_is_next() {
-        // The chunks take two routes over queues 0 and 1: chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1;
-        // chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
+        // The chunks take two routes over queues 0 and 1. Chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1.
+        // Chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::with_routes(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {
@@ -279,14 +280,15 @@ mod tests {
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
-        // Queue 0: chunk 0 from 0 to 4. Chunk 1 arrives at 3, after chunk 2, so chunk 2 follows from 4 to 8 and chunk 1
-        // from 8 to 11. Queue 1: chunk 1 until 3, chunk 0 from 4 to 8, chunk 2 from 8 to 12.
+        // Chunk 0 is in queue 0 from 0 to 4 ns. Chunk 1 arrives at 3 ns, after chunk 2, so chunk 2 follows from 4 to 8
+        // ns and chunk 1 from 8 to 11 ns. Queue 1 has chunk 1 until 3 ns, chunk 0 from 4 to 8 ns, and chunk 2 from 8 to
+        // 12 ns.
         assert_eq!(
             order(IntraDimensionPolicy::Fifo),
             (12, vec![0, 2, 1], vec![1, 0, 2])
         );
-        // Chunk 1 is the smallest and has the fewest stages left, so it is in queue 0 from 4 to 7. Chunk 2 follows from
-        // 7 to 11, and is in queue 1 from 11 to 15.
+        // Chunk 1 is the smallest and has the fewest stages left, so it is in queue 0 from 4 to 7 ns. Chunk 2 follows
+        // from 7 to 11 ns, and is in queue 1 from 11 to 15 ns.
         for intra in [
             IntraDimensionPolicy::SmallestFirst,
             IntraDimensionPolicy::FewestLeft,
@@ -297,11 +299,12 @@ mod tests {
 
     #[test]
     fn those_that_come_back_take_turns_with_those_that_go_out() {
-        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. First come, first served:
-        // outgoing 0-2, 2-4, 4-6, then returning in order of arrival. Alternating: chunk 0 goes out 0-2; chunk 1 goes
-        // out 2-4, while chunk 0 is in queue 1 until 3. At 4, chunk 0 waits to return and chunk 2 to go out. Chunk 0
-        // returns 4-6. Chunk 2 goes out 6-8 although chunk 1 is back, because the previous chunk was a returning one.
-        // Chunk 1 returns 8-10, chunk 2 10-12.
+        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. If the first to arrive goes
+        // first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If directions
+        // alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1 until 3 ns. At
+        // 4 ns, chunk 0 waits to return and chunk 2 waits to go out. Chunk 0 returns at 4-6 ns. Chunk 2 goes out at 6-8
+        // ns although chunk 1 is back, because the previous chunk was a returning one. Chunk 1 returns at 8-10 ns, and
+        // chunk 2 at 10-12 ns.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {

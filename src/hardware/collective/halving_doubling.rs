@@ -9,7 +9,8 @@
 //! Reduction Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
 //! Communication Operations in MPICH" (2005), section 4, send the same messages in the reverse order of distances.
 //!
-//! If all members start together, with s = time of S/n, where S is the buffer, and α = latency:
+//! Let s be the time to send S/n, where S is the buffer, and α the latency. If all members start together, a member
+//! ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -79,7 +80,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     }
 }
 
-/// Returns the closed form of the table's first two rows: each exchange has half the size of the previous one, and each
+/// Returns the closed form of the table's first two rows. Each exchange has half the size of the previous one. Each
 /// time is rounded separately, because the network rounds the time of each message.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.nth_part(2 << i));
@@ -87,8 +88,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     spans.fold(Span::ZERO, |sum, span| sum + span)
 }
 
-/// Returns the times of the table and of [`binomial`] trees as unrounded formulas, for
-/// [`auto`](super::auto).
+/// Returns the times of the table and of [`binomial`] trees without rounding, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -55,8 +55,8 @@ pub(super) struct ChunkRoute {
 }
 
 impl ChunkRoute {
-    /// Returns this chunk's share of a collective of `whole`, where `chunks` is the number of chunks if all were equal.
-    /// The shares of a collective add up exactly to the whole if the whole is smaller than 2^56 bytes.
+    /// `whole` is the whole collective's buffer, and `chunks` is the number of chunks if all chunks were equal. The
+    /// shares of a collective add up exactly to the whole if the whole is smaller than 2^56 bytes.
     pub fn share_of_buffer(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).nth_part(chunks)
     }

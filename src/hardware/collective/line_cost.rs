@@ -5,7 +5,7 @@ use crate::topology::{DimensionShape, NetworkPath, Topology};
 use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, TimeEstimate};
 
-/// Cost model of the lines of a phase, by the distance between members.
+/// Costs of messages along the lines of a phase, by distance between members.
 #[derive(Clone, Copy, Debug)]
 pub struct LineCostModel<'a> {
     extent: &'a GroupExtent,
@@ -111,7 +111,7 @@ impl<'a> LineCostModel<'a> {
                 self.path_between(self.member_count() - 1, k - 1),
             );
             NetworkPath {
-                // Take the worse of both routes for each property. The devices are those of the route with the longer
+                // Take the worse of both routes for each property. The devices belong to the route with the longer
                 // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
@@ -143,7 +143,7 @@ impl<'a> LineCostModel<'a> {
         LoadedPath { path, load }
     }
 
-    /// Returns the sum of `time` over all distances, and the longest time that a first byte of `message` takes.
+    /// Returns the sum of `time` over all distances, and the longest time of a first byte of `message`.
     pub(super) fn slowest_over_all(
         &self,
         message: BufferShare,
@@ -165,8 +165,7 @@ impl<'a> LineCostModel<'a> {
         }
     }
 
-    /// Sums the times of exchanges at distances 1, 2, 4, … up to the largest below the size; `time` takes (path,
-    /// exponent).
+    /// Sums the times of exchanges at distances 1, 2, 4, … below the number of members; `time` takes (path, exponent).
     pub(super) fn sum_over_doublings(
         &self,
         time: impl Fn(LoadedPath, u32) -> TimeEstimate,

@@ -1,5 +1,5 @@
-//! The native backend runs the machine's algorithm for each dimension, with endpoints that take no time, and pipelines
-//! chunks through the dimensions. If a custom algorithm supports a collective's kind and number of members, the members
+//! The native backend runs the machine's algorithm for each dimension, and pipelines chunks through the dimensions. Its
+//! endpoints take no time. If a custom algorithm supports a collective's kind and number of members, the members
 //! execute the custom algorithm's scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
@@ -42,15 +42,15 @@ pub struct NativeBackend<'a> {
     pub topology: &'a Topology,
     /// Number, order and overlap of chunks.
     pub pipeline: ChunkPipeline,
-    /// Algorithms that replace the machine's; the first that applies to a collective is used.
+    /// Custom algorithms that replace the machine's algorithms. A collective uses the first custom algorithm that
+    /// applies.
     pub custom: &'a [CustomCollective],
-    /// Measured collectives along each dimension, which replace the machine's algorithms for undisturbed collectives
-    /// (possibly empty).
+    /// Measured collectives along each dimension. They replace the machine's algorithms for undisturbed collectives.
+    /// The list may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
-    /// The library's protocols along each dimension, for collectives without a curve (possibly
-    /// empty).
+    /// The library's protocols along each dimension, for collectives without a curve. The list may be empty.
     pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].
@@ -287,8 +287,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured_time() {
             return Some(span);
         }
-        // There is no closed form for several chunks in one phase at the same time, because nothing proves how the
-        // chunks share the ports.
+        // There is no closed form for several chunks in one phase at the same time, because each chunk's share of the
+        // ports is unknown.
         let admission = chunk_schedule.admission_order();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
@@ -314,8 +314,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // If a stage takes no time, the stage's last messages might come after a message of another operation at the
-        // instant at which the collective ends.
+        // If a stage takes no time, another operation's message at the last instant of the collective could come before
+        // the stage's last messages.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -356,7 +356,7 @@ impl EndpointModel for NativeBackend<'_> {
     ) {
         let number = assignment.script.expect("only scripted stages are played");
         let custom = &self.custom[number as usize];
-        // Scripts belong to members, whose order may differ from the positions of the extent.
+        // Each member has its own script, and the order of members may differ from the positions of the extent.
         let size = extent.member_count();
         let first = if custom.kind.has_root() {
             extent.member_at[root.index()].0
@@ -471,7 +471,8 @@ impl NativeBackend<'_> {
         capacity
     }
 
-    /// Simulates the chunks of `chunk_schedule` through the phases, with the stage durations `spans`.
+    /// Simulates how the chunks of `chunk_schedule` pass through the phases. `spans` contains the duration of each
+    /// stage.
     fn simulate_phases(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
@@ -500,7 +501,7 @@ impl NativeBackend<'_> {
     /// Returns the uncontended duration of a stage. Without a closed form the duration is an estimate, which affects
     /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree;
     /// each has the algorithm's message size and the latency of one link. The estimate is proportional to the message
-    /// times, and is a whole number of picoseconds if all message times are.
+    /// times. If all message times are whole picoseconds, the estimate is too.
     fn uncontended_duration(
         &self,
         assignment: &StageAssignment,

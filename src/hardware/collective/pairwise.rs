@@ -3,7 +3,8 @@
 //! In round k = 1 … n−1, a member sends to the member k places ahead and receives from the member k places behind. If n
 //! is a power of two, a member instead exchanges with the member whose index is its own XOR k (R. Thakur, R.
 //! Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, sections 4.2 and
-//! 4.3). If all members start together, with s = time of S/n, where S is the buffer, and α = latency:
+//! 4.3). Let s be the time to send S/n, where S is the buffer, and α the latency. If all members start together, a
+//! member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -11,8 +12,8 @@
 //! | all-gather | n−1 of S/n, the sender's part | (n−1)(α + s) |
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
-//! Data does not depend on the order of rounds, so [`direct`](super::direct) is faster on this network. Rounds prevent
-//! a member from receiving from several members at once. A message that arrives early counts only when its receiver has
+//! No round needs data of another round, so [`direct`](super::direct) is faster on this network. Rounds prevent a
+//! member from receiving from several members at once. A message that arrives early counts only when its receiver has
 //! reached the message's round.
 
 use super::line_cost::LineCostModel;
@@ -63,7 +64,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     path.time_message(stage.nth_part(n)).times(u64::from(n - 1))
 }
 
-/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
+/// Returns the times of the table without rounding, for [`auto`](super::auto).
 pub(super) fn estimate_cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.nth_part(line.member_count());
     let rounds = line.slowest_over_all(share, |way| {

@@ -17,8 +17,8 @@ use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwi
 use crate::group::GroupExtent;
 use chakram_base::ids::Position;
 
-/// Bytes that each member of a group sends in each phase to each of the members that differ only in their index in this
-/// phase.
+/// Bytes that each member sends to each other member of its line, for each phase of a group. Members of a line differ
+/// only in their index in the phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSizes {
     phases: Vec<PhaseSizes>,
@@ -27,7 +27,7 @@ pub struct PeerSizes {
     equivalent: u64,
 }
 
-/// Bytes along one phase. Index p · size + q has the bytes from position p to index q of p's line.
+/// Bytes along one phase. Index p · size + q contains the bytes from position p to index q of p's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PhaseSizes {
     size: u32,
@@ -246,7 +246,7 @@ mod tests {
     fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
         let extent = shared_extent(&[3]);
         let sizes = PeerSizes::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
-        // Direct: a member sends to the next index first.
+        // With direct, a member sends to the next index first.
         let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
-        // 4 members in rounds with the partners XOR 1, 2 and 3. Only the pairs 0 and 3, and 0 and 1
+        // 4 members exchange in three rounds, with the partners XOR 1, 2 and 3. Only the pairs 0 and 3, and 0 and 1
         // exchange data.
         let extent = shared_extent(&[4]);
         let mut bytes = vec![0; 16];
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn data_travel_along_one_phase_after_another() {
-        // A 2 × 2 group with position p = x + 2y. Member s has 10^t · (s + 1) bytes for member t, so the digits of a
-        // sum identify the receivers and the senders.
+        // The group has 2 × 2 members, and position p is x + 2y. Member s has 10^t · (s + 1) bytes for member t, so the
+        // digits of a sum identify the receivers and the senders.
         let extent = shared_extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
@@ -301,8 +301,8 @@ mod tests {
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Before y, member 0 has the data that members 0 and 1 send to members 0 and 2. Member 0 passes on the data for
-        // member 2: (1 + 2) · 100 bytes.
+        // Before phase y, member 0 has the data that members 0 and 1 send to members 0 and 2. Member 0 passes on the
+        // data for member 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
             let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);

@@ -5,11 +5,11 @@ use super::inter_dimension::InterDimensionPolicy;
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// Chunking of collectives: number, order and overlap of chunks.
+/// The number, order and overlap of a collective's chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
-    /// Number of chunks of a collective if all chunks are equal, at most the collective's number of bytes.
-    /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` if the number is chosen for each collective
+    /// Number of chunks of a collective if all chunks are equal. A collective has no more chunks than bytes.
+    /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` chooses a number for each collective
     /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
     /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more.

@@ -1,8 +1,9 @@
 //! Matches receives to sends before a collective is simulated.
 //!
-//! Between two positions, the k-th receive of a label is matched to the k-th send of that label. Both are counted in
-//! program order: the topological order of operations in which lower indices come first. The outcome therefore does not
-//! depend on the order of events at an instant. Dependency cycles are found here, before the simulation.
+//! Between two positions, the k-th receive of a label is matched to the k-th send of that label. Sends and receives are
+//! counted in program order: the topological order of operations in which lower indices come first. The matches
+//! therefore do not depend on the order of events at an instant. Dependency cycles are found here, before the
+//! simulation.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 pub enum ScriptFault {
     /// A send or receive names a peer that does not exist.
     UnknownPeer {
-        /// Position in the group of the member whose script is invalid.
+        /// Group position of the member whose script is invalid.
         position: u32,
         /// Index of the operation in that script.
         part: u32,
@@ -23,7 +24,7 @@ pub enum ScriptFault {
     },
     /// A send or receive has no matching operation at the peer.
     Unpaired {
-        /// Position in the group of the member whose script is invalid.
+        /// Group position of the member whose script is invalid.
         position: u32,
         /// Index of the operation in that script.
         part: u32,
@@ -34,7 +35,7 @@ pub enum ScriptFault {
     },
     /// An operation depends on itself: a dependency cycle.
     Cycle {
-        /// Position in the group of the member whose script is invalid.
+        /// Group position of the member whose script is invalid.
         position: u32,
         /// Index of the operation in that script.
         part: u32,
@@ -168,8 +169,8 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each remaining operation of a script waits for another remaining operation. Following these waits backwards
-    // therefore leads to a cycle.
+    // Each remaining operation of a script waits for another remaining operation. A search that follows these waits
+    // backwards therefore reaches a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {

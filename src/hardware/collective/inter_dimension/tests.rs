@@ -48,13 +48,13 @@ const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
 #[test]
 fn flexible_chunks_close_the_gap() {
     let (out, back) = (vec![0, 1], vec![1, 0]);
-    // The machine has two dimensions with 2 members each, at one byte per second. A chunk of s adds a load of s/2 to
-    // the dimension that it visits first, and s/4 to the other. Chunk 0: loads 1/2 and 1/4. Chunk 1 must add 1/4 to
+    // The machine has two dimensions with 2 members each, at one byte per second. A chunk of size s adds a load of s/2
+    // to the dimension that it visits first, and s/4 to the other. Chunk 0 adds 1/2 and 1/4. Chunk 1 must add 1/4 to
     // dimension 1, so its size is 1/2; the loads become 1/2 + 1/8 and 1/2. Chunk 2 must add 1/8 to dimension 1, so its
     // size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so its size is 1/8; the loads become 23/32
     // and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum; the loads become 47/64 and 23/32. The
-    // remaining gap of 1/64 would need a size of 1/32, below the minimum. Therefore, chunk 5 is ascending, and has the
-    // 1/16 that remains of the two whole chunks.
+    // remaining gap of 1/64 would need a size of 1/32, below the minimum. Therefore, chunk 5 visits the dimensions in
+    // ascending order. Its size is the 1/16 that remains of the two whole chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -66,12 +66,12 @@ fn flexible_chunks_close_the_gap() {
             (16, out.clone()),
         ]
     );
-    // The machine has two dimensions with 2 members each, and the second is 1.5 times as fast. A chunk of s adds a load
-    // of s/2 to dimension 0 or s/3 to dimension 1 if it visits this dimension first. Chunk 0: loads 1/2 and 1/6. Chunk
-    // 1 must add 1/3 to dimension 1, so its size is 1: 1/6 + 1/3 = 1/2 in dimension 1, and 1/2 + 1/4 = 3/4 in dimension
-    // 0. Chunk 2 must add 1/4 to dimension 1, so its size is 3/4; the loads become 3/4 in dimension 1 and 3/4 + 3/16 =
-    // 15/16 in dimension 0. Chunk 3 must add 3/16, so its size would be 9/16, but only 1/4 of the three whole chunks
-    // remains.
+    // The machine has two dimensions with 2 members each, and the second is 1.5 times as fast. A chunk of size s adds a
+    // load of s/2 to dimension 0 or s/3 to dimension 1 if it visits this dimension first. Chunk 0 adds 1/2 and 1/6.
+    // Chunk 1 must add 1/3 to dimension 1, so its size is 1: 1/6 + 1/3 = 1/2 in dimension 1, and 1/2 + 1/4 = 3/4 in
+    // dimension 0. Chunk 2 must add 1/4 to dimension 1, so its size is 3/4; the loads become 3/4 in dimension 1 and 3/4
+    // + 3/16 = 15/16 in dimension 0. Chunk 3 must add 3/16, so its size would be 9/16, but only 1/4 of the three whole
+    // chunks remains.
     assert_eq!(
         cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
         [
@@ -82,7 +82,7 @@ fn flexible_chunks_close_the_gap() {
         ]
     );
     // The dimensions have 4 and 2 members, and the second is twice as fast: a chunk of s adds 3/4 s or s/4 to the
-    // dimension that it visits first. Chunk 0: 3/4 and 1/16. Chunk 1 would need a size of 11/4 to add 11/16 to
+    // dimension that it visits first. Chunk 0 adds 3/4 and 1/16. Chunk 1 would need a size of 11/4 to add 11/16 to
     // dimension 1, so it has the maximum size of 1.
     assert_eq!(
         cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
@@ -135,7 +135,7 @@ fn what_flexible_chunks_leave_alone() {
 }
 
 /// On random machines the grains add up to the whole, and only the last chunk is smaller than 1/16. Each chunk except
-/// the last follows the rule to a millionth, according to loads that are summed independently.
+/// the last follows the rule to within a millionth. The test sums the loads independently.
 #[test]
 fn flexible_chunks_keep_the_rule() {
     let mut seed = 1_u64;
@@ -186,10 +186,11 @@ fn flexible_chunks_keep_the_rule() {
 
 #[test]
 fn chunks_go_where_the_load_is_least() {
-    // The dimensions have 4 and 2 members and equal rates. Chunk 0 is ascending: loads 3/4 and 1/4 · 1/2 = 1/8. Chunk
-    // 1: the gap of 5/8 is more than 1/16 of 1/2, so it visits dimension 1 first; the loads become 1/8 + 1/2 = 5/8 in
-    // dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits dimension 1 first: 9/8 in dimension 1,
-    // 12/8 in dimension 0. Chunk 3 does the same, because dimension 1 still has less load.
+    // The dimensions have 4 and 2 members and equal rates. Chunk 0 visits the dimensions in ascending order, and adds
+    // 3/4 and 1/4 · 1/2 = 1/8. Chunk 1 visits dimension 1 first, because the gap of 5/8 is more than 1/16 of 1/2. The
+    // loads become 1/8 + 1/2 = 5/8 in dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits
+    // dimension 1 first; the loads become 9/8 in dimension 1 and 12/8 in dimension 0. Chunk 3 does the same, because
+    // dimension 1 still has less load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
     let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);

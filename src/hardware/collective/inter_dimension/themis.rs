@@ -87,8 +87,8 @@ impl<'a> ThemisBalancer<'a> {
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Sorts the phases, given in ascending order, into the order for the next chunk, and adds the chunk's load.
-    /// Returns the chunk's size in grains, out of `left` remaining grains.
+    /// Sorts `order`, which contains the phases in ascending order, into the order of the next chunk, and adds the
+    /// chunk's load. Returns the chunk's size in grains, out of `left` remaining grains.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // The sort is stable, so that equally loaded dimensions stay in ascending order.
