@@ -84,8 +84,9 @@ pub enum ComputeModel {
     Recorded(RooflineEfficiency),
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
-    /// The duration by the NPU class's curves, from kernel class and shape. If the shape or the curves are missing, the
-    /// kernel takes its roofline time at the peak rates, or its recorded time if there is no roofline time.
+    /// The duration that the NPU class's curves give for the kernel's class and shape. If the shape or the curves are
+    /// missing, the kernel takes its roofline time at the peak rates, or its recorded time if there is no roofline
+    /// time.
     Curves,
     /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
     /// takes its recorded duration.
@@ -93,7 +94,7 @@ pub enum ComputeModel {
     /// The duration of loop nests on an accelerator, with the best mapping that a search finds for each kernel. If the
     /// trace has neither FLOPs nor bytes, the kernel takes its recorded duration.
     LoopNest(LoopNestModel),
-    /// The duration recorded on another NPU class, times the ratio of both classes' roofline times. If nothing was
+    /// The duration recorded on another NPU class, times the ratio of the two classes' roofline times. If nothing was
     /// recorded, the kernel takes its roofline duration.
     RecordedOn(RecordingClass),
     /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
@@ -109,8 +110,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0, at most 1. The default is 1, which does not count as
-/// stated.
+/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default is 1. It does not count as
+/// stated by the user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,
@@ -175,15 +176,15 @@ pub enum KernelTiming {
     Modeled(Span),
     /// Recorded duration, because FLOPs, bytes or a peak rate are missing for the model.
     Fallback(Span),
-    /// Recorded duration, because another maker made the NPU of the recording.
+    /// Recorded duration, because the kernel was recorded on an NPU of another maker.
     Kept(Span),
-    /// The duration by the class's curves.
+    /// The duration that the class's curves give.
     Curve {
         /// The duration.
         span: Span,
         /// Standard deviation of the duration.
         deviation: Span,
-        /// Class of the curve, whose kernels have correlated errors.
+        /// Class of the curve. Kernels of the same class have correlated errors.
         class: CurveClass,
     },
     /// Duration and energy by the best mapping of the kernel's loop nest.
@@ -243,8 +244,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the model for kernels on the NPU class `name`. If another maker made the recording's NPU, kernels keep
-    /// their recorded durations.
+    /// Returns the model for kernels on the NPU class `name`. If the kernels were recorded on an NPU of another maker,
+    /// they keep their recorded durations.
     pub fn on_class(self, name: &str) -> Self {
         match self {
             Self::RecordedOn(class) => Self::RecordedOn(class.towards_maker(maker_of(name))),
@@ -308,8 +309,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the duration of `kernel`, with its basis, on a class with these peaks, this memory bandwidth and these
-    /// curves. Without a bandwidth, the roofline and the curves give no time.
+    /// Returns the duration of `kernel` and the basis of this duration, on a class with these peaks, this memory
+    /// bandwidth and these curves. Without a bandwidth, the roofline and the curves give no time.
     pub fn price_kernel(
         &self,
         kernel: &KernelProfile<'_>,

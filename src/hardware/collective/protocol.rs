@@ -28,7 +28,7 @@ use chakram_base::units::Span;
 pub struct CollectiveProtocol {
     /// Kind of collective to which the constants apply.
     pub kind: CollectiveKind,
-    /// Seconds of the shortest collective.
+    /// Duration of the shortest collective, in seconds.
     pub start: f64,
     /// Seconds that each step adds.
     pub step: f64,
@@ -39,13 +39,13 @@ pub struct CollectiveProtocol {
 }
 
 impl CollectiveProtocol {
-    /// Returns the seconds for a buffer of `bytes` among `members`.
+    /// Returns the time, in seconds, of a collective with a buffer of `bytes` among `members`.
     pub fn seconds_for(&self, members: u32, bytes: f64) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
         self.start + self.step * steps + part * bytes / self.bandwidth_among(members)
     }
 
-    /// Returns the seconds for a buffer of `bytes` among `members` on other links.
+    /// Returns the time, in seconds, of the same collective on the links that `change` leads to.
     fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
         let step = change.adjust_start(self.step, 1.0);
@@ -54,7 +54,7 @@ impl CollectiveProtocol {
             + part * bytes / self.bandwidth_among(members) * change.transfer_factor()
     }
 
-    /// Returns the bytes per second among `members`.
+    /// Returns the bandwidth among `members`, in bytes per second.
     fn bandwidth_among(&self, members: u32) -> f64 {
         let above = self.rates.partition_point(|rate| rate.0 < members);
         match (
@@ -111,9 +111,9 @@ mod tests {
             let found = way(kind).seconds_for(members, bytes) * 1e6;
             assert!((found - micros).abs() < 1e-9, "{found} and not {micros}");
         };
-        // Start and steps are 10 + 2 x 1 us; 2 x 1/2 x 1 MB at 100 GB/s are 10 us.
+        // Start and steps take 10 + 2 x 1 us; 2 x 1/2 x 1 MB at 100 GB/s take 10 us.
         near(CollectiveKind::AllReduce, 2, 1e6, 22.0);
-        // Start and steps are 10 + 3 us; 3/4 x 4 MB at 200 GB/s are 15 us.
+        // Start and steps take 10 + 3 us; 3/4 x 4 MB at 200 GB/s take 15 us.
         near(CollectiveKind::AllGather, 4, 4e6, 28.0);
         // 3 members get 150 GB/s: 10 + 2 us for start and steps, and 40 us for 2/3 x 9 MB.
         near(CollectiveKind::ReduceScatter, 3, 9e6, 52.0);

@@ -1,9 +1,9 @@
-//! Recursive doubling: exchanges of the whole buffer with partners at distances 1, 2, 4, … of 2^L members.
+//! Recursive doubling: exchanges of the whole buffer among 2^L members, with partners at distances 1, 2, 4, ….
 //!
 //! After exchange i a member has the sum over the 2^(i+1) members whose indices differ from its own in the lowest i+1
 //! bits (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005,
-//! section 4.5: the choice for short messages). If all members start together, with t = time of the buffer S and α =
-//! latency:
+//! section 4.5: the choice for short messages). Let t be the time to send the buffer S, and α the latency. If all
+//! members start together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -43,7 +43,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
+/// Returns the times of the table without rounding, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -1,8 +1,8 @@
 //! Ring: every member sends only to the next member. If the line is a closed ring of NPUs, every member sends half of
 //! its data to the next member and half to the previous member.
 //!
-//! If all n members start together, with s = time of S/n at the member's sending rate, where S is the buffer, and α =
-//! latency between neighbours:
+//! Let s be the time to send S/n at the member's sending rate, where S is the buffer, and α the latency between
+//! neighbours. If all n members start together, a member ends at these times:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -11,17 +11,17 @@
 //! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
 //! | gather, scatter | its own part and the parts of members behind it | (n−1)(α + s) |
 //!
-//! The first two rows equal ASTRA-sim's rings without endpoint delays and without truncation to
+//! The first two rows equal the times of ASTRA-sim's rings without endpoint delays and without truncation to
 //! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
 //! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous member, with B/2 each. A
-//! stage then consists of two concurrent runs, with half of the buffer each. One run is as above. The other run goes in
-//! the opposite direction, where the member with index i takes the place of n−1−i. The two runs share neither links nor
-//! dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the table is valid with s at rate B, and an NPU
-//! sends at the full rate B. On a mesh, and on a ring whose members do not close the ring in this way, a message from
-//! the last member to the first goes back over the links of all members between them. A second direction would gain
-//! nothing, so all data goes in one direction, at B/2.
+//! stage then consists of two concurrent runs, with half of the buffer each. One run goes to the next member, as above.
+//! The other run goes in the opposite direction, where the member with index i takes the place of n−1−i. The two runs
+//! share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the table is valid with
+//! s at rate B, and an NPU sends at the full rate B. On a mesh, and on a ring whose members do not close the ring in
+//! this way, a message from the last member to the first goes back over the links of all members between them. A second
+//! direction would gain nothing, so all data goes in one direction, at B/2.
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
@@ -129,7 +129,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// Returns the table's times as unrounded formulas, for [`auto`](super::auto).
+/// Returns the times of the table without rounding, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -12,8 +12,8 @@ use chakram_base::units::BufferShare;
 use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
-/// pipeline states the number of chunks; the default is one, and the number of bytes is the maximum. Themis-flex may
-/// split chunks. With two trees, every other chunk uses the second tree.
+/// pipeline states the number of chunks. Without a number there is one chunk, and there are never more chunks than
+/// bytes. Themis-flex may split chunks. With two trees, every other chunk uses the second tree.
 pub(super) fn route_collective(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
@@ -91,8 +91,8 @@ mod tests {
         route_collective(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// The first stage of a chunk carries all bytes of the chunk. For any size of a collective, its bytes equal the sum
-    /// over all chunks' first stages.
+    /// The first stage of a chunk carries all bytes of the chunk. Together, the first stages of all chunks carry all
+    /// bytes of the collective, whatever its size.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;

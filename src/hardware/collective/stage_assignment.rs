@@ -19,7 +19,8 @@ pub struct StageAssignment {
     pub algorithm: CollectiveAlgorithm,
     /// Index of the custom algorithm whose scripts the members execute instead.
     pub script: Option<u16>,
-    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange equally many bytes.
+    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange the same number of
+    /// bytes.
     pub splits: Option<u32>,
 }
 
@@ -235,7 +236,7 @@ mod tests {
             list(CollectiveKind::AllReduce, choices, order)
         };
         assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
-        // Recursive doubling does not support 3 members, and only the last phase may use a tree for an all-reduce.
+        // Recursive doubling does not support 3 members. Only the last phase of an all-reduce may use a tree.
         let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
         assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
         assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);

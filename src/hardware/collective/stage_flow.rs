@@ -1,4 +1,4 @@
-//! Simulates one stage of a collective in several chunks, message by message, at its members' ports. Used for
+//! Simulates one stage of a collective with several chunks, message by message, at the ports of the members. Used for
 //! algorithms without a closed form.
 //!
 //! The simulation is a [flow shop](super::flow_shop) whose servers are the ports of a line's members instead of phases.
@@ -17,7 +17,7 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug)]
 struct FlowMessage {
     to: u32,
-    /// Number of this chunk's messages that the member must have received before it sends.
+    /// Number of this chunk's messages that the member must have received before it sends this message.
     after: u32,
     /// The sender's output port and the receiver's input port.
     ports: [u32; 2],
@@ -279,8 +279,8 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, BufferShare};
 
-    /// Returns the end in nanoseconds on a switch of 1 GB/s and 2 x 50 ns. Each message has 100 ns of latency and takes
-    /// 1,000 ns for 1,000 B.
+    /// Returns the end of the stage, in nanoseconds, on a switch with ports of 1 GB/s and links of 50 ns. Each message
+    /// passes two links, so it has 100 ns of latency. Sending 1,000 B takes 1,000 ns.
     fn end(
         size: u32,
         algorithm: CollectiveAlgorithm,
@@ -323,8 +323,8 @@ mod tests {
     #[test]
     fn chunks_follow_at_the_pace_of_the_busiest_port() {
         use CollectivePrimitive::{AllReduce, Broadcast};
-        // From member 0 to 1 and back, each member sends one message per chunk. The fifth chunk has therefore arrived
-        // at the top after 5,100 ns, and is back at member 1 1,100 ns later.
+        // Each chunk goes from member 1 to member 0 and back, so each member sends one message per chunk. The fifth
+        // chunk has therefore arrived at the top after 5,100 ns, and returns to member 1 after another 1,100 ns.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
         // With one chunk at a time, each chunk starts after the previous chunk has ended.
         assert_eq!(

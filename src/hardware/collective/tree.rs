@@ -1,15 +1,14 @@
-//! Tree: up a binary tree and down again, for any number of members.
+//! Tree: data goes up a binary tree and down again, for any number of members.
 //!
-//! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a
-//! binary tree over 1 … n−1, whose in-order numbering is the members' numbering. If 2^b is the
-//! lowest set bit of x, the children of x are x − 2^(b−1) and x + 2^(b−1). If no member has the
-//! upper number, the upper child is x + 2^j with the largest j for which there is a member. In this
-//! tree, odd numbers are leaves, a member's subtree is a contiguous range of numbers, and the depth
-//! is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
+//! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a binary tree over 1 …
+//! n−1. The members' numbers are the in-order numbers of this tree. If 2^b is the lowest set bit of x, the children of
+//! x are x − 2^(b−1) and x + 2^(b−1). If no member has the upper number, the upper child is x + 2^j with the largest j
+//! for which there is a member. In this tree, odd numbers are leaves, a member's subtree is a contiguous range of
+//! numbers, and the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
 //!
-//! If all members start together, with t = time of the buffer S and α = latency, the times below are exact for n = 2^h,
-//! and upper bounds otherwise. At every level except the root's, two children share their parent's port, for sending or
-//! receiving:
+//! Let t be the time to send the buffer S, and α the latency. If all members start together, the times below are exact
+//! for n = 2^h, and upper bounds otherwise. At every level except the root's, two children share their parent's port,
+//! for sending or receiving:
 //!
 //! | primitive | messages | ends after |
 //! |---|---|---|
@@ -99,7 +98,7 @@ pub(super) fn number_from_root(line: LinePosition) -> u32 {
     (line.index + line.size - line.root) % line.size
 }
 
-/// Returns the `i`-th message of the member with number `x` in its tree; `index` converts numbers back to indices.
+/// Returns the `i`-th message of the member whose number in its tree is `x`; `index` converts numbers back to indices.
 pub(super) fn nth_send_at(
     stage: &CollectiveStage,
     line: LinePosition,
@@ -130,8 +129,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     receive_count_at(stage, line, number_from_root(line))
 }
 
-/// Returns the table's times as unrounded formulas, for [`auto`](super::auto); two trees take the
-/// same time as one.
+/// Returns the times of the table without rounding, for [`auto`](super::auto). Two trees take the same time as one.
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

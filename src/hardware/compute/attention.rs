@@ -11,15 +11,15 @@ pub struct AttentionWaves {
     pub tail: f64,
 }
 
-/// Time of attention from one query per sequence to all keys. With `Y` bytes moved, `b` sequences and `v` heads of keys
-/// and values, `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+/// Time of attention from one query per sequence to all keys. Let the kernel move `Y` bytes for `b` sequences and `v`
+/// KV heads (heads of keys and values). Then `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Duration of the shortest kernel, in seconds.
     pub start: f64,
     /// Fraction of the memory's bandwidth that the kernel reaches.
     pub memory: f64,
-    /// Seconds that a multiprocessor spends on each sequence's head of keys and values.
+    /// Seconds that a multiprocessor spends on one KV head of one sequence.
     pub head: f64,
     /// Number of multiprocessors of the NPU.
     pub multiprocessors: f64,
@@ -49,8 +49,8 @@ impl HeadWidthFactors {
     }
 }
 
-/// Time of attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of
-/// a sequence:
+/// Time of attention in one kernel. Let the kernel have `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and
+/// `s` queries per sequence:
 ///
 /// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
 /// `backward` times as long. If [`Self::widths`] is given, its factor for the head width multiplies the compute rate.
@@ -64,25 +64,24 @@ pub struct AttentionCurve {
     pub compute: f64,
     /// Fraction of the memory's bandwidth that the kernel reaches.
     pub memory: f64,
-    /// Number of queries of a sequence at which half of the fraction `compute` is reached.
+    /// Number of queries per sequence at which the kernel reaches half of the fraction `compute`.
     pub ramp: f64,
     /// Time of the backward kernel divided by the forward kernel's time.
     pub backward: f64,
     /// Relative error of the curve's durations, one standard deviation.
     pub error: f64,
-    /// Waves of tiles over multiprocessors, or `None` if the curve does not depend on them.
+    /// Waves of tiles over multiprocessors, or `None` if the curve does not depend on waves.
     pub waves: Option<AttentionWaves>,
     /// Curve for one query per sequence, or `None` if decoding was not measured.
     pub decode: Option<DecodeCurve>,
-    /// Rates for head widths other than the curve's, or `None` if they were not measured.
+    /// Compute rates for other head widths than the curve's, or `None` if they were not measured.
     pub widths: Option<HeadWidthFactors>,
 }
 
 /// Sizes of an attention operation.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
-    /// Numbers of sequences, query heads, heads of keys and values, queries per sequence, keys per sequence, and
-    /// columns per head.
+    /// Numbers of sequences, query heads, KV heads, queries per sequence, keys per sequence, and columns per head.
     pub sizes: [u64; 6],
     /// True if queries attend to earlier keys only.
     pub causal: bool,
@@ -91,7 +90,7 @@ pub struct AttentionSizes {
 }
 
 impl AttentionCurve {
-    /// Returns the seconds of a forward kernel at `peak` operations per second.
+    /// Returns the time, in seconds, of a forward kernel at `peak` operations per second.
     pub fn predict_seconds(&self, of: &AttentionSizes, peak: f64, memory: Bandwidth) -> f64 {
         let [b, a, v, q, s, w] = of.sizes.map(|size| size as f64);
         let bytes = of.element * b * w * (2.0 * a * q + 2.0 * v * s);

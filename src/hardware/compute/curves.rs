@@ -1,5 +1,5 @@
-//! Durations of kernels, computed from class and shape by curves whose constants were fitted to measurements on an NPU
-//! class.
+//! Computes durations of kernels from their class and shape. The constants of the curves were fitted to measurements on
+//! an NPU class.
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
@@ -40,7 +40,7 @@ impl CurveClass {
     pub const COUNT: usize = 4;
 }
 
-/// Duration of a kernel by a curve.
+/// Duration of a kernel according to a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePrice {
     /// The duration.
@@ -51,8 +51,8 @@ pub struct CurvePrice {
     pub class: CurveClass,
 }
 
-/// Factors on an NPU's rates under continuous load and a power limit, relative to the rates at which its curves were
-/// measured.
+/// Factors on an NPU's rates under continuous load and a power limit. A factor of 1 means the rate at which the NPU's
+/// curves were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SustainedRates {
     /// Factor on the rate of matrix multiplications under continuous load and a power limit.

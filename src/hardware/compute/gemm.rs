@@ -1,5 +1,5 @@
-//! GEMM by tiles and waves: time of `batch` multiplications of an `m x k` by a `k x n` matrix on multiprocessors that
-//! each compute one tile at a time.
+//! Time of a GEMM by tiles and waves: `batch` multiplications of an `m x k` by a `k x n` matrix. Each multiprocessor
+//! computes one tile at a time.
 //!
 //! `d` is the number of bytes per operand element, and `r = efficiency peak / multiprocessors` is the FLOP/s of one
 //! multiprocessor. For each tile size `a x b` and each split of `k` into `s` parts:
@@ -13,7 +13,7 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The term `ab w / results` is there because the fill and drain of a tile are not hidden. The powers combine times
+//! The term `ab w / results` is the time to fill and drain a tile, which no other work hides. The powers combine times
 //! that overlap imperfectly. The last line applies only to NPU classes that give a slowdown: if a multiplication lasts
 //! for milliseconds, the NPU reaches its power limit and reduces its clock rate.
 
@@ -96,7 +96,8 @@ fn blend6(a: f64, b: f64) -> f64 {
 }
 
 impl GemmCurve {
-    /// Returns the seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
+    /// Returns the time, in seconds, of a GEMM with the sizes `[batch, m, n, k]` and operands of `element` bytes, at
+    /// `peak` operations per second.
     pub fn predict_seconds(
         &self,
         sizes: [u64; 4],

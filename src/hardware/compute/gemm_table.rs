@@ -40,7 +40,7 @@ pub struct MeasuredGemms {
     points: Vec<ResidualPoint>,
     /// Minimum and maximum of each size (m, n, k) over all points.
     within: [[u64; 2]; 3],
-    /// Relative error of a shape inside the box, one standard deviation.
+    /// Relative error of a shape inside the range of measured sizes, one standard deviation.
     pub error: f64,
 }
 
@@ -95,7 +95,8 @@ impl MeasuredGemms {
         })
     }
 
-    /// Returns the factor by which the curve's time of a shape is multiplied. `None` outside the box of measured sizes.
+    /// Returns the factor by which the curve's time of a shape is multiplied. `None` outside the range of measured
+    /// sizes.
     pub fn interpolate_factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
@@ -124,7 +125,8 @@ impl MeasuredGemms {
 fn krige_residual(points: &[(f64, &ResidualPoint)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();
-    // Rows of the Cholesky factor of the covariances, with the solutions for the shape's covariances and for ones.
+    // Rows of the Cholesky factor of the covariances, with the solutions for the shape's covariances and for a vector
+    // of ones.
     let mut factor = [[0.0; NEAREST]; NEAREST];
     let (mut of_shape, mut of_ones) = ([0.0; NEAREST], [0.0; NEAREST]);
     for i in 0..count {
@@ -193,20 +195,19 @@ mod tests {
         // Halfway between the points, both have the same weight, and their opposite residuals cancel.
         assert!((factor(256).unwrap() - 1.0).abs() < 1e-12);
         // At a quarter of the distance (ln 2 = 0.69315 of 2.7726 from the first point), the covariances with the two
-        // points are a = exp(-0.20794) = 0.81225 and b = exp(-0.62383) = 0.53589. The matrix has C = exp(-0.83178) =
-        // 0.43528 off the diagonal of 1.07. The weights differ by (a - b) / (1.07 - C) = 0.43540, and the residuals are
-        // ln 2 and -ln 2.
+        // points are a = exp(-0.20794) = 0.81225 and b = exp(-0.62383) = 0.53589. The covariance matrix has 1.07 on the
+        // diagonal and C = exp(-0.83178) = 0.43528 off the diagonal. The weights differ by (a - b) / (1.07 - C) =
+        // 0.43540, and the residuals are ln 2 and -ln 2.
         let expected = libm::exp(0.435_40 * libm::log(2.0));
         assert!((factor(128).unwrap() / expected - 1.0).abs() < 1e-5);
-        // 32 is outside the box of measured sizes.
+        // 32 is outside the range of measured sizes.
         assert_eq!(factor(32), None);
         assert_eq!(table.interpolate_factor([65, 128, 64], &curve(1e-6)), None);
     }
 
     #[test]
     fn only_the_nearest_points_count() {
-        // The 32 nearest points have similar times. Two more points, far away, have other times, which must have no
-        // effect.
+        // The 32 nearest points have similar times. Two distant points have other times, which must have no effect.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

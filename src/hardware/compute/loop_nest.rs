@@ -22,10 +22,10 @@
 //! by one step, only the new words are filled. Filled words are read from the outer level once for all units that need
 //! them (multicast). Each multiplication reads its operands from the innermost level that keeps them. Each
 //! multiplication updates an output in the innermost level that keeps outputs, after a sum over units with the same
-//! output. An output tile that leaves a level updates the next level, also summed over units; a tile that returns is
-//! filled again. The first update of an output reads nothing. The reads that drain a tile are not counted separately,
-//! but as part of the outer level's updates. These rules for counting reads and updates are the conventions of Timeloop
-//! (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
+//! output. An output tile that leaves a level is summed over units and updates the next level. If the tile returns, it
+//! is filled again. The first update of an output reads nothing. The reads that drain a tile are not counted
+//! separately, but as part of the outer level's updates. These rules for counting reads and updates are the conventions
+//! of Timeloop (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
 //! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer. The excess is filled with
 //! zeros, which are moved and multiplied like other numbers.

@@ -9,9 +9,9 @@
 //! dimension. Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are
 //! visited in ascending order.
 //!
-//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
-//! size of a chunk that is ordered by loads. The chunk visits the least loaded dimension first, and is just large
-//! enough to raise this dimension's load to the load of the most loaded dimension:
+//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but gives the chunks that are ordered by
+//! loads sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least loaded dimension first, and
+//! is just large enough to raise this dimension's load to the load of the most loaded dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
