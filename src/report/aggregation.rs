@@ -1,5 +1,6 @@
-//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. The results
-//! show the number of groups, and for how long the ranks of a group behaved identically.
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. For each replay,
+//! the results state the number of groups, the number of groups that stayed together to the end, and the first
+//! difference between ranks of a group.
 
 use super::Observer;
 use super::summary::format_thousands;
@@ -11,8 +12,7 @@ use chakram_engine::{CompiledReplay, LoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// Results of rank aggregation, for a replay whose options ask for the detection of groups of ranks that behave
-/// identically.
+/// Results of rank aggregation; reported if the replay was asked to detect groups of identically behaving ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {
@@ -20,35 +20,34 @@ pub struct RankAggregation {
     pub groups: u32,
     /// Number of ranks in such groups at the start of the replay.
     pub ranks: u32,
-    /// Number of groups that were simulated by one rank until the end of the replay.
+    /// Number of groups whose ranks behaved identically until the end, so that one rank was simulated for each group.
     pub together: u32,
-    /// Number of times that ranks of a split group reached the same state again, after which one rank was simulated
-    /// for all of them.
+    /// Number of times that ranks separated from their group were joined again because they had reached the same state.
     #[serde(default)]
     pub rejoined: u64,
-    /// Number of events in the replay.
+    /// Number of events that the event loop processed.
     pub events: u64,
     /// First difference between ranks of a group; `None` if no group was split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<RankDifference>,
 }
 
-/// An operation that the ranks of a group did not end at the same time.
+/// An operation that some ranks of a group completed earlier than others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankDifference {
-    /// Time of the difference.
+    /// Time since the start of the replay at which the group was split.
     #[serde(rename = "at_ps")]
     pub at: Span,
     /// Name of the operation.
     pub node: String,
-    /// Lowest rank that had ended the operation.
+    /// Lowest rank that had completed the operation at this time.
     pub ahead: u32,
-    /// Lowest rank that had not ended the operation.
+    /// Lowest rank that had not completed the operation at this time.
     pub behind: u32,
 }
 
-/// Receives the counts that the event loop reports at the end of a replay.
+/// Keeps the counts that the event loop reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LoopObserver(Option<LoopCounts>);
 
@@ -62,7 +61,7 @@ impl Observer for LoopObserver {
 }
 
 impl LoopObserver {
-    /// Returns the results for the groups of ranks of `prepared`, if the replay detected groups.
+    /// Returns the results of rank aggregation in the replay of `prepared`; `None` if the replay did not detect groups.
     pub(super) fn summarize_aggregation(
         self,
         prepared: &CompiledReplay<'_>,
@@ -85,7 +84,7 @@ impl LoopObserver {
 }
 
 impl RankAggregation {
-    /// Returns the lines about aggregation for the report's text.
+    /// Returns the lines about rank aggregation for the text report.
     pub(super) fn describe_lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
             [self.groups, self.ranks, self.together].map(|n| format_thousands(n.into()));

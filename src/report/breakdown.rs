@@ -1,15 +1,15 @@
 //! Breakdown of each NPU's time by category.
 //!
-//! Each instant of an NPU belongs to the first of these categories that applies: compute, transfer, waiting, memory,
-//! host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host time. A
-//! communication (collective or message) waits until all of its partners have begun, and transfers from then on.
-//! Transfer and waiting are *exposed communication*, because no compute hides them. Waiting for another pipeline stage
-//! ([`PipelineStages`]) counts as a *bubble* instead.
+//! Each instant of an NPU's time is attributed to the first category that applies, in this order: compute, transfer,
+//! waiting, memory, host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host
+//! time. A communication (collective or message) counts as waiting until all of its partners have begun, and as
+//! transfer afterwards. If no compute runs at the same time, transfer and waiting are *exposed communication*. Waiting
+//! for another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
-//! several communications are in progress, the instant is charged to the transfer that started first or, if no
-//! communication transfers, to the wait that started first. All messages of an NPU together count as one communication.
-//! Communication with unknown partners also counts as one communication, which transfers from its start.
+//! several communications are in progress, the instant is charged to the earliest transfer. If none of them transfers
+//! yet, the instant is charged to the earliest wait. All messages of an NPU are charged to one shared entry. All
+//! communication with unknown partners is charged to another entry, and counts as transfer from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
-/// Label of messages between ranks, after the first label of an instance or of the replay.
+/// Offset of the label for messages between ranks. Offsets count from the first label of an instance or of the replay.
 const MESSAGES: usize = 0;
-/// Label of unknown communication.
+/// Offset of the label for communication with unknown partners.
 const UNKNOWN: usize = 1;
-/// First label of collectives, which has one label for each group and kind.
+/// Offset of the first label for collectives; each group has one label per kind.
 const COLLECTIVES: usize = 2;
 
-/// State of one NPU; the size is at most two cache lines.
+/// State of one NPU; aligned so that it fits in two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTimeTracker {
@@ -40,7 +40,7 @@ struct NpuTimeTracker {
     until: Time,
     /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by category, without idle time, which is the rest of the makespan.
+    /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed at the end.
     parts: [Span; TimeCategory::COUNT - 1],
     /// Time with a communication in progress, whether or not other nodes are in progress.
     communicating: Span,
@@ -50,15 +50,15 @@ struct NpuTimeTracker {
     finish: Time,
 }
 
-/// Time charged to one sort of communication (one kind of collective in one group, or messages), summed over NPUs.
+/// Time charged to one kind of collective in one group, or to messages, summed over NPUs.
 ///
-/// Over all sorts, the waiting and the transfer add up to the time with a communication in progress. The exposed
-/// waiting and the exposed transfer add up to the communication and bubble parts of the NPUs' time.
+/// Summed over all entries, waiting and transfer equal the time with a communication in progress. Exposed waiting and
+/// exposed transfer equal the communication and bubble parts of the NPUs' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
-    /// Time in which a partner had not begun: another member of a collective, the sender of a receive, or the receiver
-    /// of a send that cannot complete without a receive.
+    /// Time in which a partner had not begun. Partners are the other members of a collective, the sender of a receive,
+    /// and the receiver of a send (unless the send completes without its receive).
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
     /// Exposed part of `waiting`.
@@ -70,8 +70,8 @@ pub struct ChargedTime {
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting` in which the NPU waited for another pipeline stage. Zero in reports of older versions,
-    /// which do not separate this part.
+    /// Part of `exposed_waiting` that the NPU spent waiting for another pipeline stage. Zero in reports of older
+    /// versions, which do not record this part.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }
@@ -91,7 +91,7 @@ impl ChargedTime {
     }
 }
 
-/// Time of one NPU by category.
+/// Time of one NPU, divided by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuTime {
@@ -114,9 +114,9 @@ pub struct BreakdownObserver<'a> {
     npus: Vec<NpuTimeTracker>,
     /// Time charged to communications, by label.
     charged: Vec<ChargedTime>,
-    /// For each instance, its first label, if instances have labels of their own. Labels are for messages, for unknown
-    /// communication, and for each group and kind of collective. Groups are numbered by the instance's slots if the
-    /// labels are its own, otherwise by the replay.
+    /// For each instance, the index of its first label; `None` if instances share labels. Labels are for messages, for
+    /// communication with unknown partners, and for each group and kind of collective. An instance's own labels number
+    /// groups by the instance's slots; shared labels number groups by the replay's group ids.
     own_labels: Option<Vec<u32>>,
     stages: PipelineStages<'a>,
 }
@@ -141,8 +141,8 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Creates an observer of all ranks in the simulated part of a folded job. It separates the time charged by each
-    /// instance, because instances represent different numbers of ranks.
+    /// Creates an observer of all ranks in the simulated part of a folded job (a job in which one rank represents
+    /// many). Each instance has labels of its own, because instances represent different numbers of ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
         let labels = |of: &RankInstance| COLLECTIVES + of.groups.len() * KINDS;
@@ -165,7 +165,7 @@ impl<'a> BreakdownObserver<'a> {
         (times, CommunicationCharges::from_labels(charged))
     }
 
-    /// Returns the same as [`Self::into_times`] for the whole job that the observed part represents.
+    /// Returns the results of [`Self::into_times`] for the whole job that the simulated part represents.
     pub(super) fn into_whole_times(
         mut self,
         makespan: Span,
@@ -219,7 +219,7 @@ pub struct CommunicationCharges {
 }
 
 impl CommunicationCharges {
-    /// Divides the time charged to shared labels.
+    /// Separates the times, which are indexed by shared labels, into messages, unknown communication and collectives.
     fn from_labels(mut charged: Vec<ChargedTime>) -> Self {
         let (messages, unknown) = (charged[MESSAGES], charged[UNKNOWN]);
         charged.drain(..COLLECTIVES);
@@ -311,8 +311,7 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start_comm(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // The partners of this communication are unknown, so the communication counts as transferring from its
-                // start.
+                // The partners of this communication are unknown, so its time counts as transfer from the start.
                 npu.open.begin_transfer(place);
             }
         }

@@ -1,8 +1,8 @@
-//! Busy time of each rank by sort of work (host, kernels, communication, memory, nothing). The busy time is the length
-//! of the union of the nodes' intervals from issue to completion.
+//! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes that do no work. The busy
+//! time is the length of the union of the nodes' intervals from issue to completion.
 //!
-//! Intervals are not stored. For each rank and sort of work, the observer stores only the number of nodes in progress
-//! and the start of the current busy period. For each node, the observer makes a few additions and stores nothing.
+//! Intervals are not stored. For each rank and type of work, the observer stores only the number of nodes in progress
+//! and the start of the current busy period. A node therefore costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -30,7 +30,7 @@ pub struct RankBusyTime {
     pub communication: Span,
     /// Time with a load or store in progress.
     pub memory: Span,
-    /// Time with a node in progress that does no work but keeps its recorded duration.
+    /// Time with a node in progress that keeps its recorded duration but does no work.
     pub nothing: Span,
     /// Time with both a kernel and a communication in progress.
     pub overlap: Span,
@@ -42,7 +42,7 @@ struct RankTracker {
     /// Number of the rank's nodes that have not completed.
     left: usize,
     last: Time,
-    /// For each sort of work, the number of nodes in progress.
+    /// Number of nodes in progress, by type of work.
     active: [u32; 5],
     since: [Time; 5],
     total: [Span; 5],
@@ -51,7 +51,7 @@ struct RankTracker {
     overlap: Span,
 }
 
-/// Sums the busy time of every rank; `F` determines the sort of work of each kernel.
+/// Sums the busy time of every rank. `F` returns the type of work of a kernel.
 #[derive(Debug)]
 pub struct BusyObserver<F> {
     ranks: Vec<RankTracker>,
@@ -59,8 +59,8 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind of work under which a
-    /// [`NodeKind::Compute`] node of an instance is counted.
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the type of work under which a
+    /// [`NodeKind::Compute`] node is counted.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {
             left: workload.graph_of(instance).len(),
@@ -72,8 +72,8 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// Returns the times by instance. For ranks that did not finish, the times do not include the busy period in
-    /// progress.
+    /// Returns the busy times, one per instance. For a rank that did not finish, the busy period in progress is not
+    /// included.
     pub fn rank_busy_times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),

@@ -15,18 +15,18 @@ pub struct CapturedOn {
     pub devices: Vec<String>,
     /// Names of the hosts.
     pub hosts: Vec<String>,
-    /// Preset that describes the device, if all devices are the same and such a preset exists.
+    /// Preset that describes the device, if all devices are of one kind and a preset for this kind exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Whether kernels keep their captured durations, although the machine's NPUs differ from the captured devices.
+    /// True if kernels keep their captured durations although the machine's NPUs differ from the captured devices.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub kernels_stay: bool,
-    /// Software with versions, such as `cuda_runtime 12060, nccl 2.21.5`.
+    /// Software with its version, such as `cuda_runtime 12060, nccl 2.21.5`.
     pub software: Vec<String>,
 }
 
 impl CapturedOn {
-    /// Collects the facts stated in the traces of `workload`; `None` if there are none.
+    /// Collects the capture context stated in the traces of `workload`; `None` if no trace states any.
     pub fn from_workload(workload: &Workload) -> Option<Self> {
         let mut all = Self::default();
         for instance in workload.instances() {
@@ -53,21 +53,23 @@ impl CapturedOn {
         (all != Self::default()).then_some(all)
     }
 
-    /// Returns the preset that describes all devices, and its NPU class, if such a preset exists.
+    /// Returns the name of the preset that describes all devices, and the preset's NPU class; `None` if there is no
+    /// such preset.
     fn common_preset(&self) -> Option<[&'static str; 2]> {
         let mut presets = self.devices.iter().map(|device| preset_of_device(device));
         let first = presets.next()??;
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// `classes` are the names of the machine's NPU classes. If any of them differs from the captured devices'
-    /// class, notes that kernels keep durations from another device.
+    /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the class of the captured
+    /// devices. Kernels then keep durations from another device.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
-    /// Returns advice on how to scale the kernels to the machine, if the kernels keep durations from another device.
+    /// Returns advice on scaling the kernels to the machine's NPUs; `None` unless the kernels keep durations from
+    /// another device.
     fn describe_scaling_advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
@@ -132,8 +134,8 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.describe_capture(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // The kernels were captured on another device, so the line contains advice. The line would contain no advice if
-        // the machine's NPU class had the device's name.
+        // The kernels were captured on another device, so the line contains advice on scaling them. If the machine's
+        // NPU class had the device's name, the line would contain no advice.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);
@@ -143,7 +145,8 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
-        // Both names mean the same kind of device. If devices differ or have no name, the user must specify the device.
+        // Both names mean the same kind of device. If the devices differ or a device has no name, the user must specify
+        // the device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

@@ -1,8 +1,8 @@
-//! Cost of each group's collectives, with transfer time and waiting time kept separate.
+//! Cost of each group's collectives, divided into transfer time and waiting time.
 //!
-//! A collective's transfer lasts from the arrival of the last member to the end of the collective. Until the last
-//! member arrives, the time of the earlier members is waiting, not network time. If communication keeps recorded times,
-//! the transfer is the longest recorded duration of any member.
+//! A collective's transfer lasts from the arrival of the last member to the end of the collective. Time that earlier
+//! members spend before this arrival is waiting, not network time. If collectives keep recorded times, the transfer is
+//! the longest recorded duration among the members.
 
 pub(super) mod table;
 
@@ -18,23 +18,23 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// All collectives of one kind in one group.
+/// Totals over all collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CollectiveTally {
-    /// Number of calls.
+    /// Number of collectives counted here.
     pub calls: u64,
-    /// Number of calls that were simulated message by message instead of with a closed form.
+    /// Number of calls that were simulated message by message; the other calls were timed by a closed form.
     #[serde(rename = "calls_simulated")]
     pub stepwise: u64,
-    /// Sizes of the calls' buffers.
+    /// Sizes of the buffers of these calls.
     #[serde(rename = "buffer_bytes")]
     pub buffers: BufferBytes,
-    /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times, the
-    /// longest recorded duration of any member, summed over calls.
+    /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times,
+    /// this is instead the longest recorded duration among the members, summed over calls.
     #[serde(rename = "transfer_ps")]
     pub transfer: Span,
-    /// Time that members waited for others, summed over calls and over the members with a trace.
+    /// Waiting time for other members, summed over calls and over all members that have a trace.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
@@ -43,7 +43,7 @@ pub struct CollectiveTally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
-    /// Sum of all buffers.
+    /// Sum over all calls.
     pub sum: u64,
     /// Size of the smallest buffer.
     pub smallest: u64,
@@ -52,14 +52,15 @@ pub struct BufferBytes {
 }
 
 impl CollectiveTally {
-    /// Returns buffer bytes per second of transfer; `None` if the transfer time is zero.
+    /// Returns the algorithm bandwidth: buffer bytes per second of transfer. `None` if either the bytes or the transfer
+    /// time are zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.as_seconds();
         let bytes = self.buffers.sum;
         (bytes > 0 && seconds > 0.0).then(|| bytes as f64 / seconds)
     }
 
-    /// Returns the bus bandwidth of collectives of `kind` among `members`, bytes per second.
+    /// Returns the bus bandwidth, in bytes per second, of collectives of `kind` among `members` NPUs.
     pub fn bus_bandwidth(&self, kind: CollectiveKind, members: u32) -> Option<f64> {
         Some(self.algorithm_bandwidth()? * bus_factor(kind, members))
     }
@@ -71,7 +72,7 @@ pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
-    /// Traffic of each link, if traffic was counted.
+    /// Traffic of each link; `None` if the replay did not measure links.
     pub loads: Option<Vec<LinkLoad>>,
 }
 
@@ -85,8 +86,9 @@ impl CollectiveObserver {
         }
     }
 
-    /// Returns the observer of the whole job that the observed part represents. Each group of the job gets the
-    /// tallies of its representative group. Waits are attributed to the members at the same positions.
+    /// Converts the results for the simulated part of a folded job to results for the whole job. Each group of the
+    /// whole job gets the tallies of the group that represents it. A wait for a member of the representative group is
+    /// attributed to the member with the same index in the represented group.
     pub(super) fn into_whole_groups(
         self,
         whole: &CompiledReplay<'_>,
@@ -120,7 +122,7 @@ impl CollectiveObserver {
     }
 
     /// Returns the rank that the others waited for longest in collectives of `kind` in `group`, and the waiting time
-    /// summed over calls and members. If there are several such ranks, returns the lowest.
+    /// summed over calls and members. If several ranks tie, returns the lowest.
     pub fn most_awaited_rank(
         &self,
         group: ReplayGroupId,
@@ -197,7 +199,7 @@ pub struct CollectiveRow {
     pub group: String,
     /// Index of the group in the replay; distinguishes groups with the same name.
     pub group_index: u32,
-    /// Number of members of the group.
+    /// Number of members in the group, with or without a trace.
     pub members: u32,
     /// Number of members that have a trace.
     pub present: u32,
@@ -206,26 +208,26 @@ pub struct CollectiveRow {
     /// Algorithms by dimension, innermost first, as in `ring 8 (nvlink), ring 4 (nodes)`; `as recorded` or `as
     /// captured` if the times come from the traces.
     pub algorithm: String,
-    /// True if the times were measured on a machine of this kind and no other communication slows these collectives.
+    /// True if the times were measured on a machine of this kind and no other communication slows the collectives.
     #[serde(default)]
     pub measured: bool,
-    /// Links on which the times were measured, if these links differ from the machine's links. The times are then
-    /// derived from the measured times.
+    /// Links on which the times were measured, if they differ from the machine's links. The times in this row are then
+    /// derived from the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
     /// Calls, bytes and times of the collectives.
     #[serde(flatten)]
     pub tally: CollectiveTally,
-    /// The rank for which the others waited longest, over all calls and members.
+    /// The rank for which the other members waited longest, summed over calls and members.
     #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
-    /// Bus bandwidth in bytes per second, if the transfer time is above zero.
+    /// Bus bandwidth in bytes per second; `None` if the transfer time is zero.
     #[serde(rename = "bus_bytes_per_s")]
     pub bus: Option<f64>,
     /// NPU time charged to the collectives.
     #[serde(default)]
     pub charged: ChargedTime,
-    /// Purpose of the group, if known.
+    /// Role of the group in the job (such as data parallelism), if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -236,13 +238,13 @@ pub struct CollectiveRow {
 pub struct MeasuredLinks {
     /// Name of the dimension with these links.
     pub dimension: String,
-    /// Bandwidth of the measured links.
+    /// Bandwidth of the measured links, in bytes per second.
     #[serde(rename = "bandwidth_bytes_per_s")]
     pub bandwidth: f64,
     /// Latency of the measured links.
     #[serde(rename = "latency_ps")]
     pub latency: Span,
-    /// Bandwidth of the machine's links.
+    /// Bandwidth of the machine's links, in bytes per second.
     #[serde(rename = "machine_bandwidth_bytes_per_s")]
     pub machine_bandwidth: f64,
     /// Latency of the machine's links.
@@ -251,15 +253,16 @@ pub struct MeasuredLinks {
 }
 
 impl MeasuredLinks {
-    /// Returns how similar the measured links are to the machine's links, from 0 to 1: the smaller bandwidth divided
-    /// by the larger, times the smaller latency divided by the larger.
+    /// Returns the similarity of the measured and the machine's links, from 0 to 1. It is the product of two ratios, of
+    /// the smaller to the larger bandwidth and of the smaller to the larger latency.
     pub(super) fn compare_similarity(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)
             * near(self.latency.as_seconds(), self.machine_latency.as_seconds())
     }
 
-    /// Formats the machine keys that differ, each with the measured and the predicted machine's value.
+    /// Formats the machine's link settings that differ, each with the value of the measured links and the value of the
+    /// predicted machine.
     pub(super) fn describe_differences(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();
@@ -285,7 +288,7 @@ impl MeasuredLinks {
 pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
-    /// Total time that others waited for this rank.
+    /// Total time that other members waited for this rank.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }

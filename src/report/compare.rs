@@ -1,9 +1,9 @@
-//! Compares one job on several machines: the result on each machine, and the parts of the time that changed.
+//! Compares the replays of one job on several machines: the makespan on each machine, and the parts of the time that
+//! changed.
 //!
-//! The parts of an NPU's time sum to the makespan, and so do the means of the parts over NPUs. The changes of the parts
-//! between two machines therefore add up to the change of the makespan; [`MakespanExplanation`] sorts the changes by
-//! size. A communication on one machine is compared with the communication on the other machine that has the same group
-//! name and kind.
+//! The parts of an NPU's time sum to the makespan, so their means over NPUs also do. From one machine to another, the
+//! changes of the parts therefore add up to the change of the makespan; [`MakespanExplanation`] sorts the changes by
+//! size. A communication is compared with the communication of the same kind and group name on the other machine.
 
 use super::Report;
 use super::TimeCategory;
@@ -36,9 +36,9 @@ pub use text::render_text as text;
 /// A machine and the result of the replay on it.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
-    /// Name under which the comparison shows the machine.
+    /// Machine's name in the comparison.
     pub name: String,
-    /// The machine.
+    /// The machine on which the job was replayed.
     pub machine: &'a Machine,
     /// Report of the replay on this machine, or the error with which the replay failed.
     pub result: Result<Report, ReplayError>,
@@ -53,7 +53,7 @@ pub struct MachineComparison<'a> {
     pub title: &'a str,
     /// Options of the job's replays.
     pub options: &'a ReplayOptions,
-    /// Machines with their results, in the order given.
+    /// Machines with their results, in the order in which the user gave them.
     pub columns: Vec<MachineColumn<'a>>,
 }
 
@@ -69,21 +69,21 @@ pub struct SpanChange {
 /// A communication on one machine: collectives of one kind in similar groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineCommunication {
-    /// Mean over NPUs of the time charged to the communication.
+    /// Time charged to the communication, as a mean over NPUs.
     pub mean: ChargedTime,
-    /// Transfer time summed over calls, as a mean over groups; zero for messages.
+    /// Transfer time summed over calls, then averaged over groups; zero for messages.
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
     pub bus: Option<f64>,
     /// Name of the algorithm; empty for messages.
     pub algorithm: String,
-    /// Waiting time, hidden or exposed, as a mean over members.
+    /// Waiting time (hidden and exposed), as a mean over members.
     pub waited: Span,
-    /// The rank for which others waited longest, and that rank's share of all waiting.
+    /// The rank for which others waited longest, and its share (0 to 1) of all waiting.
     pub latest: Option<(Rank, f64)>,
 }
 
-/// A communication on two machines; `None` for a machine on which the communication did not happen.
+/// A communication on two machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationChange {
     /// Description for users, such as `all-reduce, all 8 ranks`.
@@ -92,33 +92,32 @@ pub struct CommunicationChange {
     pub kind: Option<CollectiveKind>,
     /// Number of groups that perform this communication.
     pub groups: u32,
-    /// The communication on the reference machine.
+    /// The communication on the reference machine; `None` if it did not occur there.
     pub before: Option<MachineCommunication>,
-    /// The communication on the other machine.
+    /// The communication on the other machine; `None` if it did not occur there.
     pub after: Option<MachineCommunication>,
 }
 
-/// Explains why a job takes longer or shorter on another machine. Each list of the explanation is sorted by the
-/// size of the change, largest first.
+/// Explains why a job takes longer or shorter on another machine. In each list, the largest change comes first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakespanExplanation {
     /// Makespans on the two machines.
     pub makespan: SpanChange,
-    /// Mean over NPUs of each part of the time.
+    /// Each part of the time, as a mean over NPUs.
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommunicationChange>,
-    /// Kernels and memory accesses by name, with their time as a mean over NPUs. If nodes overlap, each is counted in
-    /// full.
+    /// Time of kernels and memory accesses by name, as a mean over NPUs. If nodes overlap, each is counted with its
+    /// full duration.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// Duration of host nodes, as a mean over NPUs. If nodes overlap, each is counted in full.
+    /// Duration of host nodes, as a mean over NPUs. If nodes overlap, each is counted with its full duration.
     pub host: SpanChange,
-    /// Time from a rank's last node to the makespan, as a mean over ranks.
+    /// Time between a rank's last node and the end of the replay, as a mean over ranks.
     pub after_last: SpanChange,
 }
 
 impl SpanChange {
-    /// Returns the increase in picoseconds; negative if the time became shorter.
+    /// Returns the increase in picoseconds; a decrease is negative.
     pub fn increase_ps(&self) -> i128 {
         i128::from(self.after.0) - i128::from(self.before.0)
     }
@@ -144,7 +143,8 @@ impl CommunicationChange {
         self.time_change(|side| side.mean.exposed_time())
     }
 
-    /// Returns `time` of the communication on both machines; a machine without the communication counts as zero.
+    /// Returns `time` of the communication on both machines; zero for a machine on which the communication did not
+    /// occur.
     pub fn time_change(&self, time: impl Fn(&MachineCommunication) -> Span) -> SpanChange {
         let time = |side: &Option<MachineCommunication>| side.as_ref().map_or(Span::ZERO, &time);
         SpanChange {
@@ -155,7 +155,7 @@ impl CommunicationChange {
 }
 
 impl MachineCommunication {
-    /// Returns the share of the transfer that compute hides.
+    /// Returns the fraction of the transfer time that is hidden by compute.
     pub fn hidden_share(&self) -> Option<f64> {
         let all = self.mean.transferring;
         let exposed = self.mean.exposed_transferring;
@@ -175,7 +175,7 @@ impl<'a> MachineComparison<'a> {
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// Explains why no part of the time differs between machine `other` and the machine of `column`, whose report is
+    /// Explains why all parts of the time are equal on machine `other` and on the machine of `column`, whose report is
     /// `report`.
     fn explain_nothing_moved(
         &self,
@@ -197,7 +197,7 @@ impl<'a> MachineComparison<'a> {
         }
     }
 
-    /// Compares the makespan of `report` with the reference's makespan.
+    /// Compares the makespan of the reference machine (before) with the makespan of `report` (after).
     pub fn compare_makespan_with(&self, report: &Report) -> SpanChange {
         let (_, first) = self.reference_machine().expect("there is a report");
         compare_makespans(first, report)
@@ -217,7 +217,7 @@ impl<'a> MachineComparison<'a> {
             .any(|(_, report)| !report.memory.is_empty())
     }
 
-    /// Returns the number formats of the job's kernels.
+    /// Returns the number formats used by kernels with FLOPs.
     fn kernel_formats(&self) -> Vec<Dtype> {
         let graphs = self.workload.graphs().iter();
         let found = graphs.flat_map(|graph| {
@@ -242,7 +242,7 @@ fn compare_makespans(first: &Report, other: &Report) -> SpanChange {
 }
 
 impl MakespanExplanation {
-    /// Compares the replay `other` of a job with the replay `first`.
+    /// Compares two replays of a job: `first` is the reference, `other` the changed one.
     pub fn new(first: &Report, other: &Report) -> Self {
         let part = |report: &Report, part: TimeCategory| report.mean_parts[part as usize];
         let mut parts: Vec<_> = TimeCategory::ALL
@@ -286,7 +286,7 @@ impl MakespanExplanation {
     }
 }
 
-/// Returns kernels and memory accesses whose time changed, largest change first.
+/// Returns the kernels and memory accesses with different times, largest change first.
 fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
     let mut changes: BTreeMap<(u8, String), (TimeCategory, SpanChange)> = BTreeMap::new();
     let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {
@@ -315,8 +315,8 @@ fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, Strin
     changes
 }
 
-/// Key that identifies collectives on both machines: the group's name, the kind, and an index among rows with the same
-/// name and kind.
+/// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter that
+/// distinguishes rows with equal name and kind.
 type CollectiveKey = (String, CollectiveKind, u32);
 
 fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
@@ -331,7 +331,7 @@ fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     rows
 }
 
-/// Key of similar groups, which have the same size, the same number of calls of one kind, and the same algorithm.
+/// Key of similar groups: groups of equal size that make the same number of calls of one kind with the same algorithm.
 type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,
@@ -411,7 +411,7 @@ fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
     }
 }
 
-/// Summarizes similar groups on one machine.
+/// Summarizes the collectives of similar groups on one machine.
 fn summarize_machine_side(
     rows: &[&CollectiveRow],
     report: &Report,

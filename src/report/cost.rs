@@ -1,5 +1,4 @@
-//! Cost of a replayed job, and the requirements of a run of a given number of tokens: days, NPU hours, dollars and
-//! energy.
+//! Cost of a replayed job, and the time, NPU hours, dollars and energy to process a given number of tokens.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -8,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! Days, NPU hours, dollars and energy are proportional to the makespan, so the makespan's 90 % interval applies to
-//! them too. A value is omitted if it needs an unknown price or the unknown energy of a kernel.
+//! These values are proportional to the makespan, so the makespan's 90 % interval applies to them too. A value is
+//! omitted if it depends on a price or on a kernel energy that is unknown.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -24,16 +23,16 @@ const DAY: f64 = 86_400.0;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayCost {
-    /// Price of an NPU for an hour, in dollars.
+    /// Price of one NPU per hour, in dollars.
     pub dollars_per_npu_hour: f64,
-    /// Hours summed over all NPUs of the job, during the makespan.
+    /// Makespan in hours times the number of NPUs.
     pub npu_hours: f64,
-    /// Dollars for the NPUs during the makespan.
+    /// Price of all NPUs during the makespan, in dollars.
     pub dollars: f64,
     /// Ends of the 90 % interval of `dollars`, if the makespan has an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Dollars per million tokens, if the job states its tokens.
+    /// Dollars per million tokens, if the job states how many tokens it processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_million_tokens: Option<f64>,
     /// Ends of the 90 % interval of `dollars_per_million_tokens`.
@@ -41,26 +40,26 @@ pub struct ReplayCost {
     pub dollars_per_million_tokens_90: Option<[f64; 2]>,
 }
 
-/// Requirements of a run of a given number of tokens, in which every step takes the replayed time.
+/// Time and cost of processing a given number of tokens, if every step takes as long as the replayed one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TokenRun {
     /// Number of tokens of the run.
     pub tokens: u64,
-    /// Duration of the run, days.
+    /// Duration of the run, in days.
     pub days: f64,
     /// Ends of the 90 % interval of `days`, if the makespan has an interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days_90: Option<[f64; 2]>,
-    /// Hours of the run, summed over all NPUs.
+    /// Duration of the run in hours, times the number of NPUs.
     pub npu_hours: f64,
-    /// Dollars for the run, if a price is known.
+    /// Price of the run in dollars, if the price of an NPU is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars: Option<f64>,
     /// Ends of the 90 % interval of `dollars`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Energy of the run's kernels in joules, if the energy of every kernel is known.
+    /// Energy of all kernels of the run, in joules; unknown if the energy of any kernel is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_j: Option<f64>,
 }
@@ -72,9 +71,9 @@ struct CostBasis {
     /// Makespan, seconds.
     makespan: f64,
     tokens_per_s: Option<f64>,
-    /// Ends of the 90 % interval of the makespan, divided by the makespan.
+    /// Lower and upper end of the makespan's 90 % interval, as multiples of the makespan.
     ends: Option<[f64; 2]>,
-    /// Mean power of all kernels together in watts, if the energy of every kernel is known.
+    /// Mean power of all kernels together in watts; unknown if the energy of any kernel is unknown.
     watts: Option<f64>,
 }
 
@@ -100,7 +99,8 @@ impl CostBasis {
         }
     }
 
-    /// Returns the requirements of a run of `tokens` tokens; `None` if the job does not state its own tokens.
+    /// Returns the time and cost of processing `tokens` tokens; `None` if the replayed job does not state how many
+    /// tokens it processes.
     fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;
@@ -118,14 +118,15 @@ impl CostBasis {
 }
 
 impl Report {
-    /// Adds to the report the cost of the job's NPUs at `price` dollars per NPU hour, and the requirements of a run of
-    /// `tokens` tokens. Omits the run if the job does not state its own tokens.
+    /// Adds the cost of the replay at `price` dollars per NPU hour, and the time and cost of processing `tokens`
+    /// tokens. Without a token count of the replayed job, the second part is omitted.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.as_seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
         let launch = makespan / self.launches.len().max(1) as f64;
         let energy = self.kernel_energy.filter(|energy| energy.without == 0);
-        // The energy of an extrapolated step is unknown, because the energy was counted for fewer micro-batches.
+        // The energy of an extrapolated step is unknown, because energy was counted only for the simulated
+        // micro-batches.
         let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
         let basis = CostBasis {
             npus: f64::from(self.ranks),
@@ -138,14 +139,14 @@ impl Report {
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
-    /// Returns the tokens per second; `None` if unknown. If fewer micro-batches were simulated, the rate applies to the
-    /// extrapolated whole step.
+    /// Returns the tokens per second; `None` if unknown. If only some micro-batches were simulated, returns the rate of
+    /// the extrapolated whole step.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // The number of tokens per sample is the same in the whole step and in the simulated part, so the ratio of
-            // the sample rates also applies to tokens.
+            // Tokens per sample are equal in the whole step and in the simulated part, so tokens scale by the ratio of
+            // the sample rates.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
@@ -159,7 +160,7 @@ pub fn format_dollars(amount: f64) -> String {
         1.0.. => format!("${amount:.2}"),
         0.0 => "$0".to_owned(),
         _ => {
-            // The smallest amounts get three significant digits.
+            // Amounts below a dollar get three significant digits.
             let digits = (2.0 - amount.log10().floor()).clamp(2.0, 12.0) as usize;
             format!("${amount:.digits$}")
         }
@@ -263,7 +264,7 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     }),
 ];
 
-/// A figure of a page: label, path in the report, value, displayed value, and the note next to the value.
+/// A figure on a page: label, path in the report, value, displayed value, and the note beside the value.
 pub(super) type CostFigure = (String, &'static str, f64, String, String);
 
 /// Returns the figures about cost for pages.
@@ -318,10 +319,10 @@ pub(super) fn collect_cost_figures(report: &Report) -> Vec<CostFigure> {
     all
 }
 
-/// A row of comparisons: its name, and the figure from a report.
+/// A row of the comparison table: its name, and a function that formats the figure of a report.
 pub(super) type ComparedCostFigure = (&'static str, fn(&Report) -> Option<String>);
 
-/// Rows of comparisons, in order.
+/// Rows about cost in the comparison table, in order of display.
 pub(super) const ROWS: [ComparedCostFigure; 6] = [
     ("money per million tokens", |report| {
         report.cost?.dollars_per_million_tokens.map(format_dollars)

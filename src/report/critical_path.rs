@@ -1,17 +1,16 @@
-//! The critical path of the replayed run: a chain of nodes that ends with the last node of the run; each node
-//! released the next. The module also computes the slack of nodes outside the path.
+//! The critical path of a replayed run: a chain of nodes that ends with the run's last node. Each node of the chain
+//! released the next. The module also computes the slack of all other nodes.
 //!
-//! The path is followed backwards from the last completion. A node was released by the dependency that completed
-//! last, or by the previous node on its lane. A collective began when its last member arrived, and a receive ended
-//! when its message arrived; in both cases the path continues on the other rank. The segments of the path are
-//! contiguous and sum to the makespan.
+//! The path is followed backwards from the node that completed last. The previous node of the path is either the
+//! dependency that completed last, or the previous node on the same lane. At a collective that waited for its last
+//! member, the path continues on this member's rank; at a receive that waited for its message, on the sender's rank.
+//! The segments of the path are contiguous and sum to the makespan.
 //!
-//! The *slack* of a node is how much later the node could have ended without delaying the end of the run. Durations
-//! and the order of nodes on lanes are assumed to stay the same. The slack is bounded by the node's successors, the
-//! next node on the same lane, the members of its collective and the receiver of its message. The computation
-//! ignores waits for a turn in a group's launch order, so the slack of a node with such a wait is an upper bound.
-//! The computation is the critical path method of project planning (Kelley and Walker 1959), on the graph of
-//! dependencies and resources.
+//! The *slack* of a node is how much later the node could have ended without delaying the end of the run. The
+//! computation keeps all durations and the order of nodes on lanes. The slack is bounded by the node's successors, the
+//! next node on the same lane, the members of its collective and the receiver of its message. Waits for a turn in a
+//! group's launch order are ignored, so the slack of a node with such a wait is an upper bound. This is the critical
+//! path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;
@@ -38,10 +37,10 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes of a replay whose critical path is computed. The limit bounds memory, because each node
-/// needs about 52 bytes.
+/// Maximum number of nodes in a replay for which the critical path is computed. The limit bounds memory, because each
+/// node needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
-/// Maximum number of operators and ranks in a report.
+/// Maximum number of operators, and of ranks, in the report of a critical path.
 const LISTED: usize = 64;
 
 /// The critical path of a replay, and the slack of nodes outside it.
@@ -52,26 +51,26 @@ pub struct CriticalPathSummary {
     pub segments: u64,
     /// Number of times that the path changes to another rank.
     pub rank_changes: u64,
-    /// Time of the path by category; the sum is the makespan. Idle time is time that no node explains: ranks that start
-    /// late, and collectives that wait for their turn in the launch order.
+    /// Time of the path by category; the sum is the makespan. Idle time is time that no node explains: a rank starts
+    /// late, or a collective waits for its turn in the launch order.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
-    /// Operators and collectives on the path, longest first, at most 64.
+    /// Operators and collectives on the path, longest time first, at most 64.
     pub operators: Vec<OperatorTime>,
-    /// Ranks on the path, longest first, at most 64.
+    /// Ranks on the path, longest time first, at most 64.
     pub ranks: Vec<PathRank>,
     /// Slack of the nodes outside the path, by category; categories without such nodes are omitted.
     pub slack: Vec<SlackRow>,
 }
 
-/// The time of a critical path on one rank.
+/// Time that the critical path spends on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PathRank {
     /// The rank.
     pub rank: Rank,
-    /// Time of the path on this rank.
+    /// Time that the path spends on this rank.
     #[serde(rename = "time_ps")]
     pub time: Span,
 }
@@ -80,31 +79,31 @@ pub struct PathRank {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {
-    /// Key of the category, as in `time_ps`.
+    /// Key of the category, as used in `time_ps`.
     pub category: String,
     /// Number of nodes of the category outside the path.
     pub nodes: u64,
     /// Total duration of the nodes outside the path.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// The smallest slack of any of these nodes.
+    /// Smallest slack among these nodes.
     #[serde(rename = "least_ps")]
     pub least: Span,
-    /// Median slack of these nodes, weighted by their time.
+    /// Median slack of these nodes, weighted by their durations.
     #[serde(rename = "median_ps")]
     pub median: Span,
-    /// Total duration of those nodes whose slack is below 1 % of the makespan.
+    /// Total duration of these nodes with a slack below 1 % of the makespan.
     #[serde(rename = "within_1_percent_ps")]
     pub near: Span,
 }
 
 impl RunRecorder<'_> {
-    /// Returns the number of nodes of the run.
+    /// Returns the number of nodes in the recorded run.
     pub fn node_count(&self) -> usize {
         self.relations.nodes
     }
 
-    /// Returns the number of nodes on the critical path.
+    /// Returns the number of segments of the critical path.
     pub fn path_nodes(&self) -> u64 {
         self.trace_path_segments().len() as u64
     }
@@ -131,7 +130,7 @@ impl RunRecorder<'_> {
         (summary, path)
     }
 
-    /// Returns the name and kind of the activity in a segment: a node, a delay, or nothing.
+    /// Returns the name and kind of a segment's activity: a node, a launch delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);

@@ -36,13 +36,15 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// Role of the row's group or, for a group without a role, the index of the report row.
+/// Key under which rows are merged: the role of the group. A group without a role is never merged, so its key is the
+/// index of its report row.
 type RowRole<'r> = Result<&'r str, usize>;
 
-/// Key of a table row: role (or report row), kind, number of members, and algorithm.
+/// Key of a table row: role (or index of the report row), kind, number of members, and algorithm.
 type CollectiveRowKey<'r> = (RowRole<'r>, CollectiveKind, u32, &'r str);
 
-/// Returns the indices of the report rows that share each table row, in order of first occurrence.
+/// Groups report rows that are shown as one table row. Returns the indices of each group's rows, in order of first
+/// occurrence.
 pub(crate) fn group_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
@@ -100,7 +102,7 @@ pub fn build_collective_sections(report: &Report, medium: ReportMedium) -> Vec<R
     vec![section]
 }
 
-/// Returns the table row that combines the report rows at `indices`: all rows of one role, or a single row.
+/// Combines the report rows at `indices` (all rows of one role, or a single row) into one table row.
 fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     let groups = || indices.iter().map(|&i| &report.collectives[i]);
     let (row, count) = (&report.collectives[indices[0]], indices.len());
@@ -119,7 +121,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     }
     let what = row.role.as_ref().unwrap_or(&row.group);
     let bus = sum.bus_bandwidth(row.kind, row.members);
-    // Only rows of a single group get a pointer, because the report has no combined numbers of several groups.
+    // Only a row for a single group gets a JSON pointer, because the report contains no sums over several groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
         SectionCell::name_cell(format!("{}, {what}", row.kind)),

@@ -9,7 +9,7 @@ use crate::memory::find_fullest_rank;
 use crate::report_csv::{CsvTable, render_reports};
 use chakram_engine::ReplayError;
 
-/// Renders the comparison. If `table` is given, renders that table of all reports instead, with the machine's name in
+/// Renders the comparison. If `table` is given, instead renders this table of every report, with the machine's name in
 /// the first column.
 pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     match table {
@@ -31,7 +31,7 @@ pub fn render_csv(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -
     }
 }
 
-/// Returns the status of a replay, as a word that programs can compare.
+/// Returns the status of a replay as a fixed word for programs.
 pub(super) fn status_word(column: &MachineColumn<'_>) -> &'static str {
     match &column.result {
         Ok(_) => "completed",
@@ -161,7 +161,7 @@ fn machine_columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn
     columns
 }
 
-/// Returns a field of a report; the field is empty if there is no report.
+/// Returns the value of a report's field; empty if there is no report.
 fn report_field<'r>(
     column: &'r MachineColumn<'_>,
     field: impl FnOnce(&'r Report) -> CsvCell<'r>,

@@ -7,18 +7,18 @@ use chakram_base::units::{self, Span, format_percent_change};
 
 /// Maximum number of communications and of operators that are named; the others are summarized.
 const NAMED: usize = 3;
-/// Limit on a change, as a share of the longer makespan: smaller changes are mentioned only briefly.
+/// Changes below this share of the longer makespan are only listed briefly.
 const MATTERS: f64 = 0.002;
-/// Minimum share of the makespan at which a part of the time is named as large and unchanged; the part must also
-/// change by less than `STAYS` percent.
+/// Minimum share of the makespan for a part of the time to be named as unchanged. In addition, the part must change by
+/// less than `STAYS` percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
 /// The indentation of a line, and its text.
 pub(super) type IndentedLine = (usize, String);
 
-/// Returns the whole explanation: one line with the total change, then the parts. `same` gives the reason if
-/// nothing changed.
+/// Returns the explanation: one line with the change of the makespan, then lines for each part of the time. `same`
+/// returns the reason to print if no part changed.
 pub(super) fn explain_makespan_change(
     why: &MakespanExplanation,
     (first, other): (&str, &str),
@@ -108,7 +108,7 @@ fn absolute_change(change: &SpanChange) -> Span {
     Span(u64::try_from(change.absolute_ps()).unwrap_or(u64::MAX))
 }
 
-/// Formats a change as a difference, as in `+1.205 ms`; `0` for no change.
+/// Formats a change as a signed difference, as in `+1.205 ms`; `0` if nothing changed.
 pub(super) fn format_signed(change: &SpanChange) -> String {
     match change.increase_ps() {
         0 => "0".to_owned(),
@@ -117,7 +117,7 @@ pub(super) fn format_signed(change: &SpanChange) -> String {
     }
 }
 
-/// Formats both sides of a change, as in `129.966 ms → 33.785 ms`.
+/// Formats a duration before and after, as in `129.966 ms → 33.785 ms`.
 fn format_from_to(change: &SpanChange) -> String {
     format!("{} → {}", change.before, change.after)
 }
@@ -256,8 +256,8 @@ fn format_instead_of(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Explains a change of the bubble. Transfers between stages explain at most the change of their own time. Other
-/// stages explain the rest.
+/// Explains a change of the bubble. The bubble consists of waits for other stages, so the text adds only the change of
+/// the transfers between ranks.
 fn explain_bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
@@ -296,7 +296,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Names the parts of the makespan that are long on both machines and do not change.
+/// Lists the parts of the time that are a large share of the makespan and hardly change.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();
@@ -378,8 +378,8 @@ mod tests {
 
     #[test]
     fn a_communication_says_how_it_is_carried_out_and_what_hides_it() {
-        // Exposed time increases by 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms. The hidden share is 1 - 3.861 / 9.9 = 61 %
-        // after, and 1 - 0.24 / 3 = 92 % before.
+        // Exposed time increases by 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms. The hidden share of the transfer falls from 1 -
+        // 0.24 / 3 = 92 % to 1 - 3.861 / 9.9 = 61 %.
         assert_eq!(
             describe_group(&all_reduce()),
             "all-reduce, all 8 ranks +3.721 ms: transfers in 9.900 ms instead of 3.000 ms (ring 8 \
@@ -401,9 +401,10 @@ mod tests {
 
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
-        // The makespan of 20 ms becomes 18.721 ms, which is 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as
-        // fast. Compute falls by 5 ms, communication rises by 3.721 ms. The threshold for idle is 0.2 % of 20 ms = 40
-        // us, so its change of 10 us is omitted. The 10 ms of the host are 53 % of 18.721 ms.
+        // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
+        // Compute falls by 5 ms, communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are listed
+        // briefly, so the idle time's change of 10 us has no line of its own. The host's 10 ms do not change; they are
+        // 53 % of 18.721 ms.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

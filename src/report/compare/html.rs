@@ -1,4 +1,4 @@
-//! Renders the comparison as a page: the machines side by side, the changes, and the report of each machine with its
+//! Renders the comparison as an HTML page: the machines side by side, the changes, and each machine's report with its
 //! warnings.
 
 use super::text::{
@@ -13,7 +13,7 @@ use crate::html::page::{
 use crate::html::{chapters_with_content, render_caveats, time_bars};
 use chakram_base::units::Span;
 
-/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further sentences to print.
+/// Renders `comparison`. `basis` describes how durations were determined; `notes` are additional sentences.
 pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[String]) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p><p class=\"sub\">{}</p>",
@@ -96,7 +96,7 @@ fn table_notes(sentences: &[&str]) -> String {
     notes.collect()
 }
 
-/// Returns a box with the makespan on a machine and the makespan's interval.
+/// Returns a box with the makespan on one machine and its interval.
 fn render_machine_tile(
     comparison: &MachineComparison<'_>,
     at: usize,
@@ -147,14 +147,14 @@ fn render_machine_tile(
     )
 }
 
-/// Returns a machine's whole report, warnings first, with only the first chapter expanded.
+/// Returns the whole report of one machine. Warnings come first, and only the first chapter is expanded.
 fn render_machine_report(at: usize, name: &str, report: &Report, basis: &str) -> String {
     let mut all = render_caveats(report, basis);
     for (i, (heading, _, chapter)) in chapters_with_content(report).enumerate() {
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
     }
-    // In the comparison's document, the machine's report is at `/machines/{at}`, so all JSON pointers get this
+    // The JSON document of the comparison contains this report at `/machines/{at}`, so all JSON pointers get this
     // prefix.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
     render_section(

@@ -1,6 +1,6 @@
-//! The comparison in a form for programs: one JSON document with times in integer picoseconds.
+//! The comparison for programs: one JSON document with times in integer picoseconds.
 //!
-//! `machines` contains, for each machine, the report (without facts that are the same for all machines) or the failure;
+//! For each machine, `machines` contains either the report (without facts that all machines share) or the failure;
 //! `comparison` compares each machine with the first machine that has a report.
 
 use super::csv::status_word;
@@ -32,14 +32,14 @@ pub enum ComparisonSchema {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ComparisonDocument<'c> {
-    /// Version of the comparison's schema.
+    /// Schema version of this document.
     pub schema: ComparisonSchema,
     /// Program and inputs that produced the comparison.
     #[serde(flatten)]
     pub provenance: Provenance,
     /// Results of the machines, in the order given.
     pub machines: Vec<MachineResult<'c>>,
-    /// Each machine with a report, compared with the first machine that has one.
+    /// Comparison of each machine that has a report with the first machine that has one.
     pub comparison: Vec<AgainstRow>,
 }
 
@@ -53,7 +53,7 @@ pub enum MachineResult<'c> {
     Failed {
         /// Version of the report's schema.
         schema: ReportSchema,
-        /// The machine.
+        /// The machine on which the replay failed.
         machine: MachineName,
         /// Reason why the replay failed.
         failed: MachineFailure,
@@ -86,11 +86,11 @@ impl MachineResult<'_> {
 pub struct MachineFailure {
     /// Kind of failure: `refused`, `deadlocked` or `too long`.
     pub status: String,
-    /// Error message of the replay.
+    /// Error message of the failed replay.
     pub message: String,
 }
 
-/// A machine compared with the first machine that has a report.
+/// A machine's replay, compared with the replay on the first machine that has a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct AgainstRow {
@@ -120,7 +120,7 @@ struct ChangeRow {
     change_ps: i64,
 }
 
-/// A communication on both machines; a side is missing if the communication did not happen on that machine.
+/// A communication on both machines; a side is omitted if the communication did not occur on that machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {
@@ -149,7 +149,7 @@ struct SideRow {
     algorithm: String,
 }
 
-/// Returns the document of `comparison`, with its provenance.
+/// Returns the JSON document of `comparison`, with its provenance.
 pub fn build_document<'c>(
     comparison: &'c MachineComparison<'_>,
     provenance: Provenance,

@@ -21,7 +21,7 @@ const NAMES: usize = 24;
 const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;
 
-/// Renders `comparison`. `basis` describes the basis of durations; `notes` are further sentences to print.
+/// Renders `comparison`. `basis` describes how durations were determined; `notes` are additional sentences.
 pub fn render_text(
     comparison: &MachineComparison<'_>,
     basis: &str,
@@ -56,7 +56,7 @@ fn write_all(
     write_warnings(out, comparison, style)
 }
 
-/// Formats the size of the comparison, as in `8 of 8 ranks, 1,024 nodes, on 2 machines`.
+/// Formats the extent of the comparison, as in `8 of 8 ranks, 1,024 nodes, on 2 machines`.
 pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     let workload = comparison.workload;
     let instances = workload.instances();
@@ -70,7 +70,7 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     )
 }
 
-/// Returns a sentence about the end of the capture, if the traces state this time.
+/// Returns a sentence with the time at which the captured run ended, if the traces state it.
 pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
     let (_, report) = comparison.reference_machine()?;
     let (captured, slowest) = report.last_captured_end()?;
@@ -193,7 +193,8 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
     Ok(())
 }
 
-/// Returns the explanations of exposed communication and of the bubble, each only if some machine has such time.
+/// Returns the sentences that explain exposed communication and the bubble. Each is included only if some machine has
+/// time of this kind.
 pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -207,8 +208,8 @@ pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static s
     meanings.map(|(_, words)| words).collect()
 }
 
-/// Returns the rows of the table; each row has a name and one cell for each machine. A row whose name begins with
-/// spaces is a part of the row above. The result is empty if there is no report.
+/// Returns the rows of the table; each row has a name and one cell for each machine. A row name that begins with spaces
+/// marks a part of the row above. The result is empty if there is no report.
 pub(super) fn build_table_rows(
     comparison: &MachineComparison<'_>,
 ) -> Vec<(&'static str, Vec<String>)> {
@@ -236,8 +237,8 @@ pub(super) fn build_table_rows(
         let speed = change(report).speedup()?;
         Some(format!("{speed:.2}x"))
     });
-    // The baseline is the first column. The baseline's full name is above the table, because the name may be too long
-    // for a row.
+    // The baseline is the first column. Its full name is printed above the table, because the name may be too long for
+    // a row.
     row("  vs. first machine", &|report| {
         format_percent(&change(report))
     });
@@ -340,7 +341,7 @@ fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: Te
     Ok(())
 }
 
-/// Sentence that explains how the parts add up.
+/// Sentence stating that the changes of the parts sum to the change of the makespan.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// For each machine, returns lines that explain the difference from the first machine.
@@ -373,7 +374,7 @@ fn write_warnings(
     warnings.try_for_each(|text| write_paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Returns each warning once. A warning that does not concern all machines names its machines.
+/// Returns each distinct warning once. A warning that not all machines have names its machines.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.replayed_columns() {

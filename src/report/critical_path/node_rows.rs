@@ -1,4 +1,4 @@
-//! Builds the rows of the node table: when each node ran, and the node that it waited for.
+//! Builds the rows of the node table: the start and end of each node, and the node for which it waited.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::known_index;
@@ -13,8 +13,8 @@ impl RunRecorder<'_> {
         let workload = self.relations.prepared.workload();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
-        // For each graph, the text indices of its nodes' names. The indices are computed once per graph, because many
-        // ranks share a graph.
+        // For each graph, the indices of its nodes' names in the table of texts. The indices are computed once per
+        // graph, because many ranks share a graph.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {
             let graph = workload.graph_of(instance);
@@ -58,7 +58,7 @@ impl RunRecorder<'_> {
         (rank, self.relations.graph_of(of.instance).id(of.node))
     }
 
-    /// Returns the cause of a node's start, and the node that released it, by the rules of the critical path.
+    /// Returns why a node started when it did, and the node that released it, by the rules of the critical path.
     fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
         let start = self.times[number].start;
         if self.ready_time_of(number) == start {

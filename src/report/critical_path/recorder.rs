@@ -1,4 +1,4 @@
-//! Records for each node of a run its times, its place in the order of completion, and the node that released it.
+//! For each node of a run, records its start and end, its rank in the completion order, and the nodes that released it.
 
 use super::relations::{NONE, RunNode, RunRelations};
 use crate::{CollectiveRecord, Observer};
@@ -8,41 +8,43 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
-/// Start and end of a node.
+/// Start and end time of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTimes {
     pub start: Time,
     pub end: Time,
 }
 
-/// The nodes that released a node; [`NONE`] if there is none.
+/// Numbers of the nodes that released a node; [`NONE`] if there is no such node.
 #[derive(Clone, Copy, Debug)]
 pub struct ReleasingNodes {
     /// The dependency that completed last.
     pub cause: u32,
-    /// The previous node on the node's lane.
+    /// The node that ran before this node on the same lane.
     pub before: u32,
 }
 
-/// Records start and end of every node, the start of every collective, and the nodes that released each node.
+/// Records the start and end of every node, the start of every collective, and the nodes that released each node.
 #[derive(Debug)]
 pub struct RunRecorder<'a> {
     pub(super) relations: RunRelations<'a>,
-    /// Times of each node, by node number.
+    /// Start and end of each node, indexed by node number.
     pub(super) times: Vec<NodeTimes>,
-    /// Causes of each node's start, by node number.
+    /// Nodes that released each node, indexed by node number.
     pub(super) freed_by: Vec<ReleasingNodes>,
-    /// Instant at which all members of a node's collective had arrived. Until this instant is known, the value is the
-    /// node's start. The index is the number of the collective among all instances.
+    /// Time at which the last member of a node's collective arrived, indexed by the number of the collective node among
+    /// all instances. Before the last member arrives, the value is the start of the node itself.
     pub(super) began: Vec<Time>,
-    /// Nodes in order of completion.
+    /// Nodes in the order in which they completed.
     pub(super) completed: Vec<RunNode>,
-    /// For each lane, the node that completed last. Nodes of a lane run one at a time, so they complete in order.
+    /// For each lane, the number of the node that completed last. Nodes of a lane run one at a time, so they complete
+    /// in order.
     last_on_lane: Vec<u32>,
 }
 
 impl<'a> RunRecorder<'a> {
-    /// Creates an observer of all instances of `prepared`; `None` if there are too many nodes.
+    /// Creates an observer of all instances of `prepared`; `None` if the run has more nodes than the critical path
+    /// supports.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Option<Self> {
         if prepared.workload().node_count() > super::MOST_NODES {
             return None;

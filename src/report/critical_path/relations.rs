@@ -1,4 +1,4 @@
-//! Static facts about the nodes of a run: their numbers, their lanes, and the nodes that take part in the same
+//! Fixed properties of a run's nodes: their numbers, their lanes, and the nodes that take part in the same
 //! communication.
 
 use chakram_base::ids::NodeIndex;
@@ -6,7 +6,7 @@ use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
-/// Sentinel for no node, or no call.
+/// Marks the absence of a node or of a call.
 pub const NONE: u32 = u32::MAX;
 
 /// Converts a node number to an index; `None` for [`NONE`].
@@ -22,16 +22,16 @@ pub struct RunNode {
     pub node: NodeIndex,
 }
 
-/// A rank's copy of a graph in a run; ranks with equal traces share the graph.
+/// One rank's nodes in a run; ranks with equal traces share the graph.
 #[derive(Debug)]
 pub struct RunInstance<'a> {
     pub graph: &'a Graph,
     /// Number of the instance's first node.
     pub first: u32,
-    /// Index of the instance's first collective, among the collectives of all instances.
+    /// Index of the instance's first collective node among the collective nodes of all instances.
     first_call: u32,
-    /// For each lane of the graph, the index of the NPU's lane among the lanes of all instances; [`NONE`] for no
-    /// lane.
+    /// For each lane of the graph, the lane's index among the lanes of all instances; [`NONE`] for the entry that means
+    /// no lane.
     lanes: Vec<u32>,
 }
 
@@ -41,33 +41,33 @@ impl RunInstance<'_> {
         self.first as usize + node.index()
     }
 
-    /// Returns the index of a node's lane, if the node has a lane.
+    /// Returns the index of a node's lane among the lanes of all instances; `None` if the node has no lane.
     #[inline]
     pub fn lane_index(&self, node: NodeIndex) -> Option<usize> {
         known_index(self.lanes[self.graph.lane(node) as usize])
     }
 
-    /// Returns the index of a collective among the collectives of all instances.
+    /// Returns the index of a collective node among the collective nodes of all instances.
     #[inline]
     pub fn call_index(&self, node: NodeIndex) -> usize {
         self.first_call as usize + self.graph.call_index(node)
     }
 }
 
-/// Numbers the nodes of all instances, and relates nodes of different ranks that take part in the same
-/// collective or message.
+/// Numbers the nodes of all instances, and links nodes on different ranks that belong to the same collective or
+/// message.
 #[derive(Debug)]
 pub struct RunRelations<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub comm: CommTiming,
     pub instances: Vec<RunInstance<'a>>,
-    /// Number of nodes.
+    /// Number of nodes of all instances.
     pub nodes: usize,
     /// Number of collective nodes; each member of a collective has one.
     pub member_calls: usize,
-    /// Number of lanes.
+    /// Number of lanes of all instances.
     pub lanes: usize,
-    /// For each node: the index of its collective call, or the number of the other half of its message.
+    /// For each node, the index of its collective call, or the number of the node at the other end of its message.
     pub peer: Vec<u32>,
     /// The members of call `i` are at `first_member[i]..first_member[i + 1]`.
     first_member: Vec<u32>,
@@ -129,9 +129,9 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: the sum of a call first marks the end of its members. Each inserted member decrements the
-        // sum, so that finally the sum marks the start of the call's members. Members are inserted in reverse, so
-        // that they end in the order of instances.
+        // Counting sort: at first, the entry of a call is the end of its members. Inserting a member decrements the
+        // entry, so that at the end it is the start of the members. Members are inserted in reverse, so that they are
+        // finally sorted by instance.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;
@@ -147,7 +147,7 @@ impl<'a> RunRelations<'a> {
         }
     }
 
-    /// Finds the two halves of each message.
+    /// Finds the send and the receive of each message.
     fn link_messages(&mut self) {
         let mut halves: Vec<u32> = Vec::new();
         for (i, instance) in (0..).zip(&self.instances) {
@@ -168,19 +168,19 @@ impl<'a> RunRelations<'a> {
         }
     }
 
-    /// Returns the number of collective calls; the nodes of all members together are one call.
+    /// Returns the number of collective calls; a call consists of one node per member.
     pub fn call_count(&self) -> usize {
         self.first_member.len() - 1
     }
 
-    /// Returns the nodes of all members of a collective node's call, in the order of instances.
+    /// Returns the nodes of all members of the call to which a collective node belongs, sorted by instance.
     pub fn call_members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);
         self.members[from..to].iter().map(|&member| member as usize)
     }
 
-    /// Returns the node with this number; searches the instances.
+    /// Returns the node with this number, by a search through the instances.
     pub fn node_at_number(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;

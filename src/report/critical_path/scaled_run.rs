@@ -1,9 +1,9 @@
-//! Computes when a run would end if nodes had other durations. Dependencies, the order of nodes on lanes, and the
-//! durations of transfers stay the same.
+//! Computes when a recorded run would end if some of its nodes had other durations. Dependencies, the order of nodes on
+//! lanes, and the durations of transfers stay the same.
 //!
-//! Times are propagated forward over the recorded run, each with its derivative with respect to x, the factor on one
-//! class of durations. The end is T(x) = max over paths of (time of others + x * time of the class), a convex piecewise
-//! linear function.
+//! Times are propagated forward over the recorded run. Each time has a derivative with respect to x, the factor by
+//! which one class of durations is scaled. The end is T(x) = max over paths of (time of others + x * time of the
+//! class), a convex piecewise linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, known_index};
@@ -11,7 +11,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
-/// An instant, and its derivative with respect to the scale factor.
+/// A time, and its derivative with respect to the scale factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScaledTime {
     at: i64,
@@ -24,7 +24,8 @@ impl ScaledTime {
         slope: 0,
     };
 
-    /// Returns the later of two instants. If the instants are equal, returns the one that is later for smaller factors.
+    /// Returns the later of two times. If the times are equal, returns the time that is later for slightly smaller
+    /// factors.
     #[inline]
     fn max_of(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -34,7 +35,7 @@ impl ScaledTime {
         }
     }
 
-    /// Adds a duration, scaled by `factor` if it belongs to the class.
+    /// Adds a duration; the duration is scaled by `factor` if it belongs to the scaled class.
     #[inline]
     fn advance_by(self, span: i64, of_class: bool, factor: f64) -> Self {
         match of_class {
@@ -53,20 +54,20 @@ impl ScaledTime {
 /// Rule that determines a node's end.
 #[derive(Clone, Copy, Debug)]
 enum EndRule {
-    /// The end depends only on the node's own start.
+    /// The end depends only on the start of the node itself.
     Alone,
-    /// The end depends on the last start among the members of the node's collective.
+    /// The node is a collective: its end depends on the latest start among the members.
     Joined,
     /// The receive ends `lasts` after the start of its send, but not before its own start.
     Arrival { sender: u32, lasts: i64 },
-    /// The end follows from the start of the send or of the receive, whichever is later.
+    /// The end depends on the later of the send's and the receive's start.
     Both(u32),
 }
 
-/// The end of a run at one value of the factor, and the left derivative there.
+/// The end of the run at one value of the factor, and its left derivative at that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledEnd {
-    /// End of the run.
+    /// End of the run, since the start of the replay.
     pub end: Span,
     /// Derivative of the end in picoseconds per unit of the factor.
     pub slope: i64,
@@ -79,9 +80,9 @@ pub struct ScaledRun<'r> {
     /// Node numbers in topological order.
     order: Vec<u32>,
     rules: Vec<EndRule>,
-    /// For each node, the time from the end of the last node that it waits for to its own start.
+    /// For each node, the recorded time between the moment it could have started and its start.
     gaps: Vec<i64>,
-    /// For each node, the host time before it; empty if no node has host time before it.
+    /// For each node, the host time before it; empty if no node has any.
     delays: Vec<i64>,
     releases: Vec<i64>,
 }
@@ -144,8 +145,8 @@ impl<'r> ScaledRun<'r> {
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
-                        // A message that had arrived before its receive started is assumed to arrive when its
-                        // send ended.
+                        // If the message was there before the receive started, its arrival is unknown; assume that it
+                        // arrived when its send ended.
                         let there = if end > start {
                             end
                         } else {
@@ -167,8 +168,8 @@ impl<'r> ScaledRun<'r> {
         }
     }
 
-    /// Returns the earliest instant at which a node could start: its dependencies have ended, its delay has passed, and
-    /// its lane is free.
+    /// Returns the earliest time at which a node could start by itself: its dependencies have ended, its delay has
+    /// passed, and its lane is free.
     fn own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| {
@@ -182,8 +183,8 @@ impl<'r> ScaledRun<'r> {
     fn lane_gap_before(&self, number: usize) -> i64 {
         let start = signed_picoseconds(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // If all members take their lanes together, they start when the last member is ready. The time that a member
-        // waits for the last one is therefore not a gap.
+        // If all members take their lanes at once, they start when the last member is ready. The wait for this member
+        // is recomputed, so it is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.call_members(number))
@@ -191,8 +192,8 @@ impl<'r> ScaledRun<'r> {
         if together { 0 } else { gap }
     }
 
-    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`. If `of_host` is set, host
-    /// delays are multiplied too.
+    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`. If `of_host` is set, also
+    /// multiplies the delays of the host.
     pub fn compute_scaled_end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
         let relations = &self.run.relations;
         let mut pass = ForwardPass {
@@ -207,8 +208,8 @@ impl<'r> ScaledRun<'r> {
             ends: vec![ScaledTime::NEVER; relations.nodes],
             begins: vec![ScaledTime::NEVER; relations.call_count()],
         };
-        // The release time matters only for nodes without dependencies, because every dependency completes at the
-        // release time or later.
+        // A dependency never completes before the release time, so the first completed dependency replaces the release
+        // time.
         let mut freed = vec![false; relations.nodes];
         let mut last = ScaledTime { at: 0, slope: 0 };
         for &number in &self.order {
@@ -233,14 +234,14 @@ impl<'r> ScaledRun<'r> {
     }
 }
 
-/// One pass forward over a recorded run.
+/// One forward pass over a recorded run.
 struct ForwardPass<'s> {
     scaled: &'s ScaledRun<'s>,
     factor: f64,
     of_host: bool,
     ready: Vec<ScaledTime>,
     ends: Vec<ScaledTime>,
-    /// Starts of collectives, set as they become known.
+    /// Start of each collective; set when the first of its members is visited.
     begins: Vec<ScaledTime>,
 }
 

@@ -19,21 +19,21 @@ fn subtract_span(at: Time, by: Span) -> Time {
 #[derive(Clone, Copy, Debug)]
 struct LatestTimes {
     end: Time,
-    /// Latest start that the node's own latest end allows: this end minus the node's duration.
+    /// Latest start that the node's own latest end allows (latest end minus duration).
     start: Time,
 }
 
-/// Latest times of the nodes visited so far; nodes are visited from the end of the run backwards.
+/// Latest times of the nodes visited so far. Nodes are visited backwards from the end of the run.
 struct LateLimits<'r> {
     run: &'r RunRecorder<'r>,
-    /// Latest times, by node number.
+    /// Latest start and end, indexed by node number.
     latest: Vec<LatestTimes>,
-    /// Latest start of each collective call.
+    /// Latest start of each collective call's transfer.
     begins: Vec<Time>,
 }
 
 impl LateLimits<'_> {
-    /// Sets the latest end of a node.
+    /// Sets the latest end of a node, and the latest start that follows from it.
     #[inline]
     fn set_latest_end(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
@@ -49,7 +49,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of a node of an instance.
+    /// Returns the latest start of a node.
     #[inline]
     fn latest_start_of(
         &self,
@@ -70,7 +70,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of a collective, send or receive, which depends on other ranks.
+    /// Returns the latest start of a collective, send or receive; it also depends on other ranks.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {
@@ -82,17 +82,17 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of one half of a message, a send or a receive.
+    /// Returns the latest start of a send or receive, including the limit from the other end of the message.
     fn message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
         let (run, comm) = (self.run, self.run.relations.comm);
-        // Remaining duration of one half after `from`, the later of the two starts.
+        // Remaining duration of a send or receive after `from`, the later of the two starts.
         let left = |half: usize, from: Time| Span(run.times[half].end.0.saturating_sub(from.0));
         let start = run.times[number].start;
         let own = self.latest[number];
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
             Some(other) => subtract_span(own.end, left(number, run.times[other].start)),
-            // The other half of the message did not delay this half, so only the node's own limit applies.
+            // The other end of the message did not delay this node, so only the node's own limit applies.
             None => own.start,
         };
         let other = known_index(run.relations.peer[number]).filter(|_| match comm {
@@ -110,7 +110,7 @@ impl LateLimits<'_> {
     }
 }
 
-/// Returns the slack of nodes outside `path`, summarized by category. The run ends at `makespan`.
+/// Returns the slack of the nodes outside `path`, summarized by category. The run ends at `makespan`.
 pub fn compute_slack_rows(
     run: &RunRecorder<'_>,
     path: &[RunSegment],
@@ -134,10 +134,9 @@ pub fn compute_slack_rows(
         ),
         begins: vec![Time::END; relations.call_count()],
     };
-    // The last visited node of each lane, which is the next node in run order.
+    // For each lane, the node visited last, which is the next node on that lane in run order.
     let mut following = vec![NONE; relations.lanes];
-    // All nodes that wait for a node complete after that node, so the limits of the node are already
-    // known.
+    // Nodes that wait for this node complete later, so the backward order has already visited them.
     for &of in run.completed.iter().rev() {
         let RunNode {
             instance: place,
@@ -180,16 +179,16 @@ pub fn compute_slack_rows(
     rows.collect()
 }
 
-/// Returns a node's slack for a given latest end, and the node's duration.
+/// Returns a node's slack, given its latest end, and the node's duration.
 #[inline]
 fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. For each category, `ranges` has the slack range that contains the
-/// median, and the time of this range's nodes up to the median. Only nodes of that range are stored and compared;
-/// adjacent nodes with equal slack are merged.
+/// Returns the median slack of each category. For each category, `ranges` contains the range of slack with the median,
+/// and the time at which the median is reached within that range. Only nodes in this range are stored and sorted, and
+/// neighbours with equal slack are merged, so the function needs little memory.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -222,26 +221,26 @@ fn medians_within(
     medians
 }
 
-/// Number of ranges of slack; a range is at most a few percent wide.
+/// Number of ranges of slack; a range is at most 1/32 of its lower limit wide, or one picosecond.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
-/// Number of bits below a slack's highest bit that distinguish ranges.
+/// Number of bits after the highest bit of a slack that distinguish ranges.
 const RANGE_BITS: u32 = 5;
 
-/// Returns the index of a slack's range; the index grows with the slack.
+/// Returns the index of the range that contains a slack; larger slack never has a lower index.
 #[inline]
 fn range_of(slack: Span) -> usize {
     let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
     ((shift as usize) << RANGE_BITS) + (slack.0 >> shift) as usize
 }
 
-/// Slack of the nodes of one category.
+/// Sums for the nodes of one category.
 #[derive(Debug)]
 struct SlackSums {
     nodes: u64,
     time: Span,
     least: Span,
     near: Span,
-    /// Time of the nodes in each range of slack; empty before the first node.
+    /// Time of the nodes in each range of slack; empty until the first node is added.
     by_range: Vec<Span>,
 }
 
@@ -270,9 +269,8 @@ impl SlackSums {
         self.by_range[range_of(slack)] += time;
     }
 
-    /// Returns the slack range that contains the time-weighted median, and the time from the range's start to the
-    /// median (half of the total time minus the time of ranges with less slack). Returns `None` if there are no
-    /// nodes.
+    /// Returns the range of slack that contains the time-weighted median, and the time at which the median is reached
+    /// within the range: half of the total time minus the time in lower ranges. Returns `None` if there are no nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;
@@ -289,13 +287,13 @@ impl SlackSums {
     }
 }
 
-/// Returns the total time of nodes.
+/// Returns the sum of the nodes' durations.
 fn sum_times<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
-/// Returns the weighted median: the smallest slack `s` for which nodes with at most this slack took at least the
-/// time `half`. Uses selection, because sorting all nodes of a run would take longer than all other work in this
+/// Returns the weighted median: the smallest slack `s` such that nodes with slack up to `s` took at least `half` of the
+/// time. Uses selection instead of sorting, because sorting all nodes of a run would take longer than the rest of the
 /// module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
@@ -320,7 +318,8 @@ mod tests {
 
     #[test]
     fn ranges_of_slack_ascend() {
-        // Up to 63, each slack has its own range; from 64 to 127 there are 32 ranges of two slacks each, and so on.
+        // Below 64 each slack has a range of its own, from 64 to 127 two slacks share a range, from 128 to 255 four,
+        // and so on.
         let ranges = [
             (0, 0),
             (1, 1),

@@ -9,10 +9,10 @@ use crate::table::{left_aligned_column, right_aligned_column};
 use crate::text::format_share;
 use chakram_base::units::{Span, Time};
 
-/// Number of operators named in the line below the table.
+/// Number of operators named in the sentence below the table.
 const NAMED: usize = 3;
 
-/// Returns the table of the path by category, with the slack next to each category.
+/// Returns the table of the path's time by category, with the slack of each category.
 pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
@@ -71,7 +71,8 @@ pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportS
     sections
 }
 
-/// Returns the table of the longest parts of the path, if pictures were requested.
+/// Returns the table of the path's longest segments. They come from the pictures, so without pictures the table is
+/// empty.
 fn build_longest_parts_section(report: &Report) -> ReportSection {
     let makespan = report.outcome.makespan;
     let mut section = ReportSection::with_aligned_columns(
@@ -110,7 +111,7 @@ fn build_longest_parts_section(report: &Report) -> ReportSection {
     section
 }
 
-/// Returns the table of operators with the longest time on the path.
+/// Returns the table of the operators on which the path spends most time.
 fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
     let mut section = ReportSection::with_aligned_columns(
         SectionId::CriticalPath,
@@ -135,7 +136,7 @@ fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> Report
     section
 }
 
-/// Number of operators of the path listed on a page.
+/// Maximum number of operators of the path in a page's table.
 const OPERATORS: usize = 20;
 
 /// Describes the path in one sentence, as in `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm

@@ -1,4 +1,4 @@
-//! Follows the critical path back from the last completion, along the causes of each start.
+//! Follows the critical path backwards from the last completion, along the cause of each start.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known_index};
@@ -8,20 +8,20 @@ use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
-    /// Returns the instant at which the transfer of a collective node began.
+    /// Returns the time at which a collective node's transfer began.
     pub(super) fn transfer_begin_of(&self, of: RunNode) -> Time {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }
 
-    /// Returns whether the end of a collective node depends on the other members: members wait for one another, and
-    /// the collective began before the node ended.
+    /// Returns whether the end of a collective node depends on its other members. This is false if members do not wait
+    /// for one another, or if the node ended before the transfer began.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured
             && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
     }
 
-    /// Returns the other half of a message, if that half determined the end of this half.
+    /// Returns the node at the other end of a message, if it determined the end of this node.
     pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
         let number = self.relations.number_of_node(of);
         let NodeTimes { start, end } = self.times[number];
@@ -57,12 +57,12 @@ impl RunRecorder<'_> {
         }
     }
 
-    /// Returns the previous node on a node's lane.
+    /// Returns the node that ran before this node on the same lane.
     pub(super) fn previous_on_lane(&self, number: usize) -> Option<usize> {
         known_index(self.freed_by[number].before)
     }
 
-    /// Returns the instant at which all dependencies of a node had completed.
+    /// Returns the time at which the last dependency of a node completed.
     fn dependencies_end(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();
@@ -75,7 +75,7 @@ impl RunRecorder<'_> {
         self.dependencies_end(number) + self.relations.graph_of(of.instance).launch_delay(of.node)
     }
 
-    /// Returns the path's segments in time order.
+    /// Returns the segments of the path in time order.
     pub(super) fn trace_path_segments(&self) -> Vec<RunSegment> {
         let mut path = Vec::new();
         let Some(&last) = self.completed.last() else {
@@ -140,7 +140,7 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// Returns the member of a collective that became ready last, if the members took their lanes at `start`.
+    /// Returns the member of a collective that became ready at `start`, when all members took their lanes.
     pub(super) fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
         if self
             .relations
