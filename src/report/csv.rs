@@ -8,13 +8,13 @@ use std::fmt::{self, Display, Formatter, Write as _};
 /// A field of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CsvCell<'r> {
-    /// An empty field.
+    /// Writes nothing.
     Empty,
-    /// A text, quoted if necessary.
+    /// A text; written in quotes if it contains commas, quotes or line ends.
     Text(&'r str),
     /// An integer.
     Count(u64),
-    /// A number, and the number of decimals to write.
+    /// A number, and its number of decimals.
     Decimal(f64, usize),
 }
 
@@ -47,7 +47,7 @@ impl From<u32> for CsvCell<'_> {
     }
 }
 
-/// Converts a time to a field in picoseconds.
+/// Converts a time to an integer of picoseconds.
 impl From<Span> for CsvCell<'_> {
     fn from(span: Span) -> Self {
         Self::Count(span.0)
@@ -60,12 +60,13 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A CSV column: its name, and a function that returns a row's field. The table has rows `R` that come from a value
-/// `W`, such as a report.
+/// A column of a CSV table: its name, and a function that returns its field in a row `R`. The function also gets the
+/// value `W` (such as a report) that contains the rows.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
-/// Returns the text of a cell in a form that spreadsheets do not treat as a formula. A text that begins with `=`, `+`,
-/// `-`, `@`, a tab or a carriage return gets an apostrophe in front, unless it is a number (OWASP, CSV injection).
+/// Returns the text of a cell, changed so that spreadsheets do not treat it as a formula. An apostrophe is put before a
+/// text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return, unless the text is a number (OWASP, CSV
+/// injection).
 pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match is_formula && cell.parse::<f64>().is_err() {
@@ -76,15 +77,15 @@ pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
 
 /// CSV rows (RFC 4180), written by the `csv` package.
 ///
-/// Text that a terminal or a spreadsheet could interpret as a command is escaped. Line ends are escaped too, so each
-/// row is one line.
+/// Characters that a terminal or a spreadsheet could interpret as a command are escaped. Line ends are escaped too, so
+/// each row is one line.
 pub struct CsvRows {
     writer: csv::Writer<Vec<u8>>,
     cell: String,
 }
 
 impl CsvRows {
-    /// Creates rows with a header of column names, separated by commas.
+    /// Creates rows below `header`, the column names separated by commas.
     pub fn new(header: &str) -> Self {
         let mut rows = Self::without_header();
         rows.add_cells(header.split(','));
@@ -101,12 +102,12 @@ impl CsvRows {
         }
     }
 
-    /// Adds a row.
+    /// Adds a row with one field per element of `cells`.
     pub fn add_row(&mut self, cells: &[&dyn Display]) {
         self.add_cells(cells);
     }
 
-    /// Adds a row; the iterator yields the cells.
+    /// Adds a row with one field per item of `cells`.
     pub fn add_cells<C: Display>(&mut self, cells: impl IntoIterator<Item = C>) {
         for cell in cells {
             self.cell.clear();
@@ -122,7 +123,7 @@ impl CsvRows {
         ended.expect("memory takes what is written");
     }
 
-    /// Returns the size of all rows so far, bytes.
+    /// Returns the size of the rows added so far, in bytes.
     pub fn byte_count(&mut self) -> usize {
         self.writer.flush().expect("memory takes what is written");
         self.writer.get_ref().len()
@@ -144,7 +145,8 @@ impl CsvRows {
         );
     }
 
-    /// Adds `rows` of `whole`; each row begins with the field `front`, if given.
+    /// Adds one CSV row for each of `rows`, which belong to `whole`. If `front` is given, it is the first field of each
+    /// row.
     pub(super) fn add_rows<'r, W, R: 'r>(
         &mut self,
         front: Option<&'r str>,
@@ -159,7 +161,7 @@ impl CsvRows {
     }
 }
 
-/// Returns a number with `digits` decimals, or an empty cell if unknown.
+/// Formats a number with `digits` decimals; an unknown number gives an empty field.
 pub(super) fn decimal_cell<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }

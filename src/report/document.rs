@@ -1,10 +1,10 @@
-//! JSON documents of commands: schema name and version, program version, and the command's results.
+//! JSON documents that commands print: schema name and version, program version, and the command's results.
 
 use chakram_trace::format::escape_json;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// A document: common fields (such as the schema), followed by the fields of `body`.
+/// A JSON document: the fields that all documents have (such as the schema), followed by the fields of `body`.
 #[derive(Debug, Serialize)]
 pub struct VersionedDocument<T> {
     schema: &'static str,
@@ -14,7 +14,7 @@ pub struct VersionedDocument<T> {
 }
 
 impl<T: Serialize> VersionedDocument<T> {
-    /// Creates a document of `body` with the schema `schema`, such as `chakram.plan.1`.
+    /// Creates a document with the content `body` and the schema name `schema`, such as `chakram.plan.1`.
     pub fn new(schema: &'static str, body: T) -> Self {
         Self {
             schema,
@@ -23,18 +23,18 @@ impl<T: Serialize> VersionedDocument<T> {
         }
     }
 
-    /// Renders the document with [`json_text`].
+    /// Renders the document as JSON, like [`json_text`].
     pub fn to_json_text(&self) -> String {
         json_text(self)
     }
 
-    /// Writes the document to `out`.
+    /// Writes the document as JSON to `out`.
     pub fn print_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(self.to_json_text().as_bytes())
     }
 }
 
-/// Renders a JSON document with harmful characters escaped, so that a terminal can show it.
+/// Renders a JSON document that is safe to print: characters that a terminal would interpret are escaped.
 pub fn json_text(document: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
     escape_json(&text).into_owned() + "\n"

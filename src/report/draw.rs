@@ -1,8 +1,8 @@
 //! Draws charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
-//! A chart is an SVG element for use inside a page. The page defines the colours by class: `c0`, `c1`, … for series,
-//! and `axis`, `grid` and `label`. Each mark has its values as a tooltip, and also as data attributes, which programs
-//! can read.
+//! A chart is an SVG element to be embedded in a page. The page's style sheet defines the colours of these classes:
+//! `c0`, `c1`, … for series, and `axis`, `grid` and `label`. Each mark states its values in a tooltip, and in data
+//! attributes for programs.
 
 mod axis;
 pub mod bars;
@@ -21,11 +21,11 @@ pub use svg::{escape_markup, standalone_svg};
 
 /// Width of charts in drawing units; pages scale charts to the available width.
 const WIDTH: f64 = 960.0;
-/// Width of row labels.
+/// Width of the column of row labels, in drawing units.
 const LABELS: f64 = 150.0;
-/// Height of a row.
+/// Height of a row, in drawing units.
 const ROW: f64 = 20.0;
-/// Height below a chart for the axis labels.
+/// Height of the space below a chart for axis labels, in drawing units.
 const FOOT: f64 = 26.0;
 
 /// Function that formats a value on an axis.

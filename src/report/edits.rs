@@ -1,4 +1,4 @@
-//! Edits of the replayed job: the effect of each edit, and the makespan without the edits.
+//! Edits of the replayed job: the effect of each edit, and the makespan without them.
 
 use super::Report;
 use super::head::HeadStyle;
@@ -11,28 +11,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditRow {
-    /// Text of the edit.
+    /// Edit as the user wrote it.
     pub edit: String,
-    /// The unit of `matched` and `changed`.
+    /// Unit of `matched` and `changed`, such as `kernels`.
     pub counts: String,
-    /// Number of items (in units of `counts`) that the edit matched.
+    /// Number of items that the edit selects.
     pub matched: u64,
-    /// Number of matched items that changed.
+    /// Number of selected items that the edit changed.
     pub changed: u64,
-    /// Number of added nodes.
+    /// Number of nodes that the edit added.
     #[serde(default)]
     pub added: u64,
-    /// Number of removed nodes.
+    /// Number of nodes that the edit removed.
     #[serde(default)]
     pub removed: u64,
-    /// Notes on how new times were computed, and on unknown facts.
+    /// Notes about the edit: how new times were computed, and which facts were unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Inserts the rows of `edits` (edits of the job and of its machine) before the rows that the replay added for
-    /// changed kernel times.
+    /// Inserts the rows of `edits`, which concern the job and its machine. They precede the rows that the replay added
+    /// for changed times of kernels and collectives.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
@@ -43,7 +43,7 @@ impl Report {
 }
 
 impl EditRow {
-    /// Returns the row for a change of the times of kernels or collectives.
+    /// Returns the row of an edit that changes the times of kernels or collectives.
     pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {
@@ -71,7 +71,7 @@ impl EditRow {
 }
 
 impl EditRow {
-    /// Returns the row of a failure.
+    /// Returns the row of a failed NPU or of failed links.
     pub(crate) fn of_failure(outcome: &FailureOutcome) -> Self {
         let of_links = outcome.links > 0;
         let note = match of_links {
@@ -94,30 +94,30 @@ impl EditRow {
     }
 }
 
-/// Edits of a job.
+/// Edits of a job and of its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditReport {
-    /// Makespan of the unedited job, if it was replayed.
+    /// Makespan of the job without the edits, if that job was replayed too.
     #[serde(
         rename = "unedited_makespan_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// For a job with uncaptured ranks, two makespans: in the first, each uncaptured rank is like the fastest captured
-    /// rank of its role, in the second like the slowest.
+    /// Interval of the makespan if uncaptured ranks were filled in. For one end, each uncaptured rank is a copy of the
+    /// fastest captured rank of its role; for the other end, a copy of the slowest.
     #[serde(
         rename = "completed_makespan_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub completed: Option<CompletedInterval>,
-    /// One row per edit, in order.
+    /// One row per edit, in the order in which the edits were applied.
     pub rows: Vec<EditRow>,
 }
 
-/// Interval of the makespan of a job with uncaptured ranks.
+/// Interval of the makespan of a job in which some ranks were not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CompletedInterval {
@@ -128,7 +128,7 @@ pub struct CompletedInterval {
 }
 
 impl CompletedInterval {
-    /// Returns the interval of makespans; `None` if there are none.
+    /// Returns the smallest and the largest of `makespans`; `None` if there are none.
     pub fn from_makespans(makespans: &[Span]) -> Option<Self> {
         Some(Self {
             low: *makespans.iter().min()?,
@@ -138,7 +138,7 @@ impl CompletedInterval {
 }
 
 impl EditReport {
-    /// Returns the lines for the head of a report whose job takes `makespan`.
+    /// Returns the lines about edits for the head of the report. `makespan` is the makespan with the edits.
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,

@@ -1,31 +1,31 @@
-//! Extrapolates the makespan of a step with many micro-batches from a simulation with fewer.
+//! Extrapolates the makespan of a step with many micro-batches from the simulation of fewer micro-batches.
 //!
-//! Once the pipeline is filled, every micro-batch adds the same time d. If N of M micro-batches are simulated, the
-//! makespan of the step is
+//! Once the pipeline is full, every turn (the repeated part of the schedule) adds the same time d. If N of M
+//! micro-batches are simulated, the makespan of the step is
 //!
 //! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
 //!
-//! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
-//! if chunks interleave. If successive turns still take different times, the stated error is (M - N) / u |d - e|,
-//! where e is the time that the second-last turn added. The extrapolated makespan has this error if each remaining
-//! turn takes e instead of d. For comparison, PALM's public code extrapolates from six micro-batches, with the mean
-//! time per micro-batch of the slowest stage, and states no error.
+//! where u is the number of micro-batches in a turn. A turn is one micro-batch, or as many as there are stages if
+//! chunks are interleaved. If the last two turns differ in time, the stated error is (M - N) / u |d - e|, where e is
+//! the time of the second-last turn. The extrapolation is wrong by this amount if each remaining turn takes e instead
+//! of d. For comparison, PALM's public code simulates six micro-batches. It extrapolates with the mean time per
+//! micro-batch of the slowest stage, and states no error.
 //!
-//! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d excludes filling and draining.
-//! The rate u / d is the rate of inference with continuous input.
+//! A full pipeline outputs the samples of u micro-batches in each time d. The rate u / d leaves out filling and
+//! draining, so it is also the rate of inference with continuous input.
 
 use super::summary::format_count;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Makespans of the same step in two shorter replays, with fewer micro-batches.
+/// Makespans of two shorter replays of the same step.
 #[derive(Clone, Copy, Debug)]
 pub struct ShorterReplays {
-    /// Makespans of the step with two turns fewer, and with one turn fewer, than the main replay.
+    /// Makespans with two turns fewer and with one turn fewer than in the main replay, in this order.
     pub makespans: [Span; 2],
     /// Number of micro-batches in a turn of the schedule.
     pub turn: u32,
-    /// Number of simulated micro-batches.
+    /// Number of micro-batches simulated in the main replay.
     pub simulated: u32,
     /// Number of micro-batches of the step.
     pub micro_batches: u32,
@@ -33,30 +33,30 @@ pub struct ShorterReplays {
     pub samples: u64,
 }
 
-/// The whole step, extrapolated from the simulated micro-batches.
+/// The whole step, extrapolated from a replay of some of its micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepExtrapolation {
     /// Number of micro-batches of the step.
     pub micro_batches: u32,
-    /// Number of simulated micro-batches.
+    /// Number of micro-batches that were simulated.
     pub simulated: u32,
-    /// Makespan of the whole step.
+    /// Extrapolated makespan of the whole step.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Error of the makespan if each remaining turn takes as long as the second-last simulated turn.
+    /// Change of the makespan if each remaining turn takes as long as the second-last simulated turn.
     #[serde(rename = "error_ps")]
     pub error: Span,
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
     /// Samples per second of a full pipeline, without filling and draining: the samples of a turn divided by the time
-    /// that the last turn added. `None` if that turn added no time.
+    /// of the last turn. `None` if the last turn added no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }
 
 impl ShorterReplays {
-    /// Extrapolates from a replay with the makespan `makespan`.
+    /// Extrapolates the whole step; `makespan` is the makespan of the main replay.
     pub fn extrapolate_steps(&self, makespan: Span) -> StepExtrapolation {
         let [first, second, third] =
             [self.makespans[0], self.makespans[1], makespan].map(|makespan| i128::from(makespan.0));
@@ -79,7 +79,7 @@ impl ShorterReplays {
 }
 
 impl StepExtrapolation {
-    /// Returns a line about the whole step for users.
+    /// Returns a line for users about the extrapolated step.
     pub fn describe_extrapolation(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {
             let full = super::throughput::format_rate(full);

@@ -1,4 +1,4 @@
-//! The head of a report: sentences about the whole replay, used in both the text and the page.
+//! The head of a report: sentences about the whole replay, in the text as well as on the page.
 
 use super::Report;
 use super::cost;
@@ -6,28 +6,28 @@ use super::summary::{format_count, format_thousands, percent_more};
 use super::throughput;
 use chakram_base::units::format_percent_change;
 
-/// Form of a line of the head in a text.
+/// Layout of a line of the head in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
-    /// The label and the text form a heading, followed by the rest on the same line.
+    /// The label and the text are a heading; `rest` follows on the same line.
     Heading,
-    /// On one line.
+    /// A single line.
     Line,
-    /// On several lines, wrapped at spaces.
+    /// Several lines, broken at spaces.
     Wrapped,
-    /// As a warning on one line.
+    /// A warning on a single line.
     Warning,
-    /// As a warning, wrapped at spaces.
+    /// A warning on several lines, broken at spaces.
     WrappedWarning,
 }
 
-/// A line of the head.
+/// A line at the head of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadLine {
-    /// Label of the line, which states the subject; empty if the line continues the previous one.
+    /// Label that states the line's subject; empty if the line continues the previous line.
     pub lead: &'static str,
     pub text: String,
-    /// Text after the heading, on the same line.
+    /// Text that follows the heading on the same line.
     pub rest: String,
     pub style: HeadStyle,
 }
@@ -48,8 +48,7 @@ impl HeadLine {
     }
 }
 
-/// Formats the size of a replay without its title, as in `8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8
-/// NPUs)`.
+/// Formats the extent of a replay, as in `8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`.
 pub(crate) fn format_scope(report: &Report) -> String {
     format!(
         "{} of {}, {}, all completed, on {} ({})",
@@ -61,14 +60,14 @@ pub(crate) fn format_scope(report: &Report) -> String {
     )
 }
 
-/// Returns the lines of the head; `basis` describes the basis of times.
+/// Returns the lines of the head; `basis` describes how durations were determined.
 pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     use HeadStyle::{Heading, Line, Warning, Wrapped, WrappedWarning};
     let outcome = &report.outcome;
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
-        // If the replay covers only a part of a step, the line about the whole step comes first.
+        // If only a part of a step was replayed, the line about the whole step comes first.
         put("STEP", whole.describe_extrapolation(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);

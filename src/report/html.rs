@@ -1,9 +1,9 @@
-//! The report as a page: one self-contained file. The page contains all facts of the text, and pictures.
+//! The report as an HTML page in one self-contained file. The page contains all facts of the text, and pictures.
 //!
-//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers
-//! from the report have their JSON pointer and exact value as attributes (`data-path` and `data-value`), so that
-//! programs can compare a page with the report's JSON. A script in the page sorts and searches the tables; without the
-//! script, the page still shows everything.
+//! Its sentences and tables come from the same modules as the text ([`head`](mod@crate::head),
+//! [`section`](mod@crate::section)). A number from the report has its JSON pointer (`data-path`) and its exact value
+//! (`data-value`) as attributes, so that programs can compare the page with the JSON report. A script on the page sorts
+//! and searches the tables; without the script, the page still shows all data.
 
 mod basis;
 mod links;
@@ -19,7 +19,7 @@ use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
 use page::{escape_html, render_list, render_report_number, render_section, report_table};
 
-/// A part of a page with a heading.
+/// A chapter of the page: a heading with pictures and tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReportChapter {
     Time,
@@ -33,7 +33,7 @@ enum ReportChapter {
 }
 
 impl ReportChapter {
-    /// The chapters in order, with headings and HTML ids.
+    /// The chapters in order of display, each with its heading and HTML id.
     const ALL: [(Self, &'static str, &'static str); 8] = [
         (Self::Time, "Where the time goes", "breakdown"),
         (Self::Steps, "Profiled steps", "steps"),
@@ -45,7 +45,7 @@ impl ReportChapter {
         (Self::Modules, "Modules", "modules"),
     ];
 
-    /// Returns the chapter that contains a table.
+    /// Returns the chapter to which a table belongs.
     fn of_section(id: SectionId) -> Self {
         match id {
             SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
@@ -61,7 +61,7 @@ impl ReportChapter {
         }
     }
 
-    /// Returns the chapter's pictures, which precede its tables.
+    /// Returns the pictures of the chapter, which are shown before its tables.
     fn draw_pictures(self, report: &Report) -> String {
         match self {
             Self::Time => {
@@ -81,7 +81,7 @@ impl ReportChapter {
     }
 }
 
-/// Renders `report`; `title` and `basis` describe its replay.
+/// Renders the page of `report`. `title` names the replay, and `basis` describes how durations were determined.
 pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
@@ -98,12 +98,12 @@ pub fn render_html(report: &Report, title: &str, basis: &str) -> String {
     page::page_with_tables(title, &body)
 }
 
-/// Returns the sentences of the head, and the warnings.
+/// Returns the head's sentences and the warnings as HTML.
 pub(crate) fn render_caveats(report: &Report, basis: &str) -> String {
     render_facts(report, basis) + &render_warnings(report)
 }
 
-/// Returns heading, id, pictures and tables of each chapter that has pictures or tables.
+/// Returns heading, HTML id and content (pictures, then tables) of each chapter that is not empty.
 pub(crate) fn chapters_with_content(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {
@@ -132,13 +132,13 @@ fn render_all_tables(report: &Report) -> Vec<ReportSection> {
         .collect()
 }
 
-/// Returns the reasons why the numbers may be misleading.
+/// Returns the list of warnings, which state why numbers may be misleading.
 fn render_warnings(report: &Report) -> String {
     let settings = report.settings.to_sentences();
     render_list(settings.chain(report.warnings.iter().cloned()), "warnings")
 }
 
-/// Returns the sentences of the head, each with a label.
+/// Returns the head's sentences, each with its label.
 fn render_facts(report: &Report, basis: &str) -> String {
     let lines = head::build_head_lines(report, basis)
         .into_iter()
@@ -161,12 +161,12 @@ fn render_facts(report: &Report, basis: &str) -> String {
     format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())
 }
 
-/// Formats a time of the report.
+/// Renders a time, with the JSON pointer `path` to it in the report.
 fn render_span(path: &str, value: Span) -> String {
     render_report_number(path, value.0, &value.to_string())
 }
 
-/// Formats a time on an axis, given in picoseconds.
+/// Formats the label of a time axis; `ps` is in picoseconds.
 fn axis_time(ps: f64) -> String {
     Span(ps as u64).to_string()
 }

@@ -1,58 +1,58 @@
-//! The interval of a prediction, and the share of time that each method estimated.
+//! The interval of a prediction, and how much of the predicted time each method estimated.
 //!
 //! Estimates within a class share constants, so they have a common error. Errors of different classes are independent.
-//! Let `p` be the part of the time that a class estimates, and `u` the relative error of that class. A further error of
-//! 4.5 % is common to all times of a step:
+//! Let `p` be the fraction of the time that a class covers, and `u` the relative error of the class. All times of a
+//! step share a further error of 4.5 %:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
 //! 90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
 //!
-//! Kernels timed by measured curves form one class per curve of the NPU: matrix multiplications, attention, kernels
-//! that move bytes, and kernels measured by name.
+//! Kernels timed by measured curves form one class per curve of the NPU. There are curves for matrix multiplications,
+//! for attention, for kernels that move bytes, and for kernels measured by name.
 //!
-//! Some collectives were measured on [links that differ from the
-//! machine's](chakram_hardware::collective::LinkRates). Their error is `hypot(0.10, 0.30 (1 - q))`, where q is the
-//! smaller bandwidth divided by the larger, times the smaller latency divided by the larger. If the links are equal,
-//! this error equals the error of measured collectives. If the links have nothing in common, this error is slightly
-//! above the error of other transfers. The class of such collectives uses the mean of these errors, weighted by
-//! time.
+//! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates).
+//! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. Here q is the ratio of the smaller to the
+//! larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
+//! measured collectives (0.10). For completely different links, it is slightly above the error of other transfers
+//! (0.30). These collectives form one class together with the measured ones; its error is the mean of their errors,
+//! weighted by time.
 //!
-//! Hosts reach a collective of `n` members at different times, with a standard deviation `J` that the machine states.
-//! The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
-//! variables (0.56 for 2, 1.42 for 8). The sum of `g(n)` is over the collectives of the mean NPU.
+//! Hosts reach a collective of `n` members at different times; the machine states the standard deviation `J` of these
+//! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
+//! variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of the mean NPU.
 //!
-//! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If no measured efficiency
-//! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent. The reason: for steps in public
-//! tables of TPU v5p, v6e and v7x, predictions at the peaks are on average 31 % too short, and `ln(1 / 0.69) =
-//! 0.37`. At two thirds of the peaks, these predictions are 8 % off.
+//! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
+//! efficiency reduces the peak rates, `p 0.37` is added to the exponent of the upper end. The reason is that
+//! predictions at the peak rates are on average 31 % too short for the steps in public tables of TPU v5p, v6e and v7x;
+//! `ln(1 / 0.69) = 0.37`. At two thirds of the peak rates, predictions of these steps are 8 % off.
 //!
-//! If kernels recorded on another NPU are scaled to this NPU, the scaled times have the roofline error. If the kernels
-//! keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. For three models
-//! captured on both H100 and MI300X, the logarithms of the total kernel times' ratios are 0.34, -0.28 and 0.24; the
-//! root mean square is 0.29. The hosts of these captures differ too: the logarithms of the host times' ratios are
-//! -0.14, 0.19 and -0.12; the root mean square is 0.15.
+//! If kernels were recorded on another NPU and are scaled to this NPU, their times have the error of the roofline. If
+//! such kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis
+//! is three models captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28
+//! and 0.24, with a root mean square of 0.29. These captures also used different hosts: the logarithms of the ratios of
+//! host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
 //!
-//! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training jobs
-//! on 128 GPUs or more, a tenth of the jobs take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
-//! hundredth of the jobs at least `1 / (1 - 0.45)` times as long (Lin et al., "Understanding Stragglers in Large Model
-//! Training Using What-if Analysis", OSDI 2025). In 39.3 % of the slow jobs, the main cause is unequal stages, which a
-//! replay includes. In 21.4 %, the main cause is unequal sequences, which do not occur in steps of equal samples. The
-//! remaining fraction of the slow jobs is 0.393. Let the logarithm of the slowdown have an exponential tail through the
-//! two points of the study. With these assumptions, one job in twenty exceeds
+//! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
+//! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
+//! Training Using What-if Analysis", OSDI 2025). A tenth of the jobs take at least `1 / (1 - 0.213)` times as long with
+//! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, the main cause is
+//! unequal stages, which replays already include. In 21.4 %, the main cause is unequal sequences, which do not occur if
+//! all samples are equal. This leaves a fraction of 0.393 of the slow jobs. Assume that the logarithm of the slowdown
+//! has an exponential tail through the two points of the study. Then one job in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! If the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
-//! after the correction. The prediction then includes the stragglers of the steps from which the correction was
-//! measured.
+//! If the machine has a [correction](chakram_hardware::machine::PriceCorrection) that applies, `s` is the error that
+//! remains after the correction. In this case, the prediction already includes stragglers, because the steps from which
+//! the correction was measured had them.
 //!
-//! The parts of the time are taken from the critical path, or from the mean NPU if no path was followed. Waiting and
-//! idle time are consequences of the other parts and have no error of their own.
+//! The time of each class is taken from the critical path, or from the mean NPU if no path was computed. Waiting and
+//! idle time result from the other times, so they have no error of their own.
 
 use super::TimeCategory;
 use super::text::format_share;
@@ -62,28 +62,31 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative errors (standard deviations), in this order: kernels timed by roofline at one efficiency, measured
-/// collectives, other transfers, loads and stores, recorded times.
+/// Relative error (standard deviation) of kernels timed by roofline at one efficiency.
 const ROOFLINE: f64 = 0.23;
-/// Logarithm of the mean slowdown of kernels relative to a roofline at the peaks.
+/// Logarithm of the mean slowdown of kernels compared with a roofline at the peak rates.
 const BELOW_PEAKS: f64 = 0.37;
+/// Relative error of measured collectives.
 const MEASURED_COLLECTIVE: f64 = 0.10;
+/// Relative error of other transfers.
 const NETWORK: f64 = 0.30;
+/// Relative error of loads and stores.
 const MEMORY: f64 = 0.20;
+/// Relative error of recorded times.
 const RECORDED: f64 = 0.04;
-/// Relative errors of kernels that keep their time from another maker's NPU, and of work that was recorded on another
-/// host.
+/// Relative error of kernels that keep their times from another maker's NPU.
 const ANOTHER_MAKER: f64 = 0.29;
+/// Relative error of work that was recorded on another host.
 const ANOTHER_HOST: f64 = 0.15;
-/// Standard error common to all times of a step.
+/// Relative error common to all times of a step.
 const COMMON: f64 = 0.045;
-/// Logarithm of the slowdown by stragglers that one job in twenty exceeds, for jobs on more than one node.
+/// Logarithm of the slowdown by stragglers that one in twenty jobs on several nodes exceeds.
 const STRAGGLERS: f64 = 0.20;
-/// Number of standard deviations on each side of the mean that contain nine tenths of a normal distribution.
+/// Half the width of the interval that contains 90 % of a normal distribution, in standard deviations.
 const SIDE: f64 = 1.645;
 
-/// Time on the critical path by estimation method, and the interval that contains the measured time in nine of ten
-/// cases.
+/// The interval that contains the measured time in nine of ten cases, and the time on the critical path by estimation
+/// method.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -93,49 +96,49 @@ pub struct PredictionInterval {
     /// Upper end of the 90 % interval.
     #[serde(rename = "high_ps")]
     pub high: Span,
-    /// Kernels timed by curves of measured kernels.
+    /// Time of kernels timed by measured curves.
     #[serde(rename = "kernels_by_curves_ps")]
     pub curves: Span,
-    /// Kernels timed by roofline.
+    /// Time of kernels timed by roofline.
     #[serde(rename = "kernels_by_roofline_ps")]
     pub roofline: Span,
-    /// Kernels and communication with recorded times.
+    /// Time of kernels and communication with recorded times.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// Kernels with times recorded on another maker's NPU.
+    /// Time of kernels that keep times recorded on another maker's NPU.
     #[serde(
         rename = "kernels_of_another_maker_ps",
         default,
         skip_serializing_if = "is_zero"
     )]
     pub kept: Span,
-    /// Collectives with measured times.
+    /// Time of collectives with measured times.
     #[serde(rename = "measured_collectives_ps")]
     pub measured: Span,
-    /// Other communication, timed by the network model.
+    /// Time of other communication, which the network model timed.
     #[serde(rename = "network_ps")]
     pub network: Span,
-    /// Host work.
+    /// Time of host work.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// Loads and stores.
+    /// Time of loads and stores.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Waiting and idle time, which are consequences of the other parts.
+    /// Waiting and idle time, which result from the other times.
     #[serde(rename = "follows_ps")]
     pub follows: Span,
-    /// Whether kernels timed by roofline run at the peaks that the machine states, without a measured efficiency.
+    /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
 }
 
-/// A part of the critical path whose time comes from one method.
+/// Time on the critical path that one method estimated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalPart {
     pub time: Span,
     /// Key of the part in JSON.
     pub key: &'static str,
-    /// Name of the part for users.
+    /// Name of the method for users.
     pub name: &'static str,
 }
 
@@ -143,7 +146,7 @@ fn is_zero(span: &Span) -> bool {
     *span == Span::ZERO
 }
 
-/// Returns the relative error of the measured collectives of `report`, weighted by time.
+/// Returns the relative error of the report's collectives with measured times, as a mean weighted by time.
 fn measured_error(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
@@ -160,9 +163,9 @@ fn measured_error(report: &Report) -> f64 {
 }
 
 impl PredictionInterval {
-    /// Returns the interval of `report`, a replay of `prepared`. Returns `None` except in three cases: kernels are
-    /// timed by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, and the machine
-    /// is not a wafer of tiles.
+    /// Returns the interval of `report`, a replay of `prepared`. The errors are known in three cases: kernels are timed
+    /// by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, on a machine that is not
+    /// a wafer of tiles. In other cases, returns `None`.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.pricing_coverage();
         let by_roofline = basis.roofline_time > 0
@@ -263,7 +266,7 @@ impl PredictionInterval {
         })
     }
 
-    /// Returns the time on the critical path for each estimation method.
+    /// Returns the time on the critical path for each estimation method, with its key and name.
     pub(super) fn list_basis_parts(&self) -> [IntervalPart; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
@@ -291,7 +294,7 @@ impl PredictionInterval {
         .map(|(time, key, name)| IntervalPart { time, key, name })
     }
 
-    /// Returns the interval as text, with the parts that do not round to zero.
+    /// Formats the interval, and the share of each method; shares that would round to zero are omitted.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self.list_basis_parts().into_iter().filter(shown);
@@ -311,21 +314,21 @@ impl PredictionInterval {
     }
 }
 
-/// Returns whether the job has more ranks than the network's first dimension, which is a node or a rack.
+/// Returns true if the job has more ranks than the network's first dimension (a node or a rack).
 fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     let topology = prepared.machine().topology();
     let node = topology.dimensions().first().map_or(0, |first| first.size);
     topology.tile_grid().is_none() && report.ranks > node
 }
 
-/// Returns the delay of a group's last host relative to the mean host, in seconds, summed over the collectives of the
+/// Returns how much later a group's last host is than the mean host, in seconds, summed over the collectives of the
 /// mean NPU. Returns zero if no host launches collectives.
 fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
     };
-    // Many groups have the same size, so the integral is computed once per size.
+    // Many groups have the same size, so compute the integral once per size.
     let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
     for row in &report.collectives {
         *calls.entry(row.members).or_default() += row.tally.calls * u64::from(row.present);
@@ -337,8 +340,8 @@ fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     host.jitter.as_seconds() * sum / report.rows.len().max(1) as f64
 }
 
-/// Returns the expected maximum of `n` standard normal variables: the integral of `1 - F(x)^n - F(-x)^n` over `x >
-/// 0`, with `F` the normal distribution function, by Simpson's rule.
+/// Returns the expected maximum of `n` standard normal variables. It is the integral of `1 - F(x)^n - F(-x)^n` over `x
+/// > 0`, where `F` is the normal distribution function; computed by Simpson's rule.
 fn expected_maximum(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;
@@ -356,7 +359,7 @@ fn expected_maximum(n: u32) -> f64 {
     (0..=STEPS).map(weighted).sum::<f64>() * END / f64::from(STEPS) / 3.0
 }
 
-/// Returns `part / all` of `span`, rounded down.
+/// Returns `span` times `part / all`, rounded down.
 fn scale_span(span: Span, part: f64, all: f64) -> Span {
     if all > 0.0 {
         Span((span.0 as f64 * (part / all)) as u64).min(span)
@@ -371,8 +374,8 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs whose slowdown has a logarithm above x. P passes through
-        // the two points of the study; the result solves 0.393 P(x) = 0.05.
+        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs for which the logarithm of the slowdown exceeds x. P
+        // passes through the study's two points; the expected value is the solution of 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();
         let all = 0.1 * (-(STRAGGLERS - tenth) / scale).exp();
@@ -382,8 +385,8 @@ mod tests {
 
     #[test]
     fn the_latest_of_more_members_is_later() {
-        // The expected maximum is 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. The values for more
-        // variables are from tables of order statistics.
+        // The expected maximum is 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. The values for more than
+        // three variables are from tables of order statistics.
         let root = std::f64::consts::PI.sqrt();
         let known = [
             (1, 0.0),

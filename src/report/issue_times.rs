@@ -1,8 +1,8 @@
-//! Issue times of nodes in progress, for observers that need durations.
+//! Issue times of the nodes in progress, for observers that compute durations.
 //!
-//! A node occupies its lane until it completes, so one time per lane suffices. Receives occupy no lane, so one time
-//! is stored for each receive. Nodes that do no work end when they begin and may share a lane's time. Storing one
-//! time per node would miss the cache on every access.
+//! A node occupies its lane until it completes, so one time per lane is enough. A receive occupies no lane, so each
+//! receive has a time of its own. Nodes that do no work end when they begin, so they may use the time of a lane. With
+//! one time per node, every access would miss the cache.
 
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -10,11 +10,11 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{Graph, NodeKind};
 
-/// The issue time of each node in progress.
+/// Issue times of the nodes in progress on all instances.
 #[derive(Debug)]
 pub(super) struct IssueTimes<'a> {
     instances: Vec<TimedInstance<'a>>,
-    /// For each rank instance: one time per lane, then one time per message of the graph.
+    /// For each instance, one time per lane, then one time per message of its graph.
     at: Vec<Time>,
 }
 
@@ -26,7 +26,7 @@ struct TimedInstance<'a> {
 }
 
 impl<'a> IssueTimes<'a> {
-    /// Creates storage for the nodes in progress of `prepared`.
+    /// Creates storage for the nodes of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
         let mut times = 0;
@@ -58,14 +58,14 @@ impl<'a> IssueTimes<'a> {
             }
     }
 
-    /// Records that `node` is issued at `now`.
+    /// Stores the time `now` at which `node` is issued.
     #[inline]
     pub fn set_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let place = self.slot_of_node(instance, node, kind);
         self.at[place] = now;
     }
 
-    /// Returns the issue time of `node`, which must be in progress.
+    /// Returns the issue time of `node`; the node must be in progress.
     #[inline]
     pub fn get(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Time {
         self.at[self.slot_of_node(instance, node, kind)]

@@ -1,6 +1,6 @@
-//! Reads and writes documents for programs: the report of one machine or of several as JSON.
+//! Reads and writes JSON documents for programs: reports of one or several machines.
 //!
-//! The types define the schema; `docs/report.schema.json` is generated from them.
+//! The Rust types define the JSON schema; `docs/report.schema.json` is generated from them.
 
 use super::Report;
 use super::compare::ComparisonDocument;
@@ -19,14 +19,14 @@ pub enum ReportDocument {
     Comparison(Box<ComparisonDocument<'static>>),
 }
 
-/// Reason why a text is not a document of a report.
+/// Reason why a text is not a valid report document.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// The text is not valid JSON of a report.
+    /// The text is not JSON, or not a report.
     #[error(
         "the document is not a report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),
-    /// The document has another schema, or another version of the schema.
+    /// The document has a different schema, or a different schema version.
     #[error(
         "the schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
          with the version that compares, {format} json",
@@ -36,11 +36,11 @@ pub enum DocumentError {
 }
 
 impl ReportDocument {
-    /// Reads a document that [`write_json`] wrote.
+    /// Parses a document that [`write_json`] wrote.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is another kind of document, or a document of another version.
+    /// Fails if `text` is not a report or comparison in the current schema version.
     pub fn parse_report(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
         struct DocumentHead {
@@ -55,7 +55,7 @@ impl ReportDocument {
     }
 }
 
-/// Writes a document as indented JSON with a final newline.
+/// Writes a document as indented JSON, followed by a newline.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
-//! Energy of kernels timed by loop nests, the only kernel model that computes energy.
+//! Energy of kernels. Only kernels timed by loop nests have a known energy.
 
 use crate::summary::KernelBasis;
 use chakram_base::units::{format_count, format_joules};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Energy of the kernels timed by loop nests.
+/// Total energy of the kernels timed by loop nests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelEnergy {
@@ -19,7 +19,7 @@ pub struct KernelEnergy {
 }
 
 impl KernelEnergy {
-    /// Returns the energy of a replay's kernels; `None` if no kernel is timed by loop nests.
+    /// Returns the energy of a replay's kernels; `None` if no kernel was timed by loop nests.
     pub(super) fn from_basis(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,
@@ -28,7 +28,7 @@ impl KernelEnergy {
         })
     }
 
-    /// Returns the line about energy in the report's text.
+    /// Returns the line about energy for the text report.
     pub(super) fn describe_energy(&self) -> String {
         let known = format!(
             "{} for {} by loop nests",

@@ -1,4 +1,4 @@
-//! Names of lanes.
+//! Names of lanes for users.
 
 use chakram_trace::graph::{Graph, Lane};
 use chakram_trace::workload::RankInstance;

@@ -1,8 +1,8 @@
-//! Reports of launches: repeated steps, and jobs that share a machine.
+//! Reports of replays with several launches: repeated steps, or jobs that share a machine.
 //!
-//! In a replay with launches, each program has a separate report and a separate set of observers. These observers
-//! receive only the events of the program's ranks. A rank runs one launch of its program at a time (feeds such as
-//! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this), so observers may store state per node.
+//! Each program has its own report and its own observers. These observers receive only events of the program's ranks. A
+//! rank runs one launch of its program at a time, so observers may store state per node. Feeds such as
+//! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this.
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, create_observers, finish_report};
@@ -21,12 +21,12 @@ use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
 
-/// Replays the launches of each of `programs` with the additional observer `extra`, and returns the reports. A
-/// program is paired with the feed that launches it.
+/// Replays `programs` with the additional observer `extra`, and returns one report per program. `feeds[i]` launches
+/// `programs[i]`.
 ///
 /// # Errors
 ///
-/// Fails if [`run_launches`] fails, or if most kernels would take no time.
+/// Fails if [`run_launches`] fails, or if most kernels of a program would take no time.
 pub fn replay_launched(
     programs: &[CompiledReplay<'_>],
     feeds: &mut [Box<dyn LaunchFeed>],
@@ -64,8 +64,8 @@ pub fn replay_launched(
     Ok(reports.collect())
 }
 
-/// Returns the first of `reports` with the others attached as neighbours under their `names`; `None` if there are no
-/// reports.
+/// Attaches all reports but the first to the first one, as neighbours with `names`, and returns it; `None` if there are
+/// no reports.
 pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
@@ -82,11 +82,11 @@ pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> 
     Some(first)
 }
 
-/// Maximum number of launches in the text.
+/// Maximum number of launches in a text report.
 const SHOWN: usize = 6;
 
-/// If there are several launches, returns a table with the start and the end of each launch, and the time from the
-/// previous launch's end to this launch's end.
+/// If there are several launches, returns a table of them: start, end, duration, and time since the end of the previous
+/// launch.
 pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {
@@ -107,7 +107,7 @@ pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Ve
     for (number, launch) in launches.iter().enumerate() {
         let after = Span(launch.end.0.saturating_sub(before.0));
         before = launch.end;
-        // The last launch is always shown, because it is the closest to a steady state.
+        // Always show the last launch, because it is the closest to a steady state.
         if number + 1 >= shown && number + 1 < launches.len() {
             continue;
         }
@@ -137,10 +137,10 @@ pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Ve
     vec![section]
 }
 
-/// Statistics of a program's launches.
+/// Counts of one program's launches.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaunchTally {
-    /// End of the last node of all launches.
+    /// Time of the last completion of any launch.
     end: Time,
     nodes: u64,
     messages: u64,
@@ -157,11 +157,11 @@ struct WatchedProgram<'a> {
     tally: LaunchTally,
 }
 
-/// Forwards each event to the observers of the program that the event belongs to.
+/// Forwards each event to the observers of its program.
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
-    /// For each instance of all programs, the index of its program, and its index within that program. `groups` has the
-    /// same indices for each group.
+    /// For each instance of all programs: the index of its program, and its index within the program. `groups` contains
+    /// the corresponding indices for each group.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,
@@ -199,7 +199,7 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 }
 
 impl Observer for WatchedPrograms<'_, '_> {
-    /// Link loads are sums over all programs, so only the first report contains them.
+    /// Link loads are sums over all programs, so only the first program's report gets them.
     fn on_links_measured(&mut self, loads: &[LinkLoad]) {
         self.extra.on_links_measured(loads);
         if let Some(program) = self.programs.first_mut() {
@@ -221,7 +221,7 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.tally.nodes += 1;
         let alone =
             |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
-        // A sender without a trace is simulated as a copy of another rank, so its message is counted at the receiver.
+        // A sender without a trace has no send node of its own, so its message is counted at the receive.
         if program.prepared.comm_timing() == CommTiming::Model
             && (kind == NodeKind::Send || alone(kind))
         {

@@ -1,12 +1,12 @@
-//! Results of a replay: observers that watch the replay, and the report that they fill.
+//! Results of a replay: observers collect them, and the report contains them.
 //!
-//! The caller chooses observers, which are compiled into the event loop. Nothing is stored per node unless an
-//! observer asks for it.
+//! The caller chooses the observers, and they are compiled into the event loop. No data is stored per node unless an
+//! observer stores it.
 //!
-//! A [`Report`] contains all results of the observers in one value that can be rendered, written, read back and
-//! compared. The report's JSON is the serde form of this value, with times in integer picoseconds;
-//! `docs/report.schema.json` is generated from these types. Within a schema version, fields may be added, but
-//! existing fields never change.
+//! A [`Report`] contains the results of all observers as one value. It can be rendered, written, read back and
+//! compared. Its JSON form is the serde form of this value, with times in integer picoseconds;
+//! `docs/report.schema.json` is generated from these types. Within a schema version, fields may be added, but existing
+//! fields do not change.
 
 mod aggregation;
 pub mod breakdown;
@@ -124,55 +124,56 @@ use unknown::UnknownRow;
 pub struct Report {
     /// Version of the report's schema.
     pub schema: ReportSchema,
-    /// Program and inputs that produced the report; only in a document with one report.
+    /// Program and inputs that produced the report; absent inside a document with several reports.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
     /// Machine on which the job was replayed.
     pub machine: MachineName,
-    /// Number of ranks of the job.
+    /// Number of ranks of the job, with or without a trace.
     pub ranks: u32,
     /// Ranks of the job without a trace.
     #[serde(rename = "absent_ranks")]
     pub absent: Vec<Rank>,
-    /// The makespan, and counts of what was replayed.
+    /// The makespan, and counts of the replayed nodes, messages and collectives.
     #[serde(flatten)]
     pub outcome: ReplayOutcome,
-    /// End of the capture, if every trace states the end of its rank.
+    /// Time at which the captured run ended, if every trace states when its rank ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Devices, hosts and software of the captures, if the traces state them.
+    /// Devices, hosts and software on which the job was captured, if the traces state them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
     /// Facts that the traces do not state, and how the affected nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownRow>,
-    /// Whether the makespan is a lower bound, because some nodes have neither an estimated nor a recorded duration.
+    /// True if the makespan is only a lower bound, because some nodes have neither an estimated nor a recorded
+    /// duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_bound: bool,
-    /// Profiler that captured the job, if its cost was subtracted or if the job also measured steps without the
-    /// profiler.
+    /// The profiler that captured the job, and its cost. Present if this cost was subtracted, or if the job also
+    /// measured steps without the profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,
-    /// Basis of the kernels' durations.
+    /// Methods that determined the kernels' durations.
     pub kernels: KernelBasis,
-    /// Energy of kernels, if kernels are timed by loop nests.
+    /// Energy of kernels, if any kernel is timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy: Option<KernelEnergy>,
-    /// Share of the time that changes with the machine.
+    /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,
-    /// Basis of the time and its prediction interval, if kernels are timed by curves.
+    /// Prediction interval, and the time by estimation method; absent if the errors of the methods are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
-    /// Network model that timed communication; `None` if recorded times were kept.
+    /// Network model that timed the communication; `None` if communication kept its recorded times.
     pub network: Option<String>,
-    /// Basis of the communication's durations.
+    /// Methods that determined the communication's durations.
     pub communication: CommunicationBasis,
-    /// Mean over NPUs of each part of time, rounded to the nearest picosecond.
+    /// Each part of the time, as a mean over NPUs, rounded to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub mean_parts: [Span; TimeCategory::COUNT],
-    /// Mean over NPUs of the time during which communication is in progress.
+    /// Time with communication in progress, as a mean over NPUs.
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
     /// One row per rank with a trace, sorted by rank.
@@ -183,97 +184,98 @@ pub struct Report {
     /// NPU time charged to messages between ranks.
     #[serde(default)]
     pub messages_charged: ChargedTime,
-    /// NPU time charged to communication whose operation or partners the traces do not state.
+    /// NPU time charged to communication with an unknown operation or unknown partners.
     #[serde(default)]
     pub unknown_charged: ChargedTime,
-    /// Exposed communication by group, largest first; groups without exposed communication are omitted.
+    /// Exposed communication by group, longest time first; groups without exposed communication are omitted.
     pub exposed: Vec<ExposedRow>,
-    /// Operators, longest first.
+    /// Operators, longest total time first.
     pub operators: Vec<OperatorTime>,
-    /// Profiled steps of a captured job, sorted by step number; empty if the job was launched several times.
+    /// Profiled steps of a captured job, sorted by step number; empty if the job was launched more than once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRow>,
-    /// Modules of a captured program by path, each module before its submodules; nodes outside all modules come last.
+    /// Modules of a captured program, sorted by path, so that a module precedes its submodules; nodes outside all
+    /// modules come last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<ModuleRow>,
     /// Loads and stores by memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_accesses: Vec<MemoryAccessRow>,
-    /// Reasons why the numbers may be misleading.
+    /// Sentences that state why numbers may be misleading.
     pub warnings: Vec<String>,
-    /// Settings given by the user that have no effect, or whose effect is unknown.
+    /// User settings that have no effect, or an unknown effect.
     #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
     pub settings: GivenSettings,
-    /// Memory of NPUs: one row per rank whose trace states allocations or frees, sorted by rank.
+    /// Memory of NPUs. One row per rank whose trace contains allocations or frees, sorted by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
         any(test, feature = "schema"),
         schemars(with = "fitting::MemoryRows<'_>")
     )]
     pub memory: Vec<MemoryRow>,
-    /// Busy time of links and memory ports on a machine of tiles, for networks with contention.
+    /// Busy time of links and memory ports on a machine of tiles, if the network model has contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
-    /// Memory at ports for data that does not fit into SRAM, if any trace states memory use.
+    /// Memory at ports that stores data too large for SRAM, if any trace states memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<PortMemory>,
-    /// Remote memories for data that does not fit into NPUs, if ranks load from or store to these memories.
+    /// Remote memories that store data too large for NPUs, if ranks load from or store to these memories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_pools: Vec<PoolMemory>,
     /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
-    /// Sensitivities (the speedups that would help most), if requested.
+    /// The speedups of parts that would shorten the makespan most, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
-    /// The software stack of the run, if kernels are timed by curves or the user chose a stack.
+    /// Software stack with which the job runs, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackReport>,
-    /// Edits of the job and of its machine before the replay.
+    /// Edits that were applied to the job and its machine before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,
-    /// Extrapolation to the whole step, if the replay covers fewer micro-batches.
+    /// Extrapolation to the whole step, if only some of its micro-batches were replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extrapolation: Option<StepExtrapolation>,
-    /// Samples and tokens per second, and utilization of the peak, if known.
+    /// Samples and tokens per second, and utilization of the peak rate, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
-    /// Cost of the job's NPUs, if a price is known.
+    /// Cost of the job's NPUs, if the price of an NPU is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<ReplayCost>,
-    /// Requirements of a run of a stated number of tokens, if the job states its own tokens.
+    /// Time and cost of processing a given number of tokens, if the job states its own number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
-    /// The critical path of the replay, unless the replay has too many nodes.
+    /// The critical path of the replay; absent if the replay has too many nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
     /// Start and end of each launch, in order, if the job was launched several times or shared the machine with other
     /// jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<StepTimes>,
-    /// Other jobs on the same machine, with their reports.
+    /// Reports of the other jobs on the same machine.
     #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<NeighbourReport>,
-    /// Bytes per dimension and per link, if bytes on links were counted.
+    /// Bytes per dimension and per link, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<LinkReport>,
-    /// Data for a page's pictures, if a page was requested.
+    /// Data for the pictures of a page; absent in other formats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pictures: Option<ReplayPictures>,
 }
 
-/// Another job on the same machine, and the job's result.
+/// Another job on the same machine, with its report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NeighbourReport {
     /// Name of the job.
     pub job: String,
-    /// Report of the job, up to the job's own end.
+    /// Report of the job; its makespan is the job's own end.
     pub report: Report,
 }
 
 impl Report {
-    /// Returns the network model that timed communication, if transfers can contend in this model.
+    /// Returns the network model that timed the communication; `None` if transfers cannot contend in it.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
@@ -289,7 +291,7 @@ impl Report {
         rounded_mean(sum, self.rows.len())
     }
 
-    /// Returns the rows with the shortest and the longest time in `part`.
+    /// Returns the rows with the shortest and the longest time in category `part`.
     pub fn extreme_rows(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
@@ -300,15 +302,15 @@ impl Report {
         Some((least, most))
     }
 
-    /// Merges operators of different micro-batches, so that one row replaces `mb0/…`, `mb1/…`, ….
+    /// Merges the operators of different micro-batches: one row replaces `mb0/…`, `mb1/…` and so on.
     pub fn sum_micro_batches(&mut self) {
         self.operators = sum_over_micro_batches(&self.operators);
         let beside = self.beside.iter_mut();
         beside.for_each(|other| other.report.sum_micro_batches());
     }
 
-    /// Returns the end of the capture and the rank that ended last (the lowest of several); `None` unless every
-    /// trace states its end.
+    /// Returns the end of the captured run and the rank that ended last (the lowest if several did); `None` unless
+    /// every trace states its end.
     pub fn last_captured_end(&self) -> Option<(Span, Rank)> {
         let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
         let ends: Vec<_> = ends.collect::<Option<_>>()?;
@@ -316,13 +318,13 @@ impl Report {
         ends.into_iter().max_by_key(slowest)
     }
 
-    /// Returns the difference of the makespan from the captured time, in percent of the captured time.
+    /// Returns the makespan minus the captured time, in percent of the captured time.
     pub fn captured_difference_percent(&self) -> Option<f64> {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Returns the exposed communication time while a partner had not yet begun, including the pipeline bubble, as a
-    /// mean over NPUs.
+    /// Returns the exposed waiting (for partners that have not begun), including the pipeline bubble, as a mean over
+    /// NPUs.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
@@ -332,22 +334,22 @@ impl Report {
         )
     }
 
-    /// Returns the exposed communication time while all partners had begun (transfers), as a mean over NPUs.
+    /// Returns the exposed transfer time (after all partners have begun), as a mean over NPUs.
     pub fn exposed_transferring(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
-    /// Returns the communication time, including waiting, that is hidden by compute, as a mean over NPUs.
+    /// Returns the time of communication, including waiting, that compute hides, as a mean over NPUs.
     pub fn overlapped_time(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
-        // The means are rounded separately, so the difference may be below zero.
+        // The two means are rounded separately, so their difference may be negative.
         Span(self.mean_communicating.0.saturating_sub(exposed))
     }
 
-    /// Returns the exposed waiting without the bubble, as a mean over NPUs.
+    /// Returns the exposed waiting except the bubble, as a mean over NPUs.
     pub(crate) fn waiting_for_ranks(&self) -> Span {
         let all = self.mean_parts[TimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))

@@ -1,9 +1,8 @@
-//! Bytes on links, and the time that the links were busy. The bytes and the busy times show which dimension and which
-//! link limit a job.
+//! Bytes on links, and busy time of links. They show which dimension and which link limit a job.
 //!
-//! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on all
-//! links of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)); loads and stores are also
-//! counted on the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a
+//! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
+//! link of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)). A load or store is also counted
+//! on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at its rate, as a
 //! fraction of the makespan. If jobs share a machine, the report of the first job counts the bytes of all jobs
 //! together. Loads are then fractions of the time until the last job ends.
 

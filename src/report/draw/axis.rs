@@ -1,9 +1,9 @@
-//! Maps values to positions, and chooses the labelled values of an axis.
+//! Maps values to positions along an axis, and chooses the values to label.
 
 use super::ValueFormat;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
-/// Maps a range of values to a range of positions.
+/// Maps a range of values to a range of positions in drawing units.
 #[derive(Clone, Copy, Debug)]
 pub struct AxisScale {
     values: (f64, f64),
@@ -12,7 +12,7 @@ pub struct AxisScale {
 }
 
 impl AxisScale {
-    /// Creates a linear scale from 0 to `most`.
+    /// Creates a linear scale that maps 0 to `places.0` and `most` to `places.1`.
     pub fn linear_scale(most: f64, places: (f64, f64)) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         Self {
@@ -22,8 +22,9 @@ impl AxisScale {
         }
     }
 
-    /// Creates a scale for values from `least` to `most`. The scale is logarithmic if `most / least` is above 20. It
-    /// starts at 0 if this ratio is above 3; otherwise it covers the range with a margin.
+    /// Creates a scale that contains the values from `least` to `most`. The scale is logarithmic if `least` is positive
+    /// and `most / least` is above 20. Otherwise it is linear. It starts at 0 (or below 0 for negative values) if
+    /// `least` is below a third of `most`; else it covers the range with a margin.
     pub fn fitting_scale((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic_scale((least, most), places);
@@ -44,7 +45,7 @@ impl AxisScale {
         }
     }
 
-    /// Creates a logarithmic scale over the powers of ten around `values`, which must be positive.
+    /// Creates a logarithmic scale that spans the powers of ten below and above `values`; `values` must be positive.
     pub fn logarithmic_scale(values: (f64, f64), places: (f64, f64)) -> Self {
         let (least, most) = (values.0.log10().floor(), values.1.log10().ceil());
         Self {
@@ -54,7 +55,7 @@ impl AxisScale {
         }
     }
 
-    /// Returns the position of a value.
+    /// Returns the position of a value, in drawing units.
     pub fn position_of_value(&self, value: f64) -> f64 {
         let value = if self.logarithmic {
             value.log10()
@@ -74,12 +75,12 @@ impl AxisScale {
         }
     }
 
-    /// Returns the values at which the axis is labelled.
+    /// Returns the values to label, in ascending order.
     pub fn tick_values(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {
             let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
-            // If the axis covers few decades, values between the powers of ten are labelled too.
+            // If the axis covers few decades, label values between the powers of ten too.
             let between: &[f64] = if most - least <= 2.0 {
                 &[1.0, 2.0, 5.0]
             } else {
@@ -97,7 +98,7 @@ impl AxisScale {
         ticks.collect()
     }
 
-    /// Draws grid lines and labels below `area`.
+    /// Draws vertical grid lines, and their labels below `area`.
     pub fn draw_ticks_below(
         &self,
         svg: &mut SvgDrawing,
@@ -112,7 +113,7 @@ impl AxisScale {
         }
     }
 
-    /// Draws grid lines and labels left of `area`.
+    /// Draws horizontal grid lines, and their labels left of `area`.
     pub fn draw_ticks_left(
         &self,
         svg: &mut SvgDrawing,
@@ -149,14 +150,14 @@ mod tests {
     #[test]
     fn axes_name_round_values() {
         let scale = AxisScale::linear_scale(11.7, (0.0, 117.0));
-        // With 11.7 / 6 = 1.95, the step is 2.
+        // Six steps must cover 11.7: 11.7 / 6 = 1.95, which is rounded up to 2.
         assert_eq!(scale.tick_values(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(
             (scale.position_of_value(2.0), scale.position_of_value(11.7)),
             (20.0, 117.0)
         );
-        // The values are close to each other, so the axis covers only 97.6 to 130.4. The step, slightly more than 6, is
-        // rounded up to 10.
+        // The values differ by less than a factor of 3, so the axis covers only 97.6 to 130.4. The step, slightly more
+        // than 6, is rounded up to 10.
         let scale = AxisScale::fitting_scale((100.0, 128.0), (0.0, 1.0));
         assert_eq!(scale.tick_values(), [100.0, 110.0, 120.0, 130.0]);
         let scale = AxisScale::fitting_scale((1.0, 10.0), (0.0, 1.0));

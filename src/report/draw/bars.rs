@@ -1,4 +1,4 @@
-//! Stacked bars, one per row.
+//! Charts of stacked bars, one bar per row.
 
 use super::ValueFormat;
 use super::rows::RowChart;
@@ -8,11 +8,11 @@ use super::rows::RowChart;
 pub struct BarPart {
     /// Index of the part's series.
     pub series: usize,
-    /// Name of the series, for programs.
+    /// Name of the series in data attributes, for programs.
     pub key: &'static str,
-    /// Length of the part.
+    /// Length of the part, in units of the axis.
     pub value: u64,
-    /// Tooltip text.
+    /// Text of the tooltip.
     pub title: String,
 }
 
@@ -25,7 +25,7 @@ pub struct BarRow {
     pub parts: Vec<BarPart>,
 }
 
-/// Draws bars over an axis from 0 to `most`.
+/// Draws one bar per row over an axis from 0 to `most`. The drawing's accessible name is `name`.
 pub fn draw_bars(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), most, format);
     for (i, row) in rows.iter().enumerate() {

@@ -6,12 +6,12 @@ use super::svg::{DrawingRect, SvgDrawing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// An interval of a row.
+/// An interval drawn as a rectangle in a row.
 #[derive(Clone, Debug)]
 pub struct GanttSpan {
     /// Start of the interval, in units of the axis.
     pub from: u64,
-    /// End of the interval.
+    /// End of the interval, in units of the axis.
     pub to: u64,
     /// Index of the interval's series.
     pub series: usize,
@@ -28,7 +28,7 @@ pub struct GanttRow {
     pub spans: Vec<GanttSpan>,
 }
 
-/// Draws rows over an axis from 0 to `end`.
+/// Draws `rows` over an axis from 0 to `end`. The drawing's accessible name is `name`.
 pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -> String {
     let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
@@ -43,16 +43,16 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
     chart.svg.into_element(name)
 }
 
-/// Minimum width of a span that gets a separate tooltip, in drawing units.
+/// Minimum width in drawing units at which a span has a tooltip of its own.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow for a mouse pointer. Narrow spans are combined into one mark per series,
-/// because a page may have many thousands of spans.
+/// Spans of a row that are too narrow to point at with a mouse. They are combined into one mark per series without
+/// tooltips, because a page may contain many thousands of spans.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 
 impl CompactRow {
-    /// Draws a span, or stores a narrow span until the end of the row.
+    /// Draws a wide span immediately; stores a narrow span until [`Self::draw_stored_spans`].
     pub fn draw_or_store_span(&mut self, svg: &mut SvgDrawing, at: DrawingRect, span: &GanttSpan) {
         if at.width >= TITLED {
             svg.add_rect(at, &format!("c{}", span.series), &span.title, &[]);
@@ -69,7 +69,7 @@ impl CompactRow {
             .expect("a string grows as needed");
     }
 
-    /// Draws the stored spans.
+    /// Draws the narrow spans, one mark per series.
     pub fn draw_stored_spans(self, svg: &mut SvgDrawing) {
         for (series, marks) in self.0 {
             svg.add_path(&marks, &format!("c{series}"));

@@ -1,4 +1,4 @@
-//! Step charts: values over time, constant until the next value.
+//! Step charts: lines of values over time, where each value is constant until the next one.
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing};
@@ -12,11 +12,11 @@ const LEFT: f64 = 80.0;
 pub struct LineSeries {
     /// Name of the line.
     pub label: String,
-    /// Instants in ascending order, each with the value from this instant on.
+    /// Times in ascending order, each with the value that applies from then on.
     pub points: Vec<(u64, u64)>,
 }
 
-/// Colour series of lines; grey is reserved for idle time.
+/// Colour series of the lines; grey is not included because it means idle time.
 const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
 
 /// Returns the colour series of a line, for legends.
@@ -24,7 +24,7 @@ pub fn colour_of_line(line: usize) -> usize {
     COLOURS[line % COLOURS.len()]
 }
 
-/// Draws lines up to `end`, and a dashed line at `limit` if values come near the limit.
+/// Draws lines up to time `end`. If a value exceeds a third of `limit`, also draws a dashed line at `limit`.
 pub fn draw_lines(
     name: &str,
     series: &[LineSeries],

@@ -1,14 +1,14 @@
-//! Heat maps: values per pair of row and column, drawn as shades.
+//! Heat maps: one cell per row and column, shaded by its value.
 
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
-/// Side length of the map.
+/// Side length of the map, in drawing units.
 const SIDE: f64 = 480.0;
 const LEFT: f64 = 80.0;
 const HEAD: f64 = 24.0;
 
-/// Draws rows of values. `label` returns the label of a row or column. `describe` returns the tooltip of the cell in a
-/// row and a column.
+/// Draws a map of `rows`; each row contains the values of its columns. `label` returns the label of a row or column.
+/// `describe` returns the tooltip of the cell at a row and column.
 pub fn draw_heat_map(
     name: &str,
     values: &[Vec<u64>],
@@ -20,7 +20,7 @@ pub fn draw_heat_map(
     let cell = (SIDE / count as f64).min(48.0);
     let side = cell * count as f64;
     let mut svg = SvgDrawing::new(LEFT + side + 8.0, HEAD + side + 8.0);
-    // Labels that would overlap are omitted.
+    // Show only every n-th label if the labels would overlap otherwise.
     let every = (16.0 / cell).ceil().max(1.0) as usize;
     for i in (0..values.len()).step_by(every) {
         let middle = (i as f64 + 0.5) * cell;
@@ -57,7 +57,7 @@ pub fn draw_heat_map(
             if *value == 0 {
                 continue;
             }
-            // The style sheet has ten shades. A shade is rounded up, so that the smallest nonzero value is visible.
+            // The style sheet has ten shades. Shades are rounded up, so that the smallest nonzero value is visible.
             let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
             svg.add_rect(at, &format!("m{shade}"), &describe(i, j), &[]);
         }

@@ -4,34 +4,34 @@ use super::WIDTH;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use std::f64::consts::TAU;
 
-/// Side length of the drawing of a group.
+/// Width and height of a group drawn as a circle, in drawing units.
 const SIDE: f64 = 240.0;
 const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
-/// Height of a group drawn as a line.
+/// Height of a group drawn as a line, in drawing units.
 const LINE: f64 = 70.0;
-/// Maximum number of nodes around a circle whose names stay legible.
+/// Maximum number of nodes in a circle for which node names are drawn; names of more nodes would overlap.
 const NAMED: usize = 36;
 
 /// A node in the drawing of a network.
 #[derive(Clone, Debug)]
 pub struct NetworkNode {
-    /// Name of the node in the picture.
+    /// Name of the node, as drawn.
     pub name: String,
     /// Tooltip text.
     pub title: String,
-    /// Whether the node is a switch or a memory; such nodes are drawn in the middle of the group.
+    /// True for a switch or a memory, which is drawn in the middle of its group.
     pub is_hub: bool,
-    /// Shade of the node's own load, from 0 to 10; `None` if no load of the node itself is known.
+    /// Shade from 0 to 10 for the node's own load (not its links' loads); `None` if unknown.
     pub shade: Option<u32>,
 }
 
-/// A link in one direction.
+/// A directed link.
 #[derive(Clone, Debug)]
 pub struct NetworkLink {
-    /// Index of the source node.
+    /// Index of the source in the group's nodes.
     pub from: usize,
-    /// Index of the destination node.
+    /// Index of the destination in the group's nodes.
     pub to: usize,
     /// Shade of the link's load, from 0 to 10.
     pub shade: u32,
@@ -39,19 +39,20 @@ pub struct NetworkLink {
     pub title: String,
 }
 
-/// Nodes connected by links.
+/// Nodes and the links between them, drawn as one picture.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkGroup {
     /// Title above the group.
     pub title: String,
-    /// Nodes of the group; nodes that are not hubs are placed around the circle in this order.
+    /// Nodes of the group; nodes other than hubs are placed around the circle in this order.
     pub nodes: Vec<NetworkNode>,
-    /// Links of the group.
+    /// Links between nodes of the group.
     pub links: Vec<NetworkLink>,
 }
 
 impl NetworkGroup {
-    /// Returns whether links connect only adjacent nodes, so that the nodes form a line instead of a circle.
+    /// Returns true if the group is drawn as a line: it has no hub and few nodes, and links connect only adjacent
+    /// nodes.
     fn is_line(&self) -> bool {
         let has_hub = self.nodes.iter().any(|node| node.is_hub);
         let mut links = self.links.iter();
@@ -59,7 +60,7 @@ impl NetworkGroup {
     }
 }
 
-/// Draws each group as a circle with its hubs in the middle, or as a line.
+/// Draws each group as a circle with its hubs in the middle, or as a line if links connect only adjacent nodes.
 pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
     let side = match groups.iter().all(NetworkGroup::is_line) {
@@ -118,8 +119,8 @@ pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
     svg.into_element(name)
 }
 
-/// Draws nodes at `places` of a grid of `size` (width, height). Links between the two ends of a row or column are
-/// drawn as stubs at both ends.
+/// Draws the nodes of `group` at `places` (column, row) on a grid of `size` (width, height). A link between the two
+/// ends of a row or column is drawn as a short stub at each end.
 pub fn draw_grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
     let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);
     let place = |[x, y]: [u32; 2]| {
@@ -172,7 +173,8 @@ fn draw_node(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode
     svg.add_rect(frame, &class, &node.title, &[]);
 }
 
-/// Draws a link to the right of the line between its nodes, so that both directions are visible.
+/// Draws a link beside the straight line between its nodes, on the right in its direction, so that both directions are
+/// visible.
 fn draw_link(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let length = dx.hypot(dy).max(1e-9);

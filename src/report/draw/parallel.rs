@@ -1,4 +1,4 @@
-//! Parallel coordinates: one axis per property, one line per item.
+//! Parallel coordinates: one vertical axis per property, one line per item.
 
 use super::svg::{SvgDrawing, TextAnchor};
 use super::{FOOT, WIDTH};
@@ -7,19 +7,19 @@ const HEIGHT: f64 = 300.0;
 const TOP: f64 = 30.0;
 const SIDE: f64 = 70.0;
 
-/// An axis of a property: its name, and its labelled values from bottom to top.
+/// The axis of a property.
 #[derive(Clone, Debug)]
 pub struct CoordinateAxis {
     /// Name of the property.
     pub name: String,
-    /// Position (on the scale of the lines) and label of each value.
+    /// Labelled values from bottom to top: each has a position from 0 to 1, and a label.
     pub values: Vec<(f64, String)>,
 }
 
-/// A line of an item: on each axis the position of the item's value, from 0 (bottom) to 1 (top).
+/// The line of an item.
 #[derive(Clone, Debug)]
 pub struct CoordinateLine {
-    /// Positions, one per axis.
+    /// Position of the item's value on each axis, from 0 (bottom) to 1 (top).
     pub places: Vec<f64>,
     /// Index of the line's series.
     pub series: usize,
@@ -27,7 +27,7 @@ pub struct CoordinateLine {
     pub title: String,
 }
 
-/// Draws lines over axes; later lines are on top.
+/// Draws the lines over the axes. Later lines cover earlier ones.
 pub fn draw_parallel(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> String {
     let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
     let gap = (WIDTH - 2.0 * SIDE) / (axes.len().max(2) - 1) as f64;
@@ -40,10 +40,10 @@ pub fn draw_parallel(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLin
     }
     for (i, axis) in axes.iter().enumerate() {
         svg.add_line((x(i), TOP), (x(i), HEIGHT), "grid");
-        // Adjacent names are at different heights, so that long names do not overlap.
+        // Adjacent axis names have different heights, so that long names do not overlap.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
         svg.add_text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
-        // A label too near to the previous one is skipped, so that labels stay legible.
+        // Skip a label that is too near to the previous one to be legible.
         let mut free = f64::INFINITY;
         for (place, value) in &axis.values {
             if y(*place) > free {

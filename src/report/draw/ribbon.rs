@@ -1,25 +1,25 @@
-//! Ribbon charts: one row of consecutive intervals, with marks where the place (such as a rank) changes.
+//! Ribbon charts: one row of consecutive intervals, with a mark at each change of the place (such as the rank).
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH, gantt};
 
-/// Height of the line of place names.
+/// Height of the row of place names, in drawing units.
 const NAMES: f64 = 18.0;
 const HEIGHT: f64 = 34.0;
 const SIDE: f64 = 20.0;
 
-/// A part of the row that belongs to one place (such as a rank).
+/// A section of the ribbon that belongs to one place (such as a rank).
 #[derive(Clone, Debug)]
 pub struct RibbonStretch {
-    /// Name of the place.
+    /// Name of the place, drawn above the section.
     pub place: String,
-    /// Intervals in this part, in order.
+    /// Intervals of the section, in order of time.
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws `stretches` over an axis from 0 to `end`. Boundaries between stretches are marked; place names are shown
-/// where they fit.
+/// Draws `stretches` over an axis from 0 to `end`. Boundaries between stretches are marked. A stretch's place is
+/// written above it if the name fits.
 pub fn draw_ribbon(
     name: &str,
     stretches: &[RibbonStretch],
@@ -62,7 +62,7 @@ pub fn draw_ribbon(
         if i > 0 {
             svg.add_line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
         }
-        // Letters are about 7 units wide. If the whole name does not fit, its last word may fit.
+        // A letter is about 7 drawing units wide. If the whole name does not fit, try its last word.
         let whole = &stretch.place[..];
         let last = whole.rsplit(' ').next().unwrap_or_default();
         let width = |name: &str| 7.0 * name.chars().count() as f64;

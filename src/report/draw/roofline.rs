@@ -9,18 +9,18 @@ use super::svg::TextAnchor;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 96.0;
 
-/// Peak rates that limit kernels.
+/// Peak rates that limit the kernels of an NPU.
 #[derive(Clone, Debug)]
 pub struct RooflineBound {
-    /// Name shown at the line.
+    /// Name written at the line.
     pub name: String,
-    /// Memory bandwidth, bytes per second.
+    /// Memory bandwidth, in bytes per second.
     pub bytes_per_s: f64,
-    /// Peak rate, FLOPs per second.
+    /// Compute rate, in FLOPs per second.
     pub flops_per_s: f64,
 }
 
-/// Draws `points` (FLOPs per byte, FLOPs per second) under `roofs`.
+/// Draws `points` (FLOPs per byte, FLOPs per second) below the limits `roofs`.
 pub fn draw_roofline(
     name: &str,
     points: &[ScatterPoint],
@@ -72,10 +72,11 @@ pub fn draw_roofline(
 mod tests {
     use super::*;
 
-    /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The axes cover 10 to 1000 FLOPs per byte over
-    /// 824 units from 96, and 10 to 100 TFLOP/s over 314 units upward from 340. With these scales, the roof begins at
-    /// (10, 10 TFLOP/s), bends in the middle, at 508, and ends at the right edge, at 920. A point at 100 FLOPs per
-    /// byte and sqrt(10) times 10 TFLOP/s is at half height.
+    /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The horizontal axis covers 10 to 1000 FLOPs per
+    /// byte in 824 units from x = 96. The vertical axis covers 10 to 100 TFLOP/s in 314 units upwards from y = 340.
+    /// With these scales, the roof begins at (10 FLOPs per byte, 10 TFLOP/s), bends in the middle at x = 508, and ends
+    /// at the right edge at x = 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is halfway up the
+    /// picture.
     #[test]
     fn the_roof_bends_where_both_peaks_meet() {
         let point = |x: f64, y: f64| ScatterPoint {

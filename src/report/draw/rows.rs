@@ -1,11 +1,11 @@
-//! Labelled rows of rectangles over one axis, for bars and Gantt charts.
+//! Rows of rectangles with labels over one common axis, used by bar and Gantt charts.
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
 use crate::text::cut_middle;
 
-/// A chart under construction.
+/// A chart of rows, while it is being drawn.
 pub(super) struct RowChart {
     pub svg: SvgDrawing,
     scale: AxisScale,
@@ -27,16 +27,16 @@ impl RowChart {
         Self { svg, scale }
     }
 
-    /// Draws the label of a row.
+    /// Draws the label of row number `row`.
     pub fn draw_label(&mut self, row: usize, label: &str) {
         let y = ROW * row as f64 + 14.0;
-        // Letters are about 7 drawing units wide.
+        // A letter is about 7 drawing units wide.
         let shown = cut_middle(label, (LABELS / 7.0) as usize);
         self.svg
             .add_text((LABELS - 8.0, y), TextAnchor::End, "label", &shown);
     }
 
-    /// Returns the rectangle from one value to another in a row.
+    /// Returns the rectangle that spans the values `from` to `to` in row number `row`.
     pub fn frame_between(&self, row: usize, from: u64, to: u64) -> DrawingRect {
         let (x, end) = (
             self.scale.position_of_value(from as f64),

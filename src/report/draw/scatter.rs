@@ -1,4 +1,4 @@
-//! Scatter charts: points at two values, with lines through some of the points.
+//! Scatter charts: points with two values each, and optionally lines.
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
@@ -6,12 +6,12 @@ use super::{FOOT, ValueFormat, WIDTH};
 
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 80.0;
-/// Height above a chart for its axis name.
+/// Height of the space above a chart for the name of the vertical axis.
 const HEAD: f64 = 26.0;
 /// Height of a line of text.
 const LINE: f64 = 13.0;
 
-/// A point of a scatter plot. Both values must be positive on logarithmic axes.
+/// A point of a scatter chart. On a logarithmic axis, the value must be positive.
 #[derive(Clone, Debug)]
 pub struct ScatterPoint {
     /// Value on the horizontal axis.
@@ -24,48 +24,48 @@ pub struct ScatterPoint {
     pub title: String,
 }
 
-/// A line of straight pieces through points.
+/// A line that connects points by straight segments.
 #[derive(Clone, Debug, Default)]
 pub struct ScatterLine {
     /// Name of the line.
     pub name: String,
     /// Index of the line's series.
     pub series: usize,
-    /// Points as horizontal and vertical values.
+    /// Points of the line: horizontal and vertical value.
     pub way: Vec<(f64, f64)>,
 }
 
-/// Scale that maps values to positions.
+/// Type of an axis's scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScatterScale {
     /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
-    /// Scale of [`AxisScale::fitting_scale`].
+    /// Scale that [`AxisScale::fitting_scale`] chooses for the values.
     Fitting,
 }
 
 /// A scatter chart to draw.
 #[derive(Debug, Default)]
 pub struct ScatterChart<'a> {
-    /// Name of the picture.
+    /// Accessible name of the chart.
     pub name: &'a str,
     /// Names of the horizontal and the vertical axis.
     pub axes: (&'a str, &'a str),
     /// Scales of the horizontal and the vertical axis.
     pub scales: (ScatterScale, ScatterScale),
-    /// The points.
+    /// Points of the chart.
     pub points: &'a [ScatterPoint],
     /// Lines, drawn below the points.
     pub lines: &'a [ScatterLine],
-    /// A value of the vertical axis to mark with a dashed line, and the name of that value.
+    /// Value on the vertical axis to mark with a dashed line, and its name.
     pub limit: Option<(f64, String)>,
-    /// Labels next to points: position and text.
+    /// Labels beside points: horizontal and vertical value, and text.
     pub names: &'a [(f64, f64, String)],
 }
 
 impl ScatterChart<'_> {
-    /// Draws the chart; `formats` format the values of the two axes.
+    /// Draws the chart; `formats` are the formats of the horizontal and the vertical axis's values.
     pub fn draw_chart(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
         let points = self.points.iter().map(|point| (point.x, point.y));
         let ways = self.lines.iter().flat_map(|line| line.way.iter().copied());
@@ -106,7 +106,7 @@ impl ScatterChart<'_> {
             .map(|(x, y, name)| (right.position_of_value(*x), up.position_of_value(*y), name))
             .collect();
         names.sort_by(|a, b| a.1.total_cmp(&b.1));
-        // A label that would overlap the label above it is moved down.
+        // Move a label down if it would overlap the label above.
         let mut free = 0.0_f64;
         for (x, y, name) in names {
             let y = (y - 8.0).max(free);
@@ -121,8 +121,7 @@ impl ScatterChart<'_> {
     }
 }
 
-/// Returns the area of a chart with room for axis names above and below. The area begins at `left` and ends at
-/// `foot`.
+/// Returns the area from `left` to the right edge and down to `foot`, with space for axis names above and below.
 pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
     DrawingRect {
         x: left,
@@ -132,7 +131,7 @@ pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
     }
 }
 
-/// Starts a drawing with the axes of `area` and the names of the axes.
+/// Starts a drawing with axes around `area`, and their names.
 pub(super) fn with_axes(
     area: DrawingRect,
     (right, up): (AxisScale, AxisScale),
@@ -158,7 +157,7 @@ pub(super) fn value_range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     ends.unwrap_or((1.0, 10.0))
 }
 
-/// Draws points on logarithmic axes; `names` are the names of the axes.
+/// Draws points on two logarithmic axes; `names` are the names of the horizontal and the vertical axis.
 pub fn draw_scatter(
     name: &str,
     points: &[ScatterPoint],

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-/// Maximum number of characters of a text in a page; limited because names in inputs may have any length.
+/// Maximum number of characters of a text on a page. There is a limit because inputs may contain names of any length.
 const MAX_TEXT: usize = 1 << 14;
 
-/// Escapes `text` for pages, including attributes; truncates very long texts.
+/// Escapes `text` for element content and attributes of a page; truncates very long texts.
 pub fn escape_markup(text: &str) -> String {
     let (text, rest) = match text.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => (&text[..end], "…"),
@@ -26,12 +26,12 @@ pub fn escape_markup(text: &str) -> String {
     escaped
 }
 
-/// Style sheet of a chart that is a separate file.
+/// Style sheet of a chart that is stored as a file of its own.
 const STYLE: &str = "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.grid{stroke:#ddd}\
     .c0{fill:#3569b4}.c1{fill:#d9822b}.c2{fill:#2f8f5b}.c3{fill:#8a4fa3}.c4{fill:#b3446c}.c5{fill:#4aa3a2}\
     .line{fill:none;stroke:#999;stroke-width:1.5}circle{fill-opacity:.55}";
 
-/// Makes `chart` a complete file that SVG viewers can show.
+/// Converts `chart` to a complete SVG file for viewers.
 pub fn standalone_svg(chart: &str) -> String {
     let head = format!("<svg xmlns=\"http://www.w3.org/2000/svg\"><style>{STYLE}</style>");
     match chart
@@ -46,7 +46,7 @@ pub fn standalone_svg(chart: &str) -> String {
     }
 }
 
-/// Part of a text that is at the text's position.
+/// The point of a text that is placed at its position.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
     /// The text begins at the position.
@@ -57,7 +57,7 @@ pub enum TextAnchor {
     End,
 }
 
-/// An SVG element with a width and height.
+/// An SVG drawing under construction.
 #[derive(Debug)]
 pub struct SvgDrawing {
     marks: String,
@@ -65,21 +65,21 @@ pub struct SvgDrawing {
     height: f64,
 }
 
-/// A rectangle.
+/// A rectangle in drawing units.
 #[derive(Clone, Copy, Debug)]
 pub struct DrawingRect {
-    /// Left edge, drawing units.
+    /// Left edge.
     pub x: f64,
-    /// Upper edge, drawing units.
+    /// Upper edge.
     pub y: f64,
-    /// Width, drawing units.
+    /// Width in drawing units.
     pub width: f64,
-    /// Height, drawing units.
+    /// Height in drawing units.
     pub height: f64,
 }
 
 impl SvgDrawing {
-    /// Begins an empty drawing.
+    /// Creates an empty drawing of this size, in drawing units.
     pub fn new(width: f64, height: f64) -> Self {
         Self {
             marks: String::new(),
@@ -114,7 +114,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds a single-line text.
+    /// Adds a text on a single line.
     pub fn add_text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
         let anchor = match anchor {
             TextAnchor::Start => "start",
@@ -135,7 +135,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds a line through points, with a tooltip.
+    /// Adds a line of straight segments through `points`, with a tooltip.
     pub fn add_polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         self.push_mark(format_args!("<polyline class=\"line {class}\" points=\""));
         for (x, y) in points {
@@ -147,12 +147,12 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds filled shapes; `outlines` is in SVG path syntax.
+    /// Adds filled shapes; `outlines` is an SVG path.
     pub fn add_path(&mut self, outlines: &str, class: &str) {
         self.push_mark(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
     }
 
-    /// Adds a point with a tooltip.
+    /// Adds a small circle with a tooltip.
     pub fn add_circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
         self.push_mark(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
@@ -160,7 +160,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Returns the SVG element, with `name` as its accessible name.
+    /// Returns the complete SVG element, with `name` as its accessible name.
     pub fn into_element(self, name: &str) -> String {
         format!(
             "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0} {:.0}\">{}</svg>",

@@ -1,5 +1,4 @@
-//! Tables that show where a prediction's times come from and which facts are unknown: the numbers behind the
-//! sentences at the head of the page.
+//! Tables with the numbers behind the sentences at the head of the page: the origin of the times, and unknown facts.
 
 use super::page::{escape_html, render_report_number, render_section, render_table};
 use super::render_span;
@@ -8,7 +7,7 @@ use crate::summary::format_thousands;
 use crate::text::format_share;
 use chakram_base::units::format_percent;
 
-/// Returns four tables: where the times come from, which facts the traces lack, the options, and the inputs.
+/// Returns four tables: the origin of the times, the facts that the traces lack, the options, and the inputs.
 pub fn render_basis(report: &Report) -> String {
     let known = render_interval(report) + &render_kernels(report);
     let mut body = render_section("What the prediction rests on", "basis", &known);

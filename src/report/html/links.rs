@@ -1,4 +1,4 @@
-//! Pictures of links by load, for any topology.
+//! Pictures of links, coloured by load, for any topology.
 
 use super::page::{escape_html, figure_with_scale};
 use crate::Report;
@@ -9,15 +9,16 @@ use chakram_base::units::{Bytes, Span, format_percent};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of groups drawn per dimension.
+/// Maximum number of groups of connected links that are drawn per dimension.
 const GROUPS: usize = 8;
 const LINKS: usize = 512;
-/// Name of a link's end at a memory.
+/// Name of the memory as an endpoint of links.
 const MEMORY: &str = "memory";
-/// Number of shades for loads above zero.
+/// Number of shades for nonzero loads.
 pub(super) const SHADES: u32 = 10;
 
-/// Returns the pictures of a replay whose bytes on links were counted or whose machine has tiles.
+/// Returns the pictures of links. There is one per dimension if bytes on links were counted, and one of the grid if the
+/// machine has tiles.
 pub fn render_links(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| {
@@ -29,22 +30,22 @@ pub fn render_links(report: &Report) -> String {
     tiles + &counted
 }
 
-/// Returns the shade, from 0 to [`SHADES`], for `value` on a scale up to `most`.
+/// Returns the shade of `value`, from 0 to [`SHADES`], where `most` has the darkest shade.
 pub(super) fn shade_of(value: f64, most: f64) -> u32 {
     match most > 0.0 {
-        // The shade is rounded up so that the smallest load is visible.
+        // Rounded up, so that the smallest nonzero load is visible.
         true => (value / most * f64::from(SHADES)).ceil() as u32,
         false => 0,
     }
 }
 
-/// Formats a load in percent of a time.
+/// Formats a fraction as a percentage.
 fn load_text(load: f64) -> String {
     format_percent(load)
 }
 
-/// Returns the pictures of all dimensions. On a machine of tiles, returns only the pictures of memories, because the
-/// grid already shows the links.
+/// Returns one picture per dimension. On a machine of tiles, only dimensions with memories are drawn, because the grid
+/// already shows the other links.
 fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.as_seconds() / over.as_seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck_link().map_or(0.0, load);
@@ -93,12 +94,12 @@ fn render_dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     out
 }
 
-/// Returns the labels of a scale of shades for loads from 0 to `most`.
+/// Returns the labels of a shade scale for loads from 0 to `most`.
 fn scale_labels(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(load_text)
 }
 
-/// Groups links by connected component; the component with the busiest link comes first.
+/// Groups links by connected component, ordered by the busiest link of each component, busiest first.
 fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
@@ -129,7 +130,7 @@ fn group_link_rows<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     groups
 }
 
-/// Returns the NPU number in the name of a link's end.
+/// Returns the number in an NPU's name, such as `NPU 3`.
 fn parse_npu_name(name: &str) -> Option<u32> {
     name.strip_prefix("NPU ")?.parse().ok()
 }
@@ -186,7 +187,7 @@ fn group_of(
     }
 }
 
-/// Draws the tiles with their links, and the memory ports at cores.
+/// Draws the grid of tiles with their links and memory ports.
 fn render_tile_grid(tiles: &TileUse, makespan: Span) -> String {
     if tiles.links.is_empty() && tiles.ports.is_empty() {
         return String::new();
@@ -264,7 +265,8 @@ mod tests {
         }
     }
 
-    /// NPUs 0 to 2 in a line and 8 NPUs at a switch are two groups. The group with the switch has the busiest link.
+    /// NPUs 0 to 2 in a line are one group, 8 NPUs at a switch another. The group with the switch comes first, because
+    /// it contains the busiest link.
     #[test]
     fn links_that_join_the_same_nodes_are_a_group() {
         let rows = [

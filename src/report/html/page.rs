@@ -1,16 +1,16 @@
-//! Building blocks of a page.
+//! HTML building blocks of a page.
 
 use crate::draw::escape_markup;
 use crate::section::{ReportSection, SectionCell};
 use crate::text::clip_middle;
 use std::fmt::{Display, Write};
 
-/// Escapes `text` for use in a page.
+/// Escapes `text` for element content and attributes.
 pub fn escape_html(text: &str) -> String {
     escape_markup(text)
 }
 
-/// Returns a number of the report as HTML, with its JSON pointer, exact value and displayed text.
+/// Renders a number of the report as HTML: `shown`, with the JSON pointer and the exact value as attributes.
 pub fn render_report_number(path: &str, value: impl Display, shown: &str) -> String {
     let path = escape_markup(path);
     format!(
@@ -19,7 +19,8 @@ pub fn render_report_number(path: &str, value: impl Display, shown: &str) -> Str
     )
 }
 
-/// Returns a number that no report contains, such as a difference, as HTML with its exact value and displayed text.
+/// Renders a number that is not in any report (such as a difference) as HTML: `shown`, with the exact value as an
+/// attribute.
 pub fn render_other_number(value: impl Display, shown: &str) -> String {
     format!(
         "<data data-value=\"{value}\">{}</data>",
@@ -27,7 +28,7 @@ pub fn render_other_number(value: impl Display, shown: &str) -> String {
     )
 }
 
-/// Returns a section with a heading; empty if `body` is empty.
+/// Renders a section with a heading; returns an empty text if `body` is empty.
 pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -35,7 +36,7 @@ pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     format!("<section id=\"{id}\"><h2>{heading}</h2>{body}</section>")
 }
 
-/// Returns a list of sentences; empty if there are none.
+/// Renders a list of sentences; returns an empty text if there are none.
 pub fn render_list(sentences: impl Iterator<Item = String>, class: &str) -> String {
     let items: String = sentences
         .map(|sentence| format!("<li>{}</li>", escape_markup(&sentence)))
@@ -46,7 +47,7 @@ pub fn render_list(sentences: impl Iterator<Item = String>, class: &str) -> Stri
     }
 }
 
-/// Returns a picture with its legend and caption.
+/// Renders a picture with its legend and caption.
 pub fn render_figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String {
     let mut keys = String::new();
     for (series, name) in legend {
@@ -63,8 +64,7 @@ pub fn render_figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> 
     )
 }
 
-/// Returns a picture whose colours represent numbers; the texts in `scale` label the colours from the lowest to the
-/// highest.
+/// Renders a picture whose colours represent numbers. The texts of `scale` label the lowest, middle and highest colour.
 pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
     let shades: String = (0..=10)
         .map(|shade| format!("<i class=\"m{shade}\"></i>"))
@@ -79,7 +79,7 @@ pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &st
     )
 }
 
-/// Returns a table; the cells must already be escaped HTML.
+/// Renders a table; headings and cells must already be escaped HTML.
 pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let heads: String = headings
         .iter()
@@ -98,12 +98,12 @@ pub fn render_table(headings: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
-/// Returns a table of a report with its notes.
+/// Renders a table of a report, with its notes.
 pub(super) fn report_table(section: &ReportSection) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {
-        // The first heading of a text table is skipped, because it is the table's name in capitals.
+        // In the text, the first heading is the table's name in capitals, so the page leaves it out.
         let heading = column.heading_text();
         let heading = match heading.chars().any(char::is_lowercase) {
             true => heading.to_owned(),
@@ -157,10 +157,10 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     out
 }
 
-/// A table with more rows than this gets a separate scroll bar.
+/// Number of rows above which a table gets a scroll bar of its own.
 const TALL: usize = 24;
 
-/// Returns a cell without its end tag. The tooltip shows the full text of a shortened name.
+/// Renders a cell up to its end tag. If the cell's text is shortened, the tooltip shows the full text.
 fn open_cell(cell: &SectionCell, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape_markup(&shorten_name(&cell.text));
@@ -174,12 +174,12 @@ fn open_cell(cell: &SectionCell, right: bool) -> String {
     }
 }
 
-/// Returns `text` as a page shows it: shortened in the middle if it is very long.
+/// Returns `text` as pages show it: a very long text is shortened in the middle.
 pub(super) fn shorten_name(text: &str) -> String {
     clip_middle(text, SHOWN)
 }
 
-/// Returns an HTML attribute with the full text, if the displayed text was shortened.
+/// Returns the HTML attribute with the full text; empty if the text is displayed in full.
 fn title_attribute(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(
@@ -190,16 +190,16 @@ fn title_attribute(text: &str) -> String {
     }
 }
 
-/// Maximum length of a displayed name, in characters.
+/// Maximum length of a name on a page, in characters.
 const SHOWN: usize = 96;
 
-/// Returns the whole page.
+/// Renders a complete page.
 pub fn render_page(title: &str, body: &str) -> String {
     with_head(title, "", body, "")
 }
 
-/// Returns the whole page, with a script that sorts and searches its tables. The page is complete without the script.
-/// The page forbids loading from the network.
+/// Renders a complete page, with a script that sorts and searches its tables. Without the script, the page shows the
+/// same data. The page's content security policy forbids loading anything from the network.
 pub fn page_with_tables(title: &str, body: &str) -> String {
     let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
                   style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";

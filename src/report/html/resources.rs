@@ -17,7 +17,7 @@ use crate::text::format_share;
 use chakram_base::units::{Bytes, Span};
 use chakram_trace::graph::NodeKind;
 
-/// Returns the section with memory over time, and with peaks of memory.
+/// Renders the section about memory: memory over time, and peaks.
 pub fn render_memory_section(report: &Report) -> String {
     if report.memory.is_empty() {
         return String::new();
@@ -90,7 +90,7 @@ pub fn render_memory_section(report: &Report) -> String {
 /// Maximum number of collectives drawn as points.
 const POINTS: usize = 512;
 
-/// Returns the section with collectives, grouped as in the table; the picture shows bus bandwidth over buffer size.
+/// Renders the section about collectives: bus bandwidth over buffer size, with one point per table row.
 pub fn render_collectives_section(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
@@ -151,7 +151,7 @@ pub fn render_collectives_section(report: &Report) -> String {
     body
 }
 
-/// Returns the section with bytes between ranks.
+/// Renders the section about bytes sent between ranks.
 pub fn render_traffic_section(report: &Report) -> String {
     let traffic = report.pictures.as_ref().map(|pictures| &pictures.traffic);
     let Some(traffic) = traffic.filter(|all| all.bytes.iter().flatten().any(|&bytes| bytes > 0))
@@ -183,8 +183,8 @@ pub fn render_traffic_section(report: &Report) -> String {
     )
 }
 
-/// Returns the section with kernels relative to the peaks of their NPUs, grouped as in the table. A note states the
-/// number of kernels without FLOPs or bytes.
+/// Renders the roofline of kernels and of their NPUs' peak rates, with one point per table row. A note states how many
+/// kernels are missing because their FLOPs or bytes are unknown.
 pub fn render_roofline_section(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);
@@ -241,7 +241,7 @@ pub fn render_roofline_section(report: &Report) -> String {
             format_rate(roof.bytes_per_s)
         );
     }
-    // Kernels with the most time are drawn last, on top of the others.
+    // Draw the kernels with the most time last, so that they are on top.
     let drawn: Vec<_> = points.into_iter().rev().map(|(_, point)| point).collect();
     let rate = |rate: f64| format!("{}FLOP/s", format_rate(rate));
     let intensity = |value: f64| match value < 1.0 {

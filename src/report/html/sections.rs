@@ -1,4 +1,4 @@
-//! Sections of a page about time: categories, activity, critical path.
+//! Sections of a page about time: categories, activity of ranks, and the critical path.
 
 use super::axis_time;
 use super::page::render_figure;
@@ -13,13 +13,13 @@ use crate::summary::format_thousands;
 use crate::text::format_share;
 use chakram_base::units::Span;
 
-/// Maximum number of rows in a picture or table.
+/// Maximum number of ranks in a picture or table.
 const ROWS: usize = 64;
 
 /// Colour series of backward passes.
 const BACKWARD: usize = 5;
 
-/// Returns the colour series of a category; idle is grey.
+/// Returns the colour series of a category; idle time is grey.
 fn series_of(part: TimeCategory) -> usize {
     match part {
         TimeCategory::Compute => 0,
@@ -31,7 +31,7 @@ fn series_of(part: TimeCategory) -> usize {
     }
 }
 
-/// Returns the categories with their series.
+/// Returns the colour series and name of each category, for legends.
 fn category_series() -> Vec<(usize, &'static str)> {
     TimeCategory::ALL
         .iter()
@@ -39,7 +39,7 @@ fn category_series() -> Vec<(usize, &'static str)> {
         .collect()
 }
 
-/// Returns the parts of a bar for `times`, each with its share of `whole`.
+/// Returns the parts of a bar, one per category; each tooltip states the share of `whole`.
 fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {
@@ -51,7 +51,7 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     part.collect()
 }
 
-/// Returns bars of time by category on one axis; the parts of each bar sum to its whole length.
+/// Renders bars of time by category on one axis; the length of a bar is the sum of its times.
 pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
     let whole = |times: &[Span; TimeCategory::COUNT]| {
         let sum = times
@@ -69,7 +69,7 @@ pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> St
     render_figure(&picture, &category_series(), "")
 }
 
-/// Returns bars of time by category, for the mean NPU and for ranks; adjacent ranks with equal times share a bar.
+/// Renders bars of time by category: one for the mean NPU, and one for each range of adjacent ranks with equal times.
 pub fn render_breakdown_section(report: &Report) -> String {
     let makespan = report.outcome.makespan;
     let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);
@@ -98,8 +98,8 @@ pub fn render_breakdown_section(report: &Report) -> String {
     render_figure(&picture, &category_series(), &caption)
 }
 
-/// Returns the series of an interval. Backward passes have a series of their own; all other intervals have the series
-/// of their category.
+/// Returns the colour series of an interval. Backward passes have their own series; every other interval has the series
+/// of its category.
 fn series_of_span(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
@@ -129,7 +129,7 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     }
 }
 
-/// Returns the legend for the series that occur in `spans`.
+/// Returns the legend of the colour series that occur in `spans`.
 fn legend_of_spans<'s>(
     spans: impl IntoIterator<Item = &'s PictureSpan>,
 ) -> Vec<(usize, &'static str)> {
@@ -146,7 +146,7 @@ fn legend_of_spans<'s>(
     legend
 }
 
-/// Returns the section with the activity of ranks.
+/// Renders the section with the activity of ranks over time.
 pub fn render_timeline_section(report: &Report) -> String {
     let Some(pictures) = &report.pictures else {
         return String::new();
@@ -199,7 +199,7 @@ pub fn render_timeline_section(report: &Report) -> String {
     )
 }
 
-/// Returns the section with the critical path as a ribbon over time.
+/// Renders the section with the critical path as a ribbon chart over time.
 pub fn render_critical_path_section(report: &Report) -> String {
     let pictures = report.pictures.as_ref();
     let Some(pictures) = pictures.filter(|pictures| !pictures.critical_path.is_empty()) else {

@@ -1,4 +1,4 @@
-//! Boxes with the key numbers at the top of a page.
+//! Boxes with the key figures at the top of a page.
 
 use super::page::{escape_html, render_report_number};
 use super::render_span;
@@ -9,7 +9,7 @@ use crate::summary::{format_thousands, percent_more};
 use crate::throughput;
 use chakram_base::units::{Span, format_percent, format_percent_change};
 
-/// Returns the boxes, as HTML.
+/// Renders the boxes.
 pub fn render_tiles(report: &Report) -> String {
     let outcome = &report.outcome;
     let mut tiles = String::new();
