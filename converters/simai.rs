@@ -1,5 +1,5 @@
-//! Text workloads of SimAI and its generator AICB. They contain a transformer's layers with times and
-//! collectives (identical for all NPUs), and the degrees of parallelism.
+//! Text workloads of SimAI and its generator AICB. A workload contains a transformer's layers with
+//! times and collectives (identical for all NPUs), and the degrees of parallelism.
 //!
 //! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates;
 //! the next layer starts afterwards. In the backward pass, from the last layer to the first, the

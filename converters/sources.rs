@@ -50,7 +50,7 @@ pub struct SourceDescription {
     pub noun: &'static str,
     /// Description of the source's files.
     pub files: &'static str,
-    /// Which facts the converted traces keep. Keys of settings are in braces.
+    /// Facts that the converted traces keep. Keys of settings are in braces.
     pub kept: &'static str,
 }
 
@@ -178,7 +178,7 @@ impl TraceSource {
     }
 }
 
-/// A recognized file or folder. Commands that cannot read their input use it to name the input in their
+/// A recognized file or folder. Commands that cannot read an input use this description to name the input in the
 /// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
@@ -194,7 +194,7 @@ impl RecognizedInput {
     pub fn recognize_file(path: &Path) -> Option<Self> {
         match TraceSource::detect_source(path) {
             Ok(source) => Some(Self::Source(source)),
-            // The readers' errors explain an empty file better.
+            // Do not describe an empty file, because the readers' own errors explain it better.
             Err(_)
                 if path
                     .metadata()
@@ -237,7 +237,7 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
     if nsys::begins_as_sqlite(&head) && nsys::is_export(path) {
         return Ok(Ok(TraceSource::Nsys));
     }
-    // The first bytes of a database or archive could be mistaken for a record of a trace.
+    // Check for databases and archives first, because their first bytes could be mistaken for a record of a trace.
     if let Some(found) = foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
@@ -245,8 +245,8 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
         .map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
 }
 
-/// Returns the source of a file that begins with `head`. If it has none, returns a description. The file
-/// must not be PyTorch's.
+/// Returns the source of a file that begins with `head`. If no source is known, returns a description of the file.
+/// The file must not be PyTorch's.
 fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins_as_text_workload(head) {
         return Ok(TraceSource::Text);

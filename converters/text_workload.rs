@@ -13,7 +13,8 @@ mod parse;
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
-    /// Each layer has only the collective of its weight gradient, and all run in parallel.
+    /// The only collective of each layer is the collective of its weight gradient, and all these collectives
+    /// run in parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,
@@ -23,7 +24,7 @@ pub enum TextParallelism {
     DataModel,
     /// Data and model parallelism, with nodes named as in `HYBRID_MODEL_DATA`.
     ModelData,
-    /// DLRM. Layer 0 is an embedding, and its all-to-all is awaited after the bottom MLP.
+    /// DLRM. Layer 0 is an embedding, and the last layer of the bottom MLP waits for the embedding's all-to-all.
     Dlrm {
         /// Index of the last layer of the bottom MLP.
         last_bottom_layer: u32,
@@ -46,7 +47,7 @@ pub enum LayerComm {
 }
 
 impl LayerComm {
-    /// Every word, with the schema's `comm_type` of the word's node.
+    /// Every word of the format, with the schema's `comm_type` of the node that it becomes.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
         (Self::AllToAll, "ALLTOALL", 6),

@@ -13,7 +13,7 @@ pub fn split_words(line: &str) -> impl Iterator<Item = (usize, &str)> {
 /// update time.
 const WORDS: usize = 12;
 
-/// Returns the words of a layer. Fails if there are fewer than [`WORDS`].
+/// Returns the words of a layer. Fails if the line has fewer than [`WORDS`] words.
 pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
     let words: Vec<(usize, &str)> = split_words(line).take(WORDS).collect();
     if words.len() < WORDS {

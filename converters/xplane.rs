@@ -5,11 +5,11 @@
 //! `xplane.proto` and `hlo.proto`. Each profile file is in memory once, and events borrow from its
 //! contents.
 //!
-//! - `space`: planes, lines, events and stats;
-//! - `timeline`: time slices of a device's streams, and the calls that launched them;
-//! - `hlo`: the programs' collectives with the participating groups of devices;
-//! - `calls`: collectives matched across devices;
-//! - `emit`: nodes.
+//! - `space` parses planes, lines, events and stats;
+//! - `timeline` finds the time slices of a device's streams, and the calls that launched them;
+//! - `hlo` finds the programs' collectives and the participating groups of devices;
+//! - `calls` matches collectives across devices;
+//! - `emit` writes the nodes of the traces.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::write::TraceWriter;

@@ -120,7 +120,8 @@ pub struct RankConversion {
     pub runtime: u64,
     /// Number of kernels and copies on the device.
     pub device: u64,
-    /// Number of kernels and copies launched before the capture began. No dependency explains when they start.
+    /// Number of kernels and copies launched before the capture began. No dependency explains when these
+    /// kernels and copies start.
     pub unlaunched: u64,
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,

@@ -1,10 +1,10 @@
-//! Reads the files of a tar archive from a stream, in order. It writes nothing to disk, and never uses names as
-//! paths on this machine.
+//! Reads the files of a tar archive from a stream, in order. The reader writes nothing to disk, and never uses
+//! names as paths on this machine.
 
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};
 
-/// Size of a header, in bytes. Entries are padded to multiples of it.
+/// Size of a header, in bytes. Entries are padded to multiples of this size.
 const BLOCK: usize = 512;
 
 /// Maximum number of entries. Archives of captures have a few entries per rank.
@@ -36,7 +36,8 @@ pub fn for_each_file<R: Read>(
         }
         let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
         let kind = entry.header().entry_type();
-        // Folders, links and devices have no contents to read. A sparse file is not stored contiguously.
+        // Skip folders, links and devices, which have no contents, and sparse files, which are not stored
+        // contiguously.
         if kind.is_file() || kind.is_contiguous() {
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             visit(&name, &mut entry)?;

@@ -1,8 +1,8 @@
 //! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
 //! For a list of tensors, Kineto records the shapes but no element type. The element type is a (C++) template
-//! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a list with the
-//! length of the longest.
+//! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a list that is
+//! as long as the longest input list.
 
 use super::elements::elements_of;
 use serde_json::Value;

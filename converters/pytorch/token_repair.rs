@@ -24,8 +24,8 @@ pub(super) struct RepairedTokens {
     pub token: &'static str,
 }
 
-/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if its end
-/// is missing.
+/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if the end of
+/// the object or list is missing.
 pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     let mut mended = Vec::new();
     let mut first = None;

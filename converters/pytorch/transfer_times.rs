@@ -11,8 +11,8 @@
 //! ```
 //!
 //! In rooted collectives and in messages, a member may end before the last needed member has started.
-//! Such a member did not wait, and is called *eager*. In a collective without a root this is impossible,
-//! so the clocks must be inaccurate or a thread was scheduled late. The transfer is then zero, and the
+//! Such a member did not wait, and is called *eager*. In a collective without a root, no member can end early; if
+//! one does, the clocks are inaccurate or a thread was scheduled late. In this case, the transfer is zero and the
 //! whole time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A message of a batch has ended when
@@ -22,8 +22,8 @@
 //!
 //! The recorded interval of a host message ends when the program has waited for the message, which may be long after
 //! its arrival. If the program did not block on a message, the transfer time is estimated from messages of the same
-//! size that the program blocked on. The estimate is their median transfer time, limited by the message's own
-//! recorded times.
+//! size that the program blocked on. The estimate is the median transfer time of these messages, limited by the
+//! message's own recorded times.
 
 mod absent_ranks;
 
@@ -49,7 +49,7 @@ pub struct CallTime {
     pub late: u64,
     /// Whether the call ended without waiting for the other members.
     pub eager: bool,
-    /// Whether the call was matched with calls of other ranks. If not, its whole time is transfer.
+    /// Whether the call was matched with calls of other ranks. The whole time of an unmatched call is transfer.
     pub met: bool,
 }
 

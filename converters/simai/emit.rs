@@ -78,7 +78,7 @@ struct StageEmitter<'g, W> {
     grid: &'g RankGrid,
     rank: u32,
     nodes: u64,
-    /// Ids of the nodes on which the next node depends.
+    /// Ids of the nodes that the next node depends on.
     causes: Vec<u64>,
 }
 
@@ -87,7 +87,7 @@ impl<W: Write> StageEmitter<'_, W> {
         self.nodes = 1;
         let declared = self.grid.declared_groups(self.rank);
         let text = metadata_text(&declared);
-        // A trace needs at least one node.
+        // A trace needs at least one node, so write an empty node if there are no groups to declare.
         let node = match declared.is_empty() {
             true => NodeView::new(1, "nothing", Op::NoOp),
             false => NodeView::declare_groups(1, &text),
@@ -112,7 +112,7 @@ impl<W: Write> StageEmitter<'_, W> {
         Ok(self.nodes)
     }
 
-    /// Writes the computation of a stage, on which the next node then depends.
+    /// Writes the computation of a stage; the next node depends on this computation.
     fn write_compute(
         &mut self,
         layer: &SimaiLayer,

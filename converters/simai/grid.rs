@@ -31,7 +31,7 @@ impl GroupRole {
 /// Assignment of ranks to groups. Rank `t + T (p + P (e + E x))` has position `t` in its tensor-parallel group,
 /// belongs to stage `p`, and has position `e + E x` in its data-parallel group. Each run of `E` consecutive members
 /// of a data-parallel group is an expert-parallel group. With one stage, the groups are identical to SimAI's. With
-/// several stages they differ, because SimAI's expert-parallel groups mix ranks of different stages.
+/// several stages, the groups differ, because SimAI's expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn groups_are_those_of_the_degrees() {
         // T = 2, P = 1, E = 2 on 16 NPUs: a data-parallel group has 8 members, and an expert has 4 replicas. Rank 5
-        // has t = 1 and position 2 = 0 + 2 x 1.
+        // has t = 1, and position 2 = 0 + 2 x 1 in its data-parallel group.
         let grid = RankGrid {
             npus: 16,
             tensor: 2,

@@ -173,7 +173,7 @@ impl TextWorkload {
     }
 }
 
-/// Nodes of a layer on which the next pass depends.
+/// Nodes of a layer that the next pass depends on.
 #[derive(Clone, Copy, Debug, Default)]
 struct LayerNodes {
     weight_comp: Option<u64>,

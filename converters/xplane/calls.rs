@@ -1,5 +1,5 @@
-//! Matches collectives across devices. The k-th collective of a group on one member is the same as the k-th on
-//! every other member.
+//! Matches collectives across devices. The k-th collective that one member runs in a group matches the k-th of every
+//! other member.
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
@@ -106,7 +106,8 @@ impl CollectiveCalls {
                     kind: of.kind,
                     bytes,
                     group,
-                    // Hosts' clocks may differ, so one member may end before another starts.
+                    // Hosts' clocks may differ, so one member may end before another starts; therefore limit the
+                    // wait to the member's own time.
                     wait: (last - start).min(end - start),
                 };
                 self.calls.insert((rank, piece), call);
@@ -179,7 +180,7 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates. Its name begins with the opcode, as in
+/// Returns whether an instruction communicates. The instruction's name begins with the opcode, as in
 /// `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);

@@ -59,7 +59,8 @@ pub fn begins_as_xplane(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // In a profile, lines, metadata or stats follow. In a trace, the first record has a version here.
+    // In a profile, this text is the name of a plane. In a trace, the version in the first record may be in the
+    // same place.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

@@ -48,7 +48,7 @@ struct HloModule {
 pub(super) struct HloModules {
     /// For each file, its programs by program number.
     files: Vec<BTreeMap<u64, HloModule>>,
-    /// Number, counted across the job, of the file's first device.
+    /// Job-wide number of the file's first device.
     first: u64,
 }
 
@@ -354,8 +354,8 @@ fn element_bits(kind: u64) -> Option<u64> {
     })
 }
 
-/// Returns the bytes of a shape, and the bytes of the last element if the shape is a tuple. Returns `None` if they
-/// are unknown.
+/// Returns the bytes of a shape, and the bytes of the last element if the shape is a tuple. Returns `None` if the
+/// bytes are unknown.
 fn shape_bytes(message: ProtoMessage<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     for_each_field(message, |number, value| {

@@ -1,4 +1,5 @@
-//! Planes, lines, events and stats of an `XSpace`. All borrow from the contents of the file.
+//! Parses the planes, lines, events and stats of an `XSpace`. The parsed values borrow from the contents
+//! of the file.
 
 use chakram_base::bounds;
 use chakram_trace::format::TraceError;

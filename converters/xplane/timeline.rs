@@ -76,8 +76,8 @@ impl DeviceTimeline<'_> {
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
 
-    /// Returns the names of lanes as metadata attributes. Streams have lanes, and threads that launched
-    /// something.
+    /// Returns the names of lanes as metadata attributes. Streams have lanes, and so do threads that
+    /// launched something.
     pub fn lane_names(&self) -> Vec<(String, String)> {
         let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
         let mut names: Vec<_> = self.streams.iter().map(stream).collect();
@@ -92,7 +92,7 @@ impl DeviceTimeline<'_> {
     }
 }
 
-/// Calls that launched something, of all threads of a file, by correlation id.
+/// Launching calls on all threads of a file, by correlation id.
 #[derive(Debug, Default)]
 pub(super) struct HostTimelines {
     threads: Vec<String>,
@@ -146,8 +146,8 @@ fn correlation_id<'a>(
     Ok(id)
 }
 
-/// Returns the devices of a file, by number. `first` is the number of its first device in the job. Adds
-/// lines and planes that are not streams to `left_out`.
+/// Returns the devices of a file, by number. `first` is the number of the file's first device in the
+/// job. Adds lines and planes that are not streams to `left_out`.
 pub(super) fn read_devices<'a>(
     space: ProfileSpace<'a>,
     hosts: HostTimelines,

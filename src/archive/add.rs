@@ -42,7 +42,7 @@ pub struct WorkloadDraft {
 pub struct BaselineDraft {
     /// The workload.
     pub workload: String,
-    /// The record, whose hashes must be the hashes of `report` and `machine`.
+    /// The record; its hashes must be the hashes of `report` and `machine`.
     pub record: BaselineRecord,
     /// The report, as JSON.
     pub report: Vec<u8>,
@@ -50,8 +50,8 @@ pub struct BaselineDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive `path` in one commit. Returns the file to which the function moved an
-/// unfinished tail, if there was a tail.
+/// Adds predictions to workloads of the archive `path` in one commit. If the archive had an unfinished tail, moves
+/// the tail to a file and returns this file.
 pub fn add_baselines(
     path: &Path,
     drafts: &[BaselineDraft],
@@ -97,7 +97,7 @@ pub struct PackedSizes {
     pub packed: u64,
     /// Number of the workload's objects that were already in the archive.
     pub known: u64,
-    /// New file of an unfinished tail that had to be moved, or `None`.
+    /// File to which an unfinished tail was moved, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 

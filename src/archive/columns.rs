@@ -43,9 +43,9 @@ pub struct TraceColumns {
     count: usize,
     /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// Predictor of each written column, and the columns that may predict that column. A later
-    /// chunk with this chunk as its base probably needs the same predictors, so it tries only
-    /// these and the predictors that use the base.
+    /// Predictor of each written column, and the columns that may predict that column. A later chunk with this chunk
+    /// as its base probably needs the same predictors, so the encoder tries only these predictors and the predictors
+    /// that use the base.
     chosen: Vec<Option<Predictor>>,
     relations: Vec<Vec<usize>>,
 }
@@ -199,7 +199,7 @@ impl TraceColumns {
         (0..self.count).filter_map(|number| self.column_at(number))
     }
 
-    /// Encodes the columns, without templates of `base`, into `bytes`, whose memory is reused.
+    /// Encodes the columns, and the templates that `base` lacks, into `bytes`; reuses the memory of `bytes`.
     pub fn encode_columns(
         &mut self,
         base: Option<&Self>,
@@ -276,8 +276,8 @@ impl TraceColumns {
             let length = input.read_count(encoded.len())?;
             templates.push(input.take_bytes(length)?, count)?;
         }
-        // A column is known from the base, is the id column, or occurs in a new template. A new
-        // template has at least one op for each new column, so its size limits their number.
+        // A column is known from the base, is the id column, or occurs in a new template. A new template has at least
+        // one op for each new column, so the size of the new templates limits the number of columns.
         if count > known + 1 + templates.own_bytes() {
             return Err(WireError(
                 "the chunk has more columns than its templates name",
@@ -425,7 +425,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
 }
 
 impl RecordShape {
-    /// Returns the inputs from which column `number` is predicted, without the other columns.
+    /// Returns the inputs that predict column `number`, without the other columns.
     fn column_view<'v>(
         &'v self,
         number: usize,

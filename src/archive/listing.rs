@@ -49,7 +49,7 @@ pub struct ListedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 pub struct TraceAmounts {
     /// Number of ranks.
     pub ranks: u64,
-    /// Size of their traces as files, bytes.
+    /// Total size of the traces as files, bytes.
     pub bytes: u64,
 }
 

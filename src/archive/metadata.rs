@@ -151,7 +151,7 @@ fn version_parts(text: &str) -> Vec<(usize, &str)> {
             (digits - leading, &part[leading..])
         })
         .collect();
-    // 2.5 and 2.5.0 are equal.
+    // Drop trailing zeros, because 2.5 and 2.5.0 are equal.
     while parts.last().is_some_and(|part| *part == (0, "")) {
         parts.pop();
     }

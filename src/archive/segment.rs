@@ -6,7 +6,7 @@
 //!
 //! Everything except plain objects is in skippable zstd frames, whose contents begin with four letters, such as
 //! `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a fixed size, so readers find
-//! it at the end of a file. It contains the locations of the catalogue and of the object index.
+//! it at the end of a file. The `CKEN` frame contains the locations of the catalogue and of the object index.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
@@ -268,7 +268,7 @@ impl SegmentFile {
         Ok(out)
     }
 
-    /// Reads `length` bytes at offset `at` into `out`, whose previous contents are dropped.
+    /// Reads `length` bytes at offset `at` into `out`, and drops the previous contents of `out`.
     pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let io = |error| ArchiveError::io_error(&self.path, "read", error);
         bounds::check_fits("a part of an archive", length, 1, "smaller archives")

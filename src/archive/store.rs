@@ -33,7 +33,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Fails if `path` is not an archive, or if its catalogue is damaged.
+    /// Fails if `path` is not an archive, or if the archive's catalogue is damaged.
     pub fn open_archive(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = locate_segments(path)?;
         let mut workloads = BTreeMap::new();

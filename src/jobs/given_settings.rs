@@ -49,9 +49,10 @@ pub struct GivenSetting<'a> {
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// The replay option of this setting, if the setting is one.
+    /// Replay option of this setting; `None` if the setting is not a replay option.
     pub option: Option<SettingKey>,
-    /// Creates the run without the setting; returns `None` if no run is possible without it.
+    /// Creates the run without the setting; returns `None` if no run is possible without the
+    /// setting.
     pub without: Box<dyn Fn() -> Option<RunWithoutSetting<'a>> + Sync + 'a>,
 }
 
@@ -127,7 +128,7 @@ pub struct MachineEdit {
     pub path: String,
     /// The new value as TOML text; `removed` if the edit removed the value.
     pub value: String,
-    /// The machine without this edit, if it is valid.
+    /// The machine without this edit; `None` if that machine would be invalid.
     pub without: Option<Machine>,
 }
 

@@ -176,7 +176,7 @@ pub struct SavedJob {
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file. The job file contains the path of a machine file relative to itself.
+/// Writes a job file. In the job file, the path of a machine file is relative to the folder of the job file.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {

@@ -31,7 +31,7 @@ const NEARLY_NONE: f64 = 1e-6;
 const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last valid factor and the next factor, which was invalid.
 const HALVINGS: u32 = 6;
-/// Positions in a range of factors, as fractions, at which makespans are checked for a straight
+/// Fractions of a range of factors. The makespans at these positions are compared with a straight
 /// line. The first positions reveal most curves.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 

@@ -101,7 +101,7 @@ impl JobTraces {
 }
 
 /// Merges the declarations of the job files in `found`, with `groups` as the groups, but without
-/// their ranks.
+/// the ranks.
 pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,

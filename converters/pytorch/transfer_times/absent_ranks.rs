@@ -1,10 +1,9 @@
 //! Transfer times of collectives with members that have no capture.
 //!
 //! The last member to start may be an absent member, so the time after the last known start is only
-//! an upper bound of the transfer. Collectives form *size classes* with the same kind, group size,
-//! and power of two of bytes. A collective with an absent member gets the smallest transfer time of
-//! its class and of the classes with more bytes, because more bytes cannot be faster. The rest of
-//! its time is waiting.
+//! an upper bound of the transfer. A *size class* contains all collectives of one kind and group size whose bytes
+//! have the same power of two. A collective with an absent member gets the smallest transfer time of its class and of
+//! the classes with more bytes, because more bytes cannot be faster. The rest of its time is waiting.
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the
 //! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
@@ -16,10 +15,10 @@
 //! `n` members is equally likely to be last, and that `k` members are captured. Then the fraction `k / n` of a
 //! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
 //! times, in other words the quantile `k / 2n` of all times. If all members are captured, this is the median of the
-//! whole class; if few are, it is the smallest time.
+//! whole class; if few are captured, it is the smallest time.
 //!
-//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the
-//! group's first inferred member, which starts later than its model by the length of the wait.
+//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the group's first inferred
+//! member. This member starts later than its model by the length of the wait.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
@@ -54,7 +53,7 @@ fn expected_time(
 }
 
 /// Returns the device name if all of a host's `devices` have the same name and all `members` are on one host.
-/// Consecutive ranks, one per device, count as one host's, because launchers number ranks in this way.
+/// Devices with consecutive ranks count as devices of one host, because launchers number ranks in this way.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();

@@ -6,7 +6,7 @@ use crate::wire::{WireError, WireReader, put_varint};
 /// Predictors that the encoder tries for columns.
 pub const ALL: &[Predictor] = &Predictor::ALL;
 
-/// Maximum number of values from which the encoder chooses a predictor.
+/// Maximum number of values that the encoder samples to choose a predictor.
 const SAMPLE: usize = 1 << 11;
 
 /// Moves the sign of a difference to the lowest bit, so that small differences of either sign become small numbers.

@@ -1,10 +1,9 @@
 //! Splits a record into its template and the values of its slots.
 //!
-//! A *key* is the record without its numbers. It contains tags; texts, split at decimal numbers,
-//! with the length of each part; and nested messages, each between its tag and a zero byte
-//! (never a valid tag). A key identifies a template and is cheaper to compute, so the encoder
-//! builds a template only for a new key. The first byte of a key is the kind of the record: a
-//! node, metadata, or a literal for records that are not encoded minimally.
+//! A *key* is the record without its numbers. A key contains tags; texts, split at decimal numbers, with the length
+//! of each part; and nested messages, each between its tag and a zero byte (never a valid tag). A key identifies a
+//! template and is cheaper to compute, so the encoder builds a template only for a new key. The first byte of a key
+//! is the kind of the record: a node, metadata, or a literal for records that are not encoded minimally.
 
 use super::byte_numbers::ByteStringInterner;
 use super::decimals;
@@ -155,7 +154,7 @@ fn parse_message(
     Some(())
 }
 
-/// Key of a record with a slot (a gap) for every number, as a template.
+/// Template form of a record's key, with a slot (a gap) for every number.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOutline {
     /// Ops of the template.

@@ -3,7 +3,7 @@
 /// Records and values of a column.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
 
-/// Inputs from which a column is predicted.
+/// Inputs for the prediction of a column.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnView<'v> {
     /// Record index of each value, ascending.

@@ -11,10 +11,9 @@ const GLANCE: usize = 16;
 /// Minimum value at which predicting a column as a sum of two others is worthwhile.
 const LARGE: u64 = 1 << 8;
 
-/// Returns, for each column, the columns that probably predict its values: one column whose
-/// values are about 1000 times as large, or two columns whose values add up to them. A column
-/// that predicts another column is not predicted itself; the first column (ids) is not predicted
-/// either.
+/// Returns, for each column, the columns that probably predict its values: one column whose values are about 1000
+/// times as large, or two columns whose sums are its values. A column that predicts another column is not predicted
+/// itself; the first column (ids) is not predicted either.
 pub fn find_related_columns<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,

@@ -74,7 +74,7 @@ impl RecordShape {
         Ok(())
     }
 
-    /// Sets `out` to `values`, which are in record order, in column order.
+    /// Writes `values` to `out`, reordered from record order to column order.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
         super::resize_uninitialised(out, values.len());

@@ -52,8 +52,7 @@ struct TemplateStep {
     /// Column of the slot, if a slot follows the literal.
     column: u32,
     behind: AfterLiteral,
-    /// For a slot that ends a message: distance from the message's length byte to the slot, or 0
-    /// otherwise.
+    /// Distance from the message's length byte to the slot if the slot ends a message; otherwise 0.
     field: u8,
 }
 

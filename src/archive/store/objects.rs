@@ -300,7 +300,7 @@ impl Archive {
         let decoded = DecodedChunk::decode_frame(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
-        // Only bases are cached, because later chunks need no other chunks again.
+        // Cache only bases, because later chunks need only bases.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));

@@ -159,8 +159,8 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. If an unfinished tail is in the way, moves it to
-    /// another file and returns that file, like [`Self::commit_segment`].
+    /// Replaces all segments by one segment. If an unfinished tail is in the way, moves the tail to another file
+    /// and returns that file, like [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
         plan: &CommitPlan,

@@ -12,7 +12,7 @@ use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
-/// Converts arbitrary bytes. They must be rejected, or be a workload whose traces have the expected number of
+/// Converts arbitrary bytes. The bytes must be rejected, or be a workload whose traces have the expected number of
 /// nodes.
 pub fn text_workload(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
@@ -33,7 +33,7 @@ pub fn text_workload(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes. They must be rejected, or be profiles whose traces preserve the time of the
+/// Converts arbitrary bytes. The bytes must be rejected, or be profiles whose traces preserve the time of the
 /// devices.
 pub fn xplane(data: &[u8]) {
     let _ = begins_as_xplane(data);
@@ -114,8 +114,8 @@ pub fn goal(data: &[u8]) {
     assert!(again.operation_count() >= schedule.operation_count());
 }
 
-/// Converts arbitrary bytes. They must be rejected, or be a workload whose traces have the same number of nodes on
-/// every rank.
+/// Converts arbitrary bytes. The bytes must be rejected, or be a workload whose traces have the same number of
+/// nodes on every rank.
 pub fn simai(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
