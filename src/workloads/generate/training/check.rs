@@ -130,22 +130,22 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
     Err(option_refused("sram", format!("{sram} B"), expected))
 }
 
-/// Upper bound on the nodes of one rank per stage, summed over all stages.
+/// Upper bound on the nodes of a rank: the sum over all stages of the nodes of one rank per stage.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunk_count());
-    // An operator has at most 20 nodes, both directions together, including reductions and
-    // messages. With a residency rule, at most four of these nodes are kernels with operands: the
-    // forward kernel, its recomputation, and two backward kernels for the gradients of input and
-    // weights. Each kernel with operands has a load, a store, and a node that waits for both; the
-    // optimizer has one load and one store.
+    // An operator has at most 20 nodes in both directions together, including reductions and
+    // messages. At most four of these nodes are kernels with operands: the forward kernel, its
+    // recomputation, and two backward kernels for the gradients of input and weights. With a
+    // residency rule, each kernel with operands has a load, a store, and a node that waits for
+    // both; the optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Each expert has kernels for casts, a matrix product and two gradients, and their additional
-    // kernels.
+    // Each expert has kernels for casts, for a matrix product and its two gradients, and their
+    // additional kernels.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.equal_layer_runs().flat_map(|run| &run[0].operators);
@@ -156,9 +156,10 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
         }
         ExpertProducts::Grouped | ExpertProducts::Fused => 0,
     };
-    // Adapters have three matrix products, three gradients, and sums.
+    // With an adapter, an operator has three matrix products instead of one, with their gradients
+    // and sums.
     let products = if plan.lora.is_some() { 3 } else { 1 };
-    // Steps of a ring have a kernel, a merge and up to four messages in each direction.
+    // Each step of a ring has a kernel, a merge and up to four messages in each direction.
     let steps = match plan.context_exchange {
         ContextExchange::Ring => 24 * u128::from(plan.context),
         ContextExchange::AllGather | ContextExchange::AllToAll => 0,
@@ -173,14 +174,14 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
 /// Maximum number of samples in a micro-batch.
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
-/// Upper bound on the bytes per parameter: weight, gradient, optimizer state, and the bytes that a
-/// step moves for it. The actual maximum is 86, for Adam with 8-byte numbers and all additional
-/// passes.
+/// Upper bound on the bytes per parameter: its weight, gradient and optimizer state, and the bytes
+/// that one step moves for it. The largest sum is 86, for Adam with 8-byte numbers and all
+/// additional passes.
 const STATE: u128 = 96;
 
-/// Rejects amounts whose sums could overflow later. Sums of FLOPs must fit in 128 bits, and a rank's bytes at
-/// any one time in 64 bits. The bounds use the whole model, because no rank has more of an operator than the
-/// model has.
+/// Rejects models and batches whose sums could overflow later. Sums of FLOPs must fit into 128
+/// bits, and the bytes of a rank at one time must fit into 64 bits. The bounds use the whole model,
+/// because a rank has at most the whole of each operator.
 fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
@@ -203,7 +204,7 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
         works.map(|work| (work, run.len() as u128))
     });
     for (work, times) in operators {
-        // Count a tied matrix a second time, because the last stage of a pipeline has a copy of it.
+        // Count a tied matrix twice, because the last stage of a pipeline has a copy of it.
         weights += times
             * work
                 .to_spec()
@@ -265,7 +266,7 @@ fn check_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
 }
 
 fn check_batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
-    // Compute in 128 bits, because the options are not limited yet.
+    // Compute in 128 bits, because no earlier check limits the options.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
         let expected = format!(
@@ -326,8 +327,9 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// Rejects a model that cannot be divided among the stages. Blocks and layers (`count`) must divide
-/// equally among the parts; for multiplications, there must be no more parts than layers.
+/// Rejects a model that cannot be divided among the stages. The parts must divide the number of
+/// blocks or layers (`count`); with a split by multiplications, there must be at most as many parts
+/// as layers.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),
@@ -378,8 +380,9 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Rejects stages whose total number of layers differs from the model's, for example because the
-/// user counted only blocks. This check must run before all other checks that depend on the model.
+/// Rejects stages whose total number of layers differs from the model's number, for example because
+/// the user counted only blocks. This check must run before all other checks that depend on the
+/// model.
 fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -392,8 +395,8 @@ fn check_total_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), Gener
 }
 
 /// Rejects stages that are not consecutive ranges of layers, and a wrong number of stages.
-/// [`check_total_layers`] has checked that stages cover all layers, so consecutive ranges end with the last
-/// layer.
+/// [`check_total_layers`] has checked that the stages have all layers together, so consecutive
+/// ranges end with the last layer.
 fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
@@ -449,8 +452,8 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
     check_divisibility(model, [members, plan.tensor_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded among `members` as its split requires. Operators of
-/// experts must be divisible among `expert_members`.
+/// Checks that every operator can be sharded over `members` members as its split requires. For
+/// operators of experts, the number of members is `expert_members`.
 fn check_divisibility(
     model: &Model,
     [members, expert_members]: [u64; 2],
@@ -468,8 +471,8 @@ fn check_divisibility(
     Ok(())
 }
 
-/// Checks that operators to which the plan gives their own degrees exist, and that their degrees
-/// are compatible with the rest of the plan.
+/// Checks that each operator with its own degrees in the plan exists, and that its degrees are
+/// compatible with the rest of the plan.
 fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
@@ -515,8 +518,8 @@ fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), Generate
     Ok(())
 }
 
-/// Checks that there are enough tags for the messages among a tensor group's members, and that node
-/// ids suffice for a rank's nodes.
+/// Checks that a tensor group's messages do not need more tags than exist, and that a rank's nodes
+/// do not need more ids than exist.
 pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,

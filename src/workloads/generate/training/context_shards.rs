@@ -1,29 +1,29 @@
 //! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of a sequence.
 //!
-//! Operators process each token independently, except attention, where a query needs the keys and
-//! values of every token. Ranks can exchange keys and values in three ways. With `B` samples, `d`
-//! bytes per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
+//! Operators process each token independently, except attention, in which a query needs the keys
+//! and values of every token. Ranks can exchange keys and values in three ways. With `B` samples,
+//! `d` bytes per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
 //! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes per rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
-//!
 //! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
 //!
-//! In a ring, the first step has the rank's own keys, and a transfer runs beside the kernel of the
-//! step before it. With a causal mask, a rank's queries attend to half of another rank's keys: all
-//! `s / c` queries to the first piece of a rank before it, and half of the queries to both pieces
-//! of a rank after it. Both are `(s / c)^2 / 2` pairs, and the plan gives every rank the former,
-//! which the last rank has in all steps. Kernels `merge` add each result to the results of earlier
-//! steps. The backward pass begins with the keys that arrived last, so that sums of gradients of
-//! keys and values end at their own rank.
+//! In a ring, the first step uses the rank's own keys, and each transfer overlaps the kernel of the
+//! previous step. A rank has two pieces of the sequence. With a causal mask, its queries attend to
+//! half of another rank's keys: if the other rank is earlier in the context group, all `s / c`
+//! queries attend to its first piece; if it is later, half of the queries attend to both its
+//! pieces. Both cases have `(s / c)^2 / 2` pairs. The plan gives every rank the first case, which
+//! the last rank has in all steps. A `merge` kernel adds each step's result to the results of
+//! earlier steps. The backward pass begins with the keys that arrived last, so that each rank ends
+//! with the summed gradients of its own keys and values.
 //!
 //! Gathered keys and values are freed after the attention kernels. A sequence is divided into `2 c`
-//! pieces. Rank `i` has the `i`-th piece from the start and the `i`-th from the end, so that all
-//! ranks compute the same number of causal scores (section 3.3.2 of "The Llama 3 Herd of Models").
-//! Ranks of a context group have the same weights and compute parts of the same gradients, which
-//! are summed over all `data x context` replicas.
+//! pieces. Rank `i` has the `i`-th piece from the start and the `i`-th piece from the end, so that
+//! all ranks compute the same number of causal scores (section 3.3.2 of "The Llama 3 Herd of
+//! Models"). Ranks of a context group have the same weights, and each computes a part of the
+//! gradients, so gradients are summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};
@@ -79,8 +79,8 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 }
 
 /// Returns the bytes that a rank exchanges in its context group before and after an operator, for
-/// its own tokens: queries, and keys with values. `sample` is the number of bytes of one number,
-/// times the samples of a micro-batch.
+/// its own tokens. The first number is for queries, and the second for keys and values. `sample` is
+/// the number of bytes of one number times the number of samples of a micro-batch.
 pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.tensor_volume(axes).saturating_mul(sample);
@@ -95,8 +95,8 @@ pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Rejects a degree that does not divide the tokens or heads of `model`, and a model with operators
-/// that have no exchange rule.
+/// Rejects a degree that does not divide the tokens or heads of `model`, and a model with an
+/// operator for which chakram has no exchange.
 pub(super) fn check_context_degree(
     model: &Model,
     plan: &ParallelismPlan,
@@ -128,7 +128,7 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
     let shards = u64::from(plan.context);
     let spec = operator.work.to_spec();
     if !spec.is_attention() {
-        // Images have rows of pixels with halos, which cannot be divided like tokens.
+        // Images have rows of pixels with halos, and context parallelism has no rule for halos.
         let mut sizes = spec.sizes_along_axis(OperatorAxis::M).peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());
@@ -159,8 +159,8 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllGather | ContextExchange::Ring => {
             let tokens = spec.extent_of_axis('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
-            // With a causal mask, each rank needs two pieces; otherwise ranks would have unequal
-            // work.
+            // With a causal mask, each rank needs two pieces, because with one piece the ranks
+            // would have unequal work.
             let pieces = if causal { 2 * shards } else { shards };
             (!tokens.is_multiple_of(pieces)).then(|| match causal {
                 true => format!(
@@ -176,8 +176,8 @@ fn is_windowed(work: &OperatorKind) -> bool {
     matches!(work, OperatorKind::ShapedAttention { span, .. } if *span != AttentionSpan::All)
 }
 
-/// Returns attention of a rank's queries to the keys of another rank in a ring; `work` is attention to the rank's own
-/// keys.
+/// Returns the attention of a rank's queries to the keys of another rank in a ring; `work` is the
+/// attention to the rank's own keys.
 pub(super) fn ring_block(work: &OperatorKind) -> OperatorKind {
     let mut block = work.clone();
     match &mut block {

@@ -1,10 +1,10 @@
 //! Kernels of an operator: FLOPs, bytes, and the tensors that are saved for the backward pass.
 //!
-//! `n` is the number of rows in a micro-batch, over all samples, or a member's share of these rows.
-//! `d` is the number of bytes per number, and `g` is the number of bytes per weight gradient. Only
-//! matrix products count as FLOPs, two per multiply-add. Elementwise work does not count, as is
-//! usual in papers that state FLOPs of models. A kernel reads every operand once and writes every
-//! result once.
+//! `n` is the number of rows of all samples of a micro-batch, or one member's share of these rows.
+//! `d` is the number of bytes of a number, and `g` is the number of bytes of a weight gradient.
+//! Only matrix products count as FLOPs, two per multiply-add. Elementwise work does not count,
+//! because papers that state a model's FLOPs usually omit it. A kernel reads every operand once and
+//! writes every result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -67,7 +67,7 @@ pub(super) struct CostParameters {
     /// Number format to which tokens are cast before they are sent to experts; `None` if they are
     /// not cast.
     pub sent: Option<Dtype>,
-    /// The operator's weights that training changes.
+    /// Whether training changes the operator's weights, its adapter, or nothing.
     pub training: WeightTraining,
 }
 
@@ -86,7 +86,8 @@ impl CostParameters {
         let mut kernels = self.kernels_of_spec(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
-        // Count scores separately, because selective recomputation drops only them.
+        // Count scores separately, because selective recomputation omits only scores from the saved
+        // bytes.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.casts_operands()) {
@@ -96,8 +97,8 @@ impl CostParameters {
         }
         if self.training != WeightTraining::All && kernels.weights.take().is_some() {
             kernels.after_weights.clear();
-            // Gradients of the inputs of matrix products need only the weights. A router also keeps
-            // its scores.
+            // The input's gradient of a matrix product needs only the weights, so nothing else is
+            // saved for it. A router, however, also saves its scores.
             if !matches!(spec.kernels, KernelSpec::Router { .. }) {
                 kernels.keeps = 0;
             }
@@ -106,9 +107,9 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Attaches an operator's operands to three kernels: its first forward kernel, the kernel that computes
-    /// the input's gradient, and the kernel that computes the weights' gradient. A look-up reads each row
-    /// once, and adds to each row's gradient once.
+    /// Attaches an operator's operands to three kernels: its first forward kernel, the kernel for
+    /// the input's gradient, and the kernel for the weights' gradient. A look-up reads each row
+    /// once, and its backward pass adds once to each row's gradient.
     fn set_operands(&self, work: &OperatorKind, looks_up: bool, kernels: &mut OperatorKernels) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
@@ -197,13 +198,13 @@ impl CostParameters {
         }
     }
 
-    /// Returns the number of rows in a micro-batch, whose samples have `of_sample` rows each.
+    /// Returns the number of rows in a micro-batch; each sample has `of_sample` rows.
     fn row_count(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
-    /// Returns the sizes, over all samples, of the tensor with the axes `axes`. All row axes are
-    /// merged into one.
+    /// Returns the sizes of the tensor with the axes `axes`, for all samples. All row axes are
+    /// merged into one axis.
     fn tensor_sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();

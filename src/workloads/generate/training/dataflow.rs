@@ -1,32 +1,33 @@
-//! Layouts of results over a tensor group's members, and the inputs of each operator.
+//! Layouts of results over the members of a tensor group, and the inputs of each operator.
 //!
 //! The first applicable rule of this list determines an operator's sharding:
 //!
 //! 1. the degrees that the plan gives for this operator;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
-//!    member. If neither the model nor the plan states a split, the split is derived. A product
-//!    whose input is split by columns is then split by inputs. Other products are split by outputs
-//!    or, if only the number of inputs divides evenly, by inputs. Tables whose rows are summed are
-//!    split by columns, because gathering columns moves half the bytes of summing over rows;
+//!    member. If neither the model nor the plan states a split, it is derived. Then a product is
+//!    split by inputs if its input is split by columns. Otherwise, a product is split by outputs
+//!    or, if the number of outputs does not divide evenly, by inputs. Tables whose rows are summed
+//!    are split by columns, because a gather of columns moves half the bytes of a sum over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
-//! 4. the layout of its input: samples, and rows if they divide evenly. Columns stay split only if
-//!    the operator treats columns independently (activations, residuals, pools, norms over the
-//!    channels of images, heads of attention, and classes of a loss inside a sharded region).
+//! 4. the layout of its input, split by samples, and by rows if they divide evenly. The columns
+//!    stay split only if the operator treats columns independently (activations, residuals, pools,
+//!    norms over the channels of images, heads of attention, and classes of a loss inside a sharded
+//!    region).
 //!
 //! An input that arrives in another layout is redistributed before the operator
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
-//! The skip path around a branch carries the result of the last residual sum. If a layer begins
-//! with a norm or an activation, norms and activations are part of the branch (GPT-2, Llama). If a
-//! layer begins otherwise, norms and activations follow the sums, and their output takes the skip
-//! path (BERT, ResNet). An embedding's tables are separate results until a sum uses all of them;
-//! tables of embedding bags are separate until an interaction uses them. A residual passes its
-//! gradient to each of its inputs; each of these gradients is redistributed separately.
+//! The skip path around a branch carries the result of the previous residual sum. If a layer begins
+//! with a norm or an activation, norms and activations are part of the branch (GPT-2, Llama).
+//! Otherwise, norms and activations follow the sums, and the skip path carries their output (BERT,
+//! ResNet). The results of an embedding's tables are separate until a sum uses all of them; the
+//! results of embedding bags' tables are separate until an interaction uses them. A residual passes
+//! its gradient to each of its inputs; each of these gradients is redistributed separately.
 //!
 //! A layout describes which fraction of a result a member has, not which single elements an
-//! operator needs. So an operator that needs only the first token, such as a classifier after a
-//! transformer, receives all tokens if they are sharded. Norms over the channels of images use only
-//! the member's own samples and rows, like BatchNorm without synchronized statistics.
+//! operator needs. Therefore an operator that needs only the first token, such as a classifier
+//! after a transformer, receives all tokens if they are sharded. Norms over the channels of images
+//! use only the member's own samples and rows, like BatchNorm without synchronized statistics.
 
 use super::layer::LoweringContext;
 use super::shard_spec::ShardSpec;
@@ -40,12 +41,11 @@ use crate::model::{
     ChainInput, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
 
-/// A result that one operator passes to another, with its layout.
+/// A result that one operator passes to the next, with its layout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Digit in which the members with partial sums differ; the partial sums have yet to be added
-    /// up.
+    /// Digit in which members with partial sums differ, if the sums have not been added up yet.
     pub partial_over: Option<MeshAxis>,
     /// Elements per sample, over all members together.
     pub elements: u64,
@@ -73,11 +73,11 @@ pub(super) struct ShardedOperator<'l> {
     pub inputs: Vec<OperatorInput>,
     /// Index of the operator that produces each input; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
-    /// The branch of the layer: 0 is the chain of operators, and 1 the skip path. Each of several
-    /// tables has its own branch.
+    /// Index of the branch within the layer: 0 is the chain of operators, and 1 is the skip path.
+    /// Each of several tables has its own branch.
     pub branch: u32,
-    /// Sharding of the operator's windows, if an image is sharded by rows; the rows that windows
-    /// cover are computed from it.
+    /// Sharding of the operator's windows if an image is sharded by rows; it determines the rows
+    /// that the windows cover.
     pub windows: Option<OperatorSharding>,
 }
 
@@ -92,11 +92,11 @@ pub(super) struct LayerDataflow<'l> {
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, such as the results of an input's tables, which wait until an
-    /// operator uses all of them.
+    /// Results outside the chain, which wait until an operator uses all of them; for example,
+    /// results of several tables of an input.
     side: Vec<ShardedActivation>,
-    /// True if norms and activations follow residual sums, so that their output takes the next branch's skip
-    /// path.
+    /// True if norms and activations follow residual sums, so that the next skip path carries their
+    /// output.
     behind: bool,
 }
 
@@ -104,7 +104,7 @@ struct DataflowCursor {
 pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
-    /// Number of members that share each expert, or `None` if all members do.
+    /// Number of members that shard each expert, or `None` if all members do.
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
@@ -178,7 +178,8 @@ impl<'p> DataflowTracer<'p> {
             });
             last = Some(gives);
         }
-        // If the layer ends with an operator outside the chain, return the chain's result.
+        // If the layer's last operator is outside the chain, its result is not the layer's output,
+        // so return the chain's result.
         let end = way
             .main
             .or(last)
@@ -192,8 +193,8 @@ impl<'p> DataflowTracer<'p> {
         Ok(LayerDataflow { steps, end })
     }
 
-    /// Returns the layout of a layer's output. With sequence parallelism, a sum over all members is
-    /// a reduce-scatter, so that each member gets its own tokens.
+    /// Returns the layout of a layer's output. With sequence parallelism, a reduce-scatter replaces
+    /// a sum over all members, and each member gets its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -214,7 +215,7 @@ impl<'p> DataflowTracer<'p> {
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.can_divide(axis, members);
         let tied = spec.tied_weights().is_some();
-        // An image that is flattened to a row is split by whole channels.
+        // An image that is flattened to a row can be split only by whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
@@ -244,7 +245,7 @@ impl<'p> DataflowTracer<'p> {
         spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
-        // Search from the back, because later entries override earlier ones.
+        // Search from the end, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.matches_operator(layer, &operator.name)) else {
             return self.default_sharding(operator, spec, before);
@@ -308,8 +309,8 @@ impl<'p> DataflowTracer<'p> {
             true => self.derive_split(spec, before),
             false => operator.cut,
         };
-        // Neighbouring members share an expert and its tokens. Members that do not share the expert
-        // process other tokens.
+        // A block of neighbouring members shards an expert and processes the same tokens. Other
+        // members process other tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);
@@ -371,7 +372,7 @@ impl<'p> DataflowTracer<'p> {
                 n: 1,
                 k: 1,
             };
-            // If an image's windows cannot be divided by rows, every member needs the whole image.
+            // If an image's windows cannot be divided by rows, every member needs all rows.
             let cut = ShardSpec {
                 rows: layout.rows,
                 ..cutting
@@ -395,9 +396,9 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 }
 
 impl DataflowCursor {
-    /// Returns the operators that produce the inputs of `operator`; `None` stands for the layer's
-    /// input. Call this before [`advance_past`](Self::advance_past), which replaces the current
-    /// results.
+    /// Returns the index of the operator that produces each input of `operator`; `None` stands for
+    /// the layer's input. Call this function before [`advance_past`](Self::advance_past), which
+    /// replaces the current results.
     fn input_sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -414,7 +415,7 @@ impl DataflowCursor {
     }
 
     /// Makes the output of `operator` the current result. Returns the operator's inputs, each with
-    /// the layout that it arrives in and the layout that the operator needs.
+    /// the layout in which it arrives and the layout that the operator needs.
     fn advance_past(
         &mut self,
         operator: &LayerOperator,
@@ -424,8 +425,8 @@ impl DataflowCursor {
         members: u32,
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
-        // True if the branch and the skip path both use the current result. Tables use no earlier
-        // result, so they never fork.
+        // True if both the branch and the skip path use the current result. A table uses no earlier
+        // result, so it never forks.
         let fork = self.around == self.main && spec.role != ChainInput::Table;
         if operator.around {
             let input = take(self.around);
@@ -470,9 +471,9 @@ impl DataflowCursor {
     }
 }
 
-/// Marks the pending sum of `held` as complete for its second consumer, because the redistribution
-/// for the first consumer performs the sum. If the sum was a reduce-scatter, its result is sharded
-/// among the members.
+/// Marks the pending sum of `held` as complete before a second operator uses it, because the
+/// redistribution for the first operator performs the sum. If the sum was a reduce-scatter, its
+/// result is sharded among the members.
 fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
@@ -482,9 +483,9 @@ fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, member
     }
 }
 
-/// Returns true if a layer that begins with `operator` applies its norm before each branch, as GPT-2 and
-/// Llama do. In BERT and ResNet, the norm follows a residual sum, and its output takes the next branch's skip
-/// path.
+/// Returns true if a layer that begins with `operator` applies a norm before each branch, as GPT-2
+/// and Llama do. In BERT and ResNet, the norm follows a residual sum, and the next skip path
+/// carries its output.
 fn is_pre_norm(operator: &LayerOperator) -> bool {
     operator.work.to_spec().is_elementwise()
 }

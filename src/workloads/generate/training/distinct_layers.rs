@@ -12,7 +12,7 @@ use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
-/// A layer that has already been lowered, with which later layers are compared.
+/// A lowered layer, with which later layers are compared.
 struct LoweredExample<'m> {
     layer: usize,
     /// Size of the tensor group for which the layer was lowered.
@@ -23,7 +23,7 @@ struct LoweredExample<'m> {
 }
 
 /// Rejects a sharded input of layer `i` if the previous layer's stage has another tensor degree
-/// (`unlike`), because shards cannot be exchanged between groups of different sizes.
+/// (`unlike`), because groups of different sizes cannot exchange shards.
 fn check_whole_input(
     i: usize,
     held: &Option<ShardedActivation>,
@@ -37,7 +37,7 @@ fn check_whole_input(
     Ok(())
 }
 
-/// The distinct layers, and for each layer of the model its index among them.
+/// The distinct layers of a model, and for each layer of the model its index among them.
 pub(super) struct DistinctLayers {
     pub lowered: Vec<LoweredLayer>,
     pub lowered_of: Vec<u32>,
@@ -47,7 +47,7 @@ pub(super) struct DistinctLayers {
 }
 
 impl DistinctLayers {
-    /// Lowers the layers of `model`; layers with the same operators, inputs and position in their
+    /// Lowers the layers of `model`. Layers with the same operators, inputs and position in their
     /// stage are lowered once.
     pub fn new(
         model: &Model,
@@ -83,9 +83,9 @@ impl DistinctLayers {
                 false => context.recompute,
             };
             lowering.context.recompute = recompute;
-            // Degrees of single operators apply to layers by name, so if the plan gives any, every
-            // layer is lowered separately. If the plan gives none, equal layers with equal inputs
-            // are sharded equally.
+            // Patterns select operators by the names of their layers, so if the plan gives
+            // operators their own degrees, every layer is lowered separately. Otherwise, equal
+            // layers with equal inputs have equal shardings.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

@@ -1,9 +1,10 @@
 //! Emits the nodes of a rank, in the order in which its host would launch them.
 //!
-//! All kernels of a rank form a single chain, in which passes follow one another in the schedule's
-//! order. The only exception is a weight gradient that overlaps a sum over the tensor group. A pass
-//! begins with a receive from the previous stage, for which its kernels wait. A pass ends with a
-//! send, for which no node waits. Gradient reductions and parameter gathers have their own lanes.
+//! All kernels of a rank form one chain: each kernel waits for the kernel before it, and passes
+//! follow one another in the schedule's order. Only a weight gradient that overlaps a sum over the
+//! tensor group is outside this chain. A pass begins with a receive from the previous stage; the
+//! pass's kernels wait for the receive. A pass ends with a send; no node waits for the send.
+//! Gradient reductions and parameter gathers have their own lanes.
 
 use super::TrainingGenerator;
 use super::program::{
@@ -28,7 +29,7 @@ pub(super) use memory_traffic::MOST_PIECES;
 
 use gradients::GradientProgress;
 
-/// Lane of kernels, except kernels of parallel branches.
+/// Lane of all kernels except kernels of parallel branches.
 pub const COMPUTE_LANE: i64 = 0;
 /// Lane of the collectives of tensor groups.
 pub const TENSOR_LANE: i64 = 1;
@@ -42,8 +43,8 @@ pub const EXPERT_LANE: i64 = 5;
 pub const CONTEXT_LANE: i64 = 6;
 /// Lane of loads and stores of operands that do not stay in SRAM.
 pub const MEMORY_LANE: i64 = 4;
-/// First of the lanes for kernels of parallel branches. Several branches share a lane if there are
-/// more branches than lanes.
+/// First lane for kernels of parallel branches. If there are more branches than lanes, several
+/// branches share a lane.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
 
@@ -54,11 +55,11 @@ pub(super) struct RankEmitter<'w, 's> {
     place: RankCoordinates,
     rank: u32,
     step: u32,
-    /// Nodes on which the next node of the chain depends.
+    /// Last nodes of the chain; the next node of the chain depends on them.
     chain_tail: Vec<u64>,
     /// Nodes that the current program depends on.
     entry: Vec<u64>,
-    /// Node ids of the current program's items, or of the last program's.
+    /// Node ids of the items that the current program (or the last one) has emitted.
     ids: Vec<u64>,
     /// Layer and item of the sum that adapters compute in the current pass, if any.
     handed: Option<(usize, usize)>,
@@ -66,17 +67,18 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Buffer for a node's dependencies, reused for every node.
     data: Vec<u64>,
-    /// Nodes that have computed gradients but have no reduction waiting for them yet, in two lists:
-    /// gradients of weights that all replicas have, and gradients of experts' weights.
+    /// Nodes that have computed gradients, but for which no reduction waits yet. The first list is
+    /// for gradients of weights that all replicas have, and the second list is for gradients of
+    /// experts' weights.
     unreduced_producers: [Vec<u64>; 2],
     /// Nodes of the gradient reductions of the current step.
     reduced: Vec<u64>,
-    /// For each layer, the parameter gathers for which the layer's next forward pass must wait.
+    /// For each layer, the parameter gathers that must end before the layer's next forward pass.
     updated: BTreeMap<usize, Vec<u64>>,
-    /// Memory changes that the next emitted node must make.
+    /// Memory changes that are attached to the next emitted node.
     pending_memory: MemoryChanges,
-    /// SRAM, and the operands that this stage keeps in it; `None` if the plan has no residency
-    /// rule.
+    /// SRAM's rule, and the operands that this stage keeps in SRAM; `None` if the plan has no
+    /// residency rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
 
@@ -127,18 +129,18 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let mut kept = vec![false; plan.chunk_count() as usize];
             for step in plan.steps_of_stage(self.place.stage) {
-                // If two passes overlap, receive the inputs of both first, and send only after both
-                // have ended.
+                // If two passes overlap, receive the inputs of both before the first one starts,
+                // and send only after both have ended.
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.iter_passes() {
                     let chunk = &mut kept[pass.chunk as usize];
-                    // If parameters are not resharded, they are still present after the chunk's
-                    // first pass in a step.
+                    // Without resharding, parameters are still complete after the chunk's first
+                    // pass in a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.begin_pass(pass, present)?));
                 }
-                // Both passes start at the current end of the chain, because neither depends on the
-                // other.
+                // Both passes start at the current end of the chain, because neither pass depends
+                // on the other.
                 let begin = step.beside.map(|_| self.chain_tail.clone());
                 let mut ends = Vec::new();
                 for (pass, gathers) in begun {
@@ -161,8 +163,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.free_released()
     }
 
-    /// Frees memory that no later node would free. Such memory remains if the plan leaves out all
-    /// kernels of the layers after the last node.
+    /// Frees memory that no later node frees. Such memory remains if the plan omits all kernels of
+    /// the layers after the last node.
     fn free_released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
@@ -201,7 +203,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits `node`, which depends on the nodes in `self.data`.
+    /// Emits `node`, which depends on the nodes in `self.data`, and returns its id.
     fn emit_node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
         match self.plan.plan.steps {
             1 => self.out.set_name(node.name),
@@ -245,8 +247,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         stage.filter(|stage| *stage != self.place.stage)
     }
 
-    /// Emits the start of a pass: the first parameter gathers, unless parameters are already
-    /// `present`, and the receive of its input.
+    /// Emits the start of a pass: the first parameter gathers (unless parameters are `present`),
+    /// and the receive of the pass's input.
     fn begin_pass(
         &mut self,
         pass: PipelinePass,
@@ -263,7 +265,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(gathers)
     }
 
-    /// Emits the send of a pass's result, if another stage needs the result.
+    /// Emits the send of a pass's result if another stage needs the result.
     fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor_of(pass, own, plan.plan.pipeline);
@@ -297,8 +299,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             self.chain_tail.extend(gathers.ids.get(k));
             if forward {
-                // Only the first micro-batch waits for the gathers, because later micro-batches
-                // follow it.
+                // Only the first micro-batch waits for the gathers, because later micro-batches run
+                // after it.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -307,7 +309,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let lowered = plan.lowered_layer(layer);
             let program = lowered.program_of(pass.kind, self.place.tensor);
-            // The last pass that uses the weights, or the pass for weight gradients, frees
+            // The last pass that uses the weights (or the pass for weight gradients) frees
             // parameters that are kept for the whole step.
             let frees = plan.gathers_parameters()
                 && match plan.plan.reshard {
@@ -316,7 +318,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
-                // Until gradients are reduced, each member has all of them.
+                // Each member has all gradients until they are reduced.
                 let whole = plan.gradient_bytes(layer);
                 add_bytes(
                     &mut self.pending_memory.allocates,
@@ -341,7 +343,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits the copy of a layer's parameters out of the buffer that gathered them: one read and one write.
+    /// Emits a copy of a layer's parameters out of the gather's buffer: one read and one write.
     fn copy_out(&mut self, layer: usize, pass: PipelinePass) -> Result<(), TraceError> {
         let plan = self.plan;
         self.data.clear();
@@ -364,7 +366,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program, and the reductions of buckets that become complete in it. The
+    /// Emits a layer's program, and the reductions of buckets that the program completes. The
     /// program's last node frees `freed` bytes of gathered parameters.
     fn emit_program(
         &mut self,
@@ -376,15 +378,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
     ) -> Result<(), TraceError> {
         self.ids.clear();
         self.begin_names(layer, pass);
-        // The program depends on the nodes at the end of the chain.
+        // The program starts after the nodes at the end of the chain.
         std::mem::swap(&mut self.entry, &mut self.chain_tail);
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
             self.data.clear();
             self.depend_on(&item.after);
             let mut memory = item.memory;
-            // Add the memory changes of earlier layers without nodes, because memory can change
-            // only at nodes.
+            // Add the memory changes of earlier layers that have no nodes, because memory can
+            // change only at nodes.
             if i == 0 {
                 merge_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -394,8 +396,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let handed = self.handed == Some((layer, i));
             let id = self.emit_item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
-            // The gradients of the last node are reduced after the loop, when `self.chain_tail` has
-            // advanced.
+            // After the last item, reductions wait until `self.chain_tail` has advanced, so the
+            // code after the loop emits them.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.reduce_complete_buckets(finding, pass)?;
             }
@@ -419,7 +421,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Formats the prefix of a layer's node names in a pass.
+    /// Formats the prefix of the node names of a layer in a pass.
     fn begin_names(&mut self, layer: usize, pass: PipelinePass) {
         let layer = &self.plan.model.layers[layer].name;
         self.common.clear();
@@ -482,7 +484,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ProgramTask::Collective { bytes, .. } if handed => {
                 let shares = plan.adapters_of(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
-                // A share of one member has nothing to sum.
+                // A share of one member needs no sum.
                 let reduce = |family| self.collective_op(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
@@ -504,7 +506,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 bytes,
                 slot,
             } => {
-                // Tags are unique per step, layer, slot and micro-batch; `check::messages` keeps them within i32.
+                // Tags are unique per step, layer, slot and micro-batch. `check_messages` keeps
+                // them within an i32.
                 let peer = RankCoordinates {
                     tensor: peer,
                     ..self.place
@@ -557,7 +560,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Returns a tag that no other message between the same ranks has. `slots` is the number of
-    /// distinguishable messages in a layer, and `slot` is this message's index.
+    /// different messages of a layer, and `slot` is this message's index.
     fn message_tag(&self, layer: usize, [slots, slot]: [u32; 2], pass: PipelinePass) -> i32 {
         let plan = self.plan;
         let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
@@ -606,8 +609,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Emits the parameter gathers for the pass's layers up to the `k`-th, and for the layers that
-    /// are gathered ahead of use.
+    /// Emits the parameter gathers for the pass's layers up to the `k`-th layer, and for the layers
+    /// that the plan gathers in advance.
     fn gather_parameters(
         &mut self,
         gathers: &mut ParameterGathers,

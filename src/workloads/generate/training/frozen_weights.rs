@@ -1,9 +1,10 @@
-//! Weights that training does not change, and low-rank adapters of such weights (Hu et al., "LoRA: Low-Rank Adaptation
-//! of Large Language Models", 2021, section 4).
+//! Weights that training does not change, and low-rank adapters of such weights (Hu et al., "LoRA:
+//! Low-Rank Adaptation of Large Language Models", 2021, section 4).
 //!
-//! Frozen weights have neither gradients nor state of an optimizer. Gradients of activations pass through them, down to
-//! the first block. A product of `n x k` by `k x m` with an adapter of rank `r` also computes `(x A) B`, with `A` of `k x
-//! r` and `B` of `r x m`, and adds the result:
+//! Frozen weights have neither gradients nor optimizer state. Gradients of activations still pass
+//! through frozen layers, down to the first block. If a product of `n x k` by `k x m` has an
+//! adapter of rank `r`, it also computes `(x A) B`, with `A` of `k x r` and `B` of `r x m`, and
+//! adds this result:
 //!
 //! | | kernels | FLOPs | kept |
 //! |---|---|---|---|
@@ -11,15 +12,15 @@
 //! | backward | `lora.b.dgrad`, `lora.a.dgrad`, and `lora.sum` of both gradients of `x` | `2 n r (k + m)` | |
 //! | | `lora.b.wgrad`, `lora.a.wgrad` | `2 n r (k + m)` | |
 //!
-//! With `elementwise` megatron and eager, a separate kernel `lora.scale` scales the result, and its gradient, as in
-//! Megatron-Bridge and PEFT; otherwise the sum includes the scale. Products of adapters use the plan's number format,
-//! also if `linears` has another.
+//! With `elementwise` megatron and eager, a separate kernel `lora.scale` scales the adapter's
+//! result and its gradient, as in Megatron-Bridge and PEFT; otherwise, the sum includes the scale.
+//! Products of adapters use the plan's number format, even if `linears` sets another format.
 //!
 //! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`.
-//! If the group shards the product by inputs, the group shards `A`, and every member has `B`. Since
-//! products are linear, sums over the group that the frozen product needs anyway include the
-//! adapter's share. The gradient of the matrix that every member has is a sum over the group, once
-//! per step.
+//! If the group shards the product by inputs, the group shards `A`, and every member has `B`.
+//! Products are linear, so the frozen product's sums over the group include the adapter's part
+//! without additional communication. Every member computes a part of the gradient of the matrix
+//! that all have, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
 use crate::generate::{GenerateError, option_refused};
@@ -27,7 +28,7 @@ use crate::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, We
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-/// Returns `model` with the weights that `plan` trains.
+/// Returns `model`, with each operator marked by the weights that `plan` trains.
 pub(super) fn freeze_weights<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
@@ -128,7 +129,8 @@ fn has_adapter(work: &OperatorKind) -> bool {
     )
 }
 
-/// Rejects a frozen table with a trained matrix product that shares its weights, or the opposite.
+/// Rejects a frozen table if a trained matrix product shares its weights, and a trained table if a
+/// frozen product shares its weights.
 fn check_tied(model: &Model) -> Result<(), GenerateError> {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let tied = operators

@@ -17,7 +17,7 @@ pub(super) struct LoweringContext {
     /// Number of members of a tensor group.
     pub tensor: u64,
     pub sequence: bool,
-    /// Number of ranks among which a layer's experts are divided.
+    /// Number of ranks that divide a layer's experts.
     pub expert: u64,
     /// Kernels that compute the experts' matrix products. `exchange` says how tokens are exchanged
     /// with ranks that have other experts.
@@ -25,15 +25,13 @@ pub(super) struct LoweringContext {
     pub exchange: ExpertExchangeForm,
     /// Number format of tokens that are sent to experts, if it is not the activations' format.
     pub exchange_dtype: Option<Dtype>,
-    /// Number of rows on the rank whose experts have the most rows, divided by the mean over ranks.
+    /// Number of rows on the rank with the most rows of experts, divided by the mean over ranks.
     pub expert_load: f64,
     /// Number of token copies that are sent, divided by the number of copies that experts process.
     pub sent_copies: f64,
-    /// True if the gradients of experts are summed over other groups than the gradients of other
-    /// weights.
+    /// True if other groups sum the gradients of experts than the gradients of other weights.
     pub experts_apart: bool,
-    /// Exchange between ranks that share a sequence's tokens, or `None` without context
-    /// parallelism.
+    /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
     pub context: Option<ContextExchange>,
     /// Number of ranks that share the tokens of a sequence.
     pub context_ranks: u32,
@@ -51,14 +49,14 @@ pub(super) struct LoweringContext {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WeightCounts {
     pub all: u64,
-    /// Number of weights with gradients and state of the optimizer.
+    /// Number of weights that have gradients and optimizer state.
     pub trained: u64,
 }
 
 /// A matrix tied to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TiedMatrix {
-    /// Number of operators after the matrix's operator in its layer.
+    /// Number of operators of the layer after the operator with the matrix.
     pub behind: usize,
     /// Number of the matrix's weights on one member.
     pub weights: u64,
@@ -68,10 +66,10 @@ pub(super) struct TiedMatrix {
 /// The programs and weights of a lowered layer.
 #[derive(Clone, Debug)]
 pub(super) struct LoweredLayer {
-    /// Forward programs: one for all members of a tensor group if members are identical, otherwise
-    /// one per member.
+    /// Forward programs: one program if all members of a tensor group run the same program,
+    /// otherwise one per member.
     pub forward: Vec<LayerProgram>,
-    /// Backward programs; their number is the number of forward programs.
+    /// Backward programs, as many as forward programs.
     pub backward: Vec<LayerProgram>,
     /// Programs of split backward passes: for input gradients, and for weight gradients. Each of
     /// the two lists has the same length as the list of forward programs. Empty if backward passes
@@ -79,18 +77,19 @@ pub(super) struct LoweredLayer {
     pub apart: [Vec<LayerProgram>; 2],
     /// Numbers of weights on one member, including adapters.
     pub parameters: WeightCounts,
-    /// One member's weights that belong to experts, if ranks have different experts.
+    /// Weights of experts on one member, if ranks have different experts.
     pub expert_parameters: WeightCounts,
-    /// Weights whose gradients each member computes from its own samples or tokens only: the group
-    /// that sums these gradients, and the number of weights.
+    /// Weights whose gradients are partial, because each member uses only its own samples or
+    /// tokens: the group that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The matrix tied to the embedding.
     pub tied: Option<TiedMatrix>,
-    /// Bytes that are saved from the forward pass for the backward pass.
+    /// Bytes that the forward pass saves for the backward pass.
     pub keeps: u64,
-    /// Number of shards into which members divide the layer's output.
+    /// Number of shards of the layer's output.
     pub output_shards: u64,
-    /// For each operator, true if its input's gradient is needed; `None` if the plan leaves the operator out.
+    /// For each operator, true if its input needs a gradient; Returns the program that `member` of
+    /// a tensor group runs in a pass of `kind`.
     pub input_gradients: Vec<Option<bool>>,
 }
 
@@ -103,14 +102,14 @@ impl LoweredLayer {
             PassKind::InputGradient => &self.apart[0],
             PassKind::WeightGradient => &self.apart[1],
         };
-        // If all members are identical, the list has a single program for all.
+        // The list has a single program if it is the same for all members.
         &programs[member as usize % programs.len()]
     }
 }
 
 impl LoweringContext {
-    /// Returns the sizes for the kernels of `layer`. Products outside blocks, mainly the logits, keep the
-    /// plan's number format.
+    /// Returns the parameters of the kernels' costs in `layer`. Products outside blocks, mainly the
+    /// logits, always have the plan's number format.
     pub fn sizes_of(&self, layer: &ModelLayer) -> CostParameters {
         let linear = self.sizes.linear;
         CostParameters {
@@ -119,8 +118,7 @@ impl LoweringContext {
         }
     }
 
-    /// Returns true if the plan leaves an operator of `layer` out entirely, including its
-    /// communication.
+    /// Returns true if the plan omits an operator of `layer` entirely, including its communication.
     pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
         let loss = spec.reduces_columns();
         let logits = layer.role == LayerRole::Output && spec.is_linear();
@@ -128,8 +126,8 @@ impl LoweringContext {
             || (loss || logits) && self.without.has_effect(AblationEffect::Logits)
     }
 
-    /// Removes two kinds of kernels from an operator of `layer`: kernels that the plan leaves out,
-    /// and kernels that the fused matrix products of experts include.
+    /// Removes two kinds of kernels from an operator of `layer`: kernels that the plan omits, and
+    /// kernels that are part of the experts' fused matrix products.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
@@ -165,8 +163,8 @@ impl LoweringContext {
     }
 }
 
-/// Returns true for the kernels of a router's scores, which are never fused into experts' matrix
-/// products.
+/// Returns true for the kernels of a router's scores, because the experts' fused matrix products do
+/// not include them.
 fn is_of_scores(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
@@ -183,7 +181,8 @@ pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> S
     format!("{phase}/{operator}{suffix}")
 }
 
-/// Returns the kernels that follow the weight-gradient kernel of `operator`, as nodes of a program.
+/// Returns the kernels that run after the weight-gradient kernel of `operator`, as tasks of a
+/// program.
 pub(super) fn kernels_after_weights<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,
@@ -195,8 +194,7 @@ pub(super) fn kernels_after_weights<'k>(
     })
 }
 
-/// Returns the task of a program's node that runs `kernel`, and the shapes of the kernel's inputs
-/// and outputs.
+/// Returns the task for `kernel` in a program, and the shapes of the kernel's inputs and outputs.
 pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
     let task = ProgramTask::Kernel {
         flops: kernel.flops,

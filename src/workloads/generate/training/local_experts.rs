@@ -1,18 +1,18 @@
-//! Experts of a rank under expert parallelism of degree `e`: each rank has `x / e` of a layer's `x`
+//! Experts of a rank, with expert parallelism of degree `e`: each rank has `x / e` of a layer's `x`
 //! experts.
 //!
 //! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid
-//! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's
-//! `--expert-tensor-parallel-size`. Each expert is sharded among a block of `expert_tensor`
-//! neighbours in a tensor group, and a layer's experts are divided among `expert` such blocks. The
-//! `replicas` that have the same shard of the same experts sum the gradients of this shard. With
-//! sequence parallelism, each member of a tensor group sends copies of its own tokens, and the
-//! members that share an expert gather them.
+//! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's option
+//! `--expert-tensor-parallel-size`. A block of `expert_tensor` neighbours in a tensor group shards
+//! each expert, and `expert` such blocks divide a layer's experts. The `replicas` that have the
+//! same shard of the same experts sum the gradients of this shard. With sequence parallelism, each
+//! member of a tensor group sends copies of its own tokens, and the members that shard an expert
+//! gather these copies.
 //!
-//! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies and
-//! receives the same number. The rank's own experts process the received copies. So expert
-//! parallelism divides the weights among ranks, but does not change a rank's number of rows. If
-//! routing is skewed, every rank is given the row count of the fullest rank
+//! If routing is balanced, a rank with `t` tokens and `c` copies per token sends `t c` copies and
+//! receives the same number. The rank's own experts process the received copies. Therefore expert
+//! parallelism divides the weights among ranks, but does not change the number of rows of a rank.
+//! If routing is skewed, every rank has the row count of the fullest rank
 //! ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
@@ -22,7 +22,7 @@ use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
-/// Returns `model` reduced to the experts that one rank has.
+/// Returns `model` with only the experts of one rank.
 pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     if plan.expert == 1 && plan.capacity_factor.is_none() {
         return model;
@@ -53,7 +53,8 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
 }
 
 fn scale_rows(rows: u64, factor: f64) -> u64 {
-    // For a balanced load, keep the exact integer, because a float cannot represent every integer.
+    // For a balanced load, keep the exact integer, because a float does not have enough digits for
+    // every integer.
     match factor == 1.0 {
         true => rows,
         false => ((rows as f64 * factor + 0.5) as u64).max(1),
@@ -71,8 +72,8 @@ fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Returns the number of rows on the rank whose experts have the most rows, divided by the mean
-/// over ranks.
+/// Returns the number of rows on the rank with the most rows of experts, divided by the mean over
+/// ranks.
 fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     routing_sizes(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
@@ -82,7 +83,7 @@ fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
 
 /// Returns two ratios for the first layer of `model` with experts. The first ratio is the layer's
 /// load: the number of rows on the fullest rank, divided by the mean over ranks. The second ratio
-/// is the number of token copies that are sent, divided by the number that experts process.
+/// is the number of token copies that ranks send, divided by the number that experts process.
 pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.equal_layer_runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {
@@ -97,8 +98,8 @@ pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] 
     [expert_load(&layer.operators, plan), sent]
 }
 
-/// Rejects degrees that do not divide the experts of `model`, and combinations of options for which
-/// chakram has no rule.
+/// Rejects degrees that do not divide the experts of `model`, and options for which expert
+/// parallelism has no rule.
 pub(super) fn check_expert_degrees(
     model: &Model,
     plan: &ParallelismPlan,

@@ -1,4 +1,4 @@
-//! Distribution of layers over a pipeline's model chunks, and of their gradients over buckets.
+//! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
 
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::CostParameters;
@@ -22,8 +22,8 @@ pub(super) struct ModelChunks {
     ends: Vec<Range<usize>>,
     /// For each part, the bytes that it sends to the next part.
     boundaries: Vec<u64>,
-    /// Number of trained tied weights that both the first and the last stage have a copy of; `None`
-    /// without tied weights.
+    /// Number of trained tied weights, of which the first and the last stage each have a copy;
+    /// `None` without tied weights.
     tied: Option<u64>,
 }
 

@@ -79,23 +79,23 @@ impl CostParameters {
         Ok(())
     }
 
-    /// Returns the bytes that an adapter keeps for the gradients of its matrices: of its input, and
-    /// of the result of its first matrix product.
+    /// Returns the bytes that an adapter saves for the gradients of its two matrices: bytes of its
+    /// input, and bytes of the first product's result.
     pub fn kept_of_adapter(&self, products: &[OperatorKind; 2]) -> Result<[u64; 2], GenerateError> {
         let [rows, inputs, rank] = self.matrix_sizes(&products[0]);
         let bytes = |columns| to_bytes(rows * columns * u128::from(self.number));
         Ok([bytes(inputs)?, bytes(rank)?])
     }
 
-    /// Rows, columns of the input and columns of the output of a matrix product.
+    /// Sizes of a matrix product: rows, columns of the input, columns of the output.
     fn matrix_sizes(&self, work: &OperatorKind) -> [u128; 3] {
         let spec = work.to_spec();
         let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent_of_axis(axis).into());
         [self.row_count(rows), inputs, outputs]
     }
 
-    /// Returns the kernels that add the adapter's result to the result of the frozen matrix
-    /// product, after a kernel that scales it.
+    /// Returns the kernel that adds the adapter's result to the frozen product's result; if
+    /// `scales`, a kernel before it scales the adapter's result.
     fn join_results(
         &self,
         x: [u128; 2],

@@ -17,9 +17,10 @@
 //! | … rotary positions, unfused | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
 //! | … PyTorch repeats heads of keys and values if `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
-//! With a causal mask, a fused kernel skips the scores above the diagonal, so `(s + 1) / 2` replaces `s` in
-//! the table. With context parallelism, a rank has only `m` of a sequence's `s` tokens: `m` replaces `s` for
-//! queries, but not for keys and values. Causal scores are divided equally among the ranks.
+//! With a causal mask, a fused kernel skips the scores above the diagonal, so `(s + 1) / 2`
+//! replaces `s` in the table. With context parallelism, a rank has only `m` of a sequence's `s`
+//! tokens, so `m` replaces `s` for queries, but not for keys and values. All ranks have the same
+//! number of causal scores.
 
 use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
@@ -40,7 +41,7 @@ impl CostParameters {
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
-        // Values may be narrower than keys, and a token may attend to only a part of the other
+        // Values may be narrower than keys, and a token may attend to only some of the other
         // tokens.
         let is_shaped = spec.has_axis('u');
         let u = if is_shaped {
@@ -49,7 +50,8 @@ impl CostParameters {
             w
         };
         // With a causal mask, each token attends to itself and to earlier tokens; otherwise it
-        // attends to all tokens. Shards of a sequence have equal parts of these pairs.
+        // attends to all tokens. All shards of a sequence have the same number of these pairs of
+        // tokens.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent_of_axis('d')).min(m * s),
@@ -66,13 +68,13 @@ impl CostParameters {
             // The backward kernel reads q, k, v, the output and its gradient, and writes the
             // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // A rank has two pieces of the sequence: one at some distance from the start, and one
-            // at the same distance from the end. Together the two pieces have the same number of
-            // pairs as if each query attended to half of all keys.
+            // With context parallelism, a rank has two pieces of the sequence: one at some distance
+            // from the start, and one at the same distance from the end. Together, the two pieces
+            // have as many pairs as if each query attended to half of all keys.
             let halved = causal && queries < tokens;
-            // Measured attention times have neither windows nor different widths of keys and
-            // values. Therefore use the mean width, and the same number of keys for every query;
-            // this keeps the FLOPs.
+            // Measured attention times are only for full masks, and for keys and values of equal
+            // width. Therefore look up the mean width and the mean number of keys per query, which
+            // give the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -103,7 +105,7 @@ impl CostParameters {
                 ..OperatorKernels::default()
             }
         } else {
-            // The mean width gives the same FLOPs as the two widths.
+            // The mean width gives the same FLOPs as the two different widths.
             let w = (w + u).div_ceil(2);
             self.unfused_attention_kernels(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
@@ -120,9 +122,9 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Returns the kernel that adds attention's results for one part of the keys to the results for
-    /// other parts. The results are the output and the sums of exponentials or, in the backward
-    /// pass, the gradients of queries, keys and values.
+    /// Returns the kernel that merges attention's results for one part of the keys into the results
+    /// for earlier parts. In the forward pass, the results are the output and the sums of
+    /// exponentials; in the backward pass, they are the gradients of queries, keys and values.
     pub fn merge_kernels(
         &self,
         work: &OperatorKind,
@@ -136,7 +138,7 @@ impl CostParameters {
             true => ["mnu", "tgu"].map(|axes| spec.tensor_volume(axes)),
             false => [queries, keys],
         };
-        // Both summands are read, and the sum is written.
+        // The kernel reads both summands and writes the sum.
         let moved = match backward {
             true => 3 * d * b * (queries + keys + values),
             false => 3 * b * (d * output + 4 * spec.tensor_volume("nm")),
@@ -156,8 +158,9 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Adds the norms of query and key heads before all other kernels, and the norms' gradients
-    /// after all other kernels. `x` has the sizes of the tensor with all query and key heads.
+    /// Adds the norms of query and key heads before all other forward kernels, and their gradients
+    /// after all other backward kernels. `x` is the size of the tensor with all query and key
+    /// heads.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MemoryBoundKernel::Copy, MemoryBoundKernel::ElementWise);
@@ -198,8 +201,8 @@ impl CostParameters {
         Ok(())
     }
 
-    /// Adds element-wise kernels before attention, on queries and keys (`x` are the sizes of their
-    /// tensor), and on heads of keys and values. Kernels of the backward pass are added too.
+    /// Adds element-wise kernels before attention: on queries and keys (a tensor of size `x`), and
+    /// on heads of keys and values. Also adds their backward kernels.
     fn add_kernels_before_attention(
         &self,
         kernels: &mut OperatorKernels,

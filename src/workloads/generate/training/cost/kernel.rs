@@ -4,7 +4,7 @@ use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MemoryBoundKernel};
 
-/// A kernel of an operator: its work, and its name in a trace.
+/// A kernel of an operator: its work, and its name in the trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct LoweredKernel {
     /// Suffix that is appended to the operator's name, including its dot; empty for most kernels.
@@ -27,7 +27,7 @@ pub(in super::super) struct LoweredKernel {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
-    /// Kernels that compute the input's gradient. If there is no input gradient, kernels that
+    /// Kernels that compute the input's gradient. If the input needs no gradient, these kernels
     /// compute the weights' gradient.
     pub backward: Vec<LoweredKernel>,
     /// Separate kernel that computes the weights' gradient, if there is one.
@@ -37,7 +37,7 @@ pub(in super::super) struct OperatorKernels {
     pub after_weights: Vec<LoweredKernel>,
     /// Bytes that are saved from the forward pass for the backward pass, without `scores`.
     pub keeps: u64,
-    /// Bytes of attention scores, which are saved too, unless selective recomputation recomputes
+    /// Bytes of attention scores, which are also saved unless selective recomputation recomputes
     /// them.
     pub scores: u64,
 }
@@ -90,14 +90,14 @@ impl LoweredKernel {
     }
 }
 
-/// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate. If a shape's
-/// sizes do not fit, the shape is empty or was already rejected for its FLOPs.
+/// Returns the shape of `batch` equal matrix products in one kernel. Sizes saturate at `u64::MAX`.
+/// A product with a larger size has no FLOPs, or its FLOPs were already rejected.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another. Each kernel is given by its name, its class, and the
+/// Returns kernels that run one after another. An entry has the kernel's name, its class, and the
 /// number of bytes that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],

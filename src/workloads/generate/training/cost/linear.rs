@@ -1,8 +1,9 @@
-//! Kernels of a linear layer: its products, and the kernels that number formats and frameworks add.
+//! Kernels of a linear layer: its products, and additional kernels of number formats and
+//! frameworks.
 //!
-//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an operand's element. If
-//! there are `x` experts with `n / x` rows each, the byte counts have `x km` in place of `km`, and
-//! the FLOPs are of all `n` rows:
+//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an operand's element. If `x`
+//! experts have `n / x` rows each, `x km` replaces `km` in the byte counts, and the FLOPs are of
+//! all `n` rows:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
@@ -15,11 +16,11 @@
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
 //! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
-//! Delayed scaling uses the maxima of earlier steps, which product kernels compute as a by-product.
-//! Block scaling computes the maximum of each 32 numbers, and writes one byte for it. The optimizer
-//! quantizes weights once per step. Delayed, current and block scaling are Transformer Engine's
-//! recipes. 4-bit formats have no cast kernels, because the measured times of their products
-//! include the casts.
+//! Delayed scaling needs no kernel for maxima: it uses the maxima of earlier steps, which product
+//! kernels compute as a by-product. Block scaling computes the maximum of each block of 32 numbers,
+//! and writes one byte for it. The optimizer quantizes weights once per step. Delayed, current and
+//! block scaling are recipes of Transformer Engine. 4-bit formats have no cast kernels, because the
+//! measured times of their products include the casts.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -46,8 +47,8 @@ impl CostParameters {
     }
 
     /// Returns the kernels of a matrix product with the sizes `[n, k, m]`, and of its bias if
-    /// `bias`. With several `experts`, which divide the `n` rows evenly, there is one product per
-    /// expert.
+    /// `bias`. With several `experts`, there is one product for each expert, and the products
+    /// divide the `n` rows evenly.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -67,8 +68,8 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // A grouped matrix product takes the time of its largest product. Therefore, if rows do not
-        // divide evenly, use the number of rows of the largest expert.
+        // A grouped matrix product takes as long as its largest product. Therefore, if the experts
+        // have different numbers of rows, use the largest number.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -117,8 +118,8 @@ impl CostParameters {
         })
     }
 
-    /// Returns the kernels of `experts` separate matrix products, among which the rows are divided.
-    /// If rows do not divide evenly, the first experts have one row more.
+    /// Returns the kernels of `experts` separate matrix products, which divide the rows. If the
+    /// rows do not divide evenly, the first experts have one more row than the others.
     pub(super) fn linear_of_each(
         &self,
         [n, k, m]: [u128; 3],
@@ -144,8 +145,8 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// Returns the kernels of two independent matrix products whose inputs have the same `m` rows,
-    /// one with `k` columns and the other with `c`.
+    /// Returns the kernels of two independent matrix products whose inputs have the same `m` rows;
+    /// one input has `k` columns, the other has `c`.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));
@@ -188,7 +189,7 @@ impl CostParameters {
         if self.scaling == ScalingRecipe::Current {
             kernels.push(build_kernel(amax, 0, d * elements, &[&x], &[&[1]])?);
         }
-        // Only matrix products for gradients of weights need the transposed copy.
+        // Only the products for weight gradients need the transposed copy.
         let copies = match self.training {
             WeightTraining::All => 2,
             WeightTraining::Frozen | WeightTraining::Adapter { .. } => 1,

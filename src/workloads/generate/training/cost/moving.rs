@@ -1,4 +1,4 @@
-//! Kernels that only move bytes, from the list in the operator's spec.
+//! Kernels that only move bytes, as the operator's spec lists them.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;

@@ -25,7 +25,7 @@ impl CostParameters {
         let sizes = |axes: &&'static str| self.tensor_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
-        // Only the filters count as weights, because adding a bias takes no extra time.
+        // Only the filters count as weights, because the addition of a bias takes no extra time.
         let weights = spec.weights.first().map(|one| one.axes);
         let held = weights.map_or(0, |axes| spec.tensor_volume(axes));
         let w = weights.map(|axes| {

@@ -1,4 +1,4 @@
-//! Kernels of a router, which chooses experts for each token and sends the token to them.
+//! Kernels of a router, which chooses experts for each token and sends the token to these experts.
 //!
 //! With `t` tokens of `h` columns, `x` experts and `c` copies of a token:
 //!
@@ -17,8 +17,8 @@
 //! | … `sum` of both gradients of a token | | `3d th` |
 //! | … `score.wgrad` | `2thx` | `d (th + tx)`, and `g hx`, twice if micro-batches are summed |
 //!
-//! Scores keep the plan's number format, because the routers of Megatron-LM and DeepSeek-V3 do not use 8-bit
-//! products either.
+//! Scores have the plan's number format even if other products have 8 bits, as in Megatron-LM and
+//! DeepSeek-V3.
 
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -64,8 +64,8 @@ impl CostParameters {
             forward.push(over_scores(".highest", 4, softmax)?);
         }
         if self.sent.is_some() {
-            // The cast reads numbers of `d` bytes, and writes one byte each and a 4 B scale per 128
-            // numbers.
+            // The cast reads numbers of `d` bytes, and writes one byte per number and a scale of 4
+            // B per 128 numbers.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(
                 build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving_kernel(element),

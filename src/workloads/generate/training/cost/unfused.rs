@@ -1,5 +1,5 @@
-//! Kernels of unfused attention: two matrix products, with kernels on the scores between them, as
-//! in PyTorch and Megatron-LM.
+//! Kernels of unfused attention: two matrix products, and between them kernels on the scores, as in
+//! PyTorch and Megatron-LM.
 
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;

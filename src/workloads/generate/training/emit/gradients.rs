@@ -9,11 +9,12 @@ use chakram_trace::format::{
     CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
 };
 
-/// The part of a layer's gradients that is complete while its program is emitted.
+/// Progress of a layer's gradients while the layer's program is emitted.
 pub(super) struct GradientProgress<'p> {
-    /// Gradients that the layer's operators compute, in order from the last operator to the first.
+    /// Gradients that the layer's operators compute and that are not yet recorded, from the last
+    /// operator to the first.
     pub found: &'p [ProducedGradients],
-    /// Number of operators of the layer whose gradients are complete.
+    /// Number of operators, counted from the last, whose gradients are complete.
     pub operators: u32,
     /// Buckets that are not yet reduced, in the order in which they become complete.
     pub buckets: &'p [GradientBucket],
@@ -38,8 +39,8 @@ impl RankEmitter<'_, '_> {
             {
                 now.buckets = rest;
                 self.emit_reduction(bucket, pass)?;
-                // This operator also has gradients in the next bucket, so the next bucket's
-                // reduction must depend on its node too.
+                // This operator also computes a gradient of the next bucket, so the next bucket's
+                // reduction must also depend on its node.
                 if bucket.divided {
                     self.push_finders(found);
                 }
@@ -54,8 +55,7 @@ impl RankEmitter<'_, '_> {
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
-    /// Emits a bucket's reduction, which depends on all nodes with gradients on which no reduction
-    /// depends yet.
+    /// Emits a bucket's reduction, which depends on all gradient nodes that have no reduction yet.
     fn emit_reduction(
         &mut self,
         bucket: &GradientBucket,
@@ -70,8 +70,8 @@ impl RankEmitter<'_, '_> {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // The plan may leave out all kernels that would compute these gradients. In this case,
-            // the reduction depends on the last node that remains.
+            // The plan may leave out all kernels that would compute these gradients. The reduction
+            // then depends on the last remaining node.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -80,8 +80,8 @@ impl RankEmitter<'_, '_> {
         let bytes = self.plan.bucket_bytes(bucket);
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
         if self.plan.copies_parameters() {
-            // The copy reads gradients in their computed format, and writes them in the reduction's
-            // format.
+            // The copy reads gradients in the format of their kernels, and writes them in the
+            // format of the reduction.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
             let id = self.emit_node(StepNode {
                 name: format_args!(
@@ -105,7 +105,7 @@ impl RankEmitter<'_, '_> {
         let mut memory = std::mem::take(&mut self.pending_memory);
         if self.plan.shares_gradients() {
             // The full gradients are freed, because each replica keeps only its shard of the
-            // reduced gradients.
+            // result.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
         let id = self.emit_node(StepNode {
@@ -124,7 +124,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the reductions of all buckets of part `at` in the chain, one after another.
+    /// Emits the reductions of all buckets of part `at`, one after another in the chain.
     pub(super) fn reduce_all_buckets(
         &mut self,
         at: u32,
@@ -170,7 +170,7 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has_effect(AblationEffect::Optimizer) {
-            // Half of the bytes that a step moves are loads, and the other half are stores.
+            // Half of the bytes that a step moves are loads, and half are stores.
             let moved = plan.step_bytes(self.place.stage);
             self.stream_state(false, moved.div_ceil(2))?;
             let op = Op::Compute {
@@ -199,8 +199,8 @@ impl RankEmitter<'_, '_> {
         for (at, _) in plan.parts_of(self.place.stage) {
             for bucket in plan
                 .layers_of_part(at)
-                // Buckets are in the order of the backward pass, so reverse them for the forward
-                // pass.
+                // Buckets are in the order of the backward pass; the forward pass needs the reverse
+                // order.
                 .flat_map(|layer| plan.buckets_ending_in(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);

@@ -6,8 +6,8 @@ use chakram_trace::format::{
 };
 
 impl RankEmitter<'_, '_> {
-    /// Emits loads and stores that run in parallel with node `own`, with its name and dependencies,
-    /// and a node that waits for all of them. Returns the node that waits.
+    /// Emits loads and stores that run in parallel with node `own`, with its name and dependencies.
+    /// Also emits a node that waits for all of them. Returns the id of the node that waits.
     pub(super) fn stream_node(
         &mut self,
         own: u64,
@@ -49,8 +49,8 @@ impl RankEmitter<'_, '_> {
         )
     }
 
-    /// Emits the load or store of the optimizer, of `bytes` in total. Emits nothing if weights and
-    /// state stay in SRAM.
+    /// Emits the optimizer's load or store, of `bytes` in total. Emits no node if weights and state
+    /// stay in SRAM.
     pub(super) fn stream_state(&mut self, store: bool, bytes: u64) -> Result<(), TraceError> {
         let Some((_, kept)) = self.sram else {
             return Ok(());
@@ -74,7 +74,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns the sizes of the accesses that together move `bytes` bytes.
+    /// Returns the sizes of accesses that together move `bytes` bytes.
     fn access_sizes(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
         split_accesses(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
     }
@@ -83,16 +83,17 @@ impl RankEmitter<'_, '_> {
 /// Maximum number of nodes into which one load or store is split.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Returns the sizes of equal accesses that together move `bytes` bytes, with as few accesses as
-/// possible of at most `most` bytes each. If an operand is loaded once for each part of the other
-/// operand, all these loads are one load of ⌈W/C⌉ I bytes, although the memory stores only I bytes.
+/// Returns the sizes of the fewest equal accesses that together move `bytes` bytes and have at most
+/// `most` bytes each (but never more than `MOST_PIECES` accesses). If an operand of I bytes is
+/// loaded once for each part of the other operand (W bytes in parts of C bytes), all these loads
+/// count as one load of ⌈W/C⌉ I bytes, although the memory stores only I bytes.
 fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
     (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
-/// Returns a load from or a store to remote memory, which is outside the SRAM.
+/// Returns a load or store of remote memory, which is outside the SRAM.
 fn remote_access(store: bool, bytes: u64) -> Op<'static> {
     Op::Memory {
         store,
@@ -106,10 +107,9 @@ fn remote_access(store: bool, bytes: u64) -> Op<'static> {
 mod tests {
     use super::*;
 
-    /// An input of 58 x 2048 x 12288 numbers of 2 bytes is loaded 31 times, once for each part of
-    /// the weights, because the SRAM has 3.75 MB and the weights are 3 x 12288² / 8 numbers. With a
-    /// single load of the weights, the total is 90.6 GB, which needs two accesses if an access may
-    /// have at most 64 GB.
+    /// The weights are 3 x 12288² / 8 numbers of 2 bytes, which 3.75 MB of SRAM divide into 31
+    /// parts, so an input of 58 x 2048 x 12288 numbers is loaded 31 times. With one load of the
+    /// weights, the total is 90.6 GB, which needs two accesses of at most 64 GB.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
@@ -122,8 +122,8 @@ mod tests {
         assert!(split_accesses(all, all - 1).eq([half, half]));
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
-        // A load or store is split into at most 64 accesses. If one of them is larger than the
-        // memory, the replay rejects it by name.
+        // A load or store is split into at most 64 accesses. If an access is larger than the
+        // memory, the replay rejects it and names it.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

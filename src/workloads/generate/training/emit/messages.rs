@@ -18,7 +18,7 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Returns the message (send or receive) between part `below` and the next part: an activation,
-    /// or its gradient in the opposite direction.
+    /// or its gradient in the other direction.
     fn message_op(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
@@ -26,8 +26,8 @@ impl RankEmitter<'_, '_> {
         Op::Message {
             receive,
             peer,
-            // The tag is unique per step, direction, boundary and micro-batch; `check` ensures that
-            // it fits in i32.
+            // The tag is unique per step, direction, boundary and micro-batch. `check` ensures that
+            // the tag fits into an i32.
             tag: (number * plan.micro_batches + pass.micro_batch) as i32,
             bytes: plan.boundary_bytes(below),
             own: Some(self.rank),
@@ -35,7 +35,8 @@ impl RankEmitter<'_, '_> {
         }
     }
 
-    /// Emits the receive of the input of part `at` from stage `from`, and makes the chain depend on it.
+    /// Emits the receive of the input of part `at` from stage `from`, and makes the chain wait for
+    /// it.
     pub(super) fn receive_input(
         &mut self,
         pass: PipelinePass,
@@ -78,7 +79,7 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // If a collective has no explicit root, its first member is the root, which is also the
+            // A collective without an explicit root has its first member as root, which is also the
             // member that received the message.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
@@ -102,8 +103,8 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
-        // If the plan leaves out the bubble, no node waits for the message. However, scattered
-        // parts must still be gathered.
+        // If the plan removes the bubble, no node waits for the message. However, scattered parts
+        // must still be gathered.
         let waits = !plan.plan.without.has_effect(AblationEffect::Bubble);
         let silent = plan
             .plan
@@ -138,8 +139,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the send of the output of part `at` to stage `to`. Returns the send's node, or `None`
-    /// if this member sends nothing.
+    /// Emits the send of the output of part `at` to stage `to`. Returns the id of the send, or
+    /// `None` if this member sends nothing.
     pub(super) fn send_output(
         &mut self,
         pass: PipelinePass,
