@@ -65,15 +65,15 @@ impl ModelChunks {
             let common = of_experts(false);
             let common =
                 common.map(|(layer, own, found)| (layer, weights[layer].trained - own, found));
-            // A layer whose weights are frozen must not delay the last bucket.
+            // Skip a layer with frozen weights; otherwise, the last bucket would wait for it.
             let common = common.filter(|(_, weights, _)| *weights > 0 || !plan.freezes());
             let mut filled = Vec::new();
             if plan.copy_count() > 1 {
                 filled = filling.assign_buckets(ParallelGroupKind::Data, common);
             }
             if plan.expert_copies() > 1 {
-                // Skip layers without experts; otherwise the last bucket of experts would wait for
-                // them.
+                // Skip a layer without experts; otherwise, the last bucket of experts would wait
+                // for it.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.assign_buckets(ParallelGroupKind::ExpertData, own));
                 filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
@@ -126,20 +126,20 @@ impl ModelChunks {
         self.boundaries[below as usize]
     }
 
-    /// Number of trained tied weights that both the first and the last stage have a copy of; `None`
-    /// without tied weights.
+    /// Number of trained tied weights, of which the first and the last stage each have a copy;
+    /// `None` without tied weights.
     pub fn tied_weights(&self) -> Option<u64> {
         self.tied
     }
 }
 
-/// A copy, in the last part, of tied weights that belong to the first part.
+/// The last part's copy of tied weights that belong to the first part.
 #[derive(Clone, Copy)]
 struct TiedCopy {
     layer: usize,
-    /// Number of operators that follow the copy's operator in its layer.
+    /// Number of operators after the copy's operator in its layer.
     behind: usize,
-    /// Number of weights on one rank.
+    /// Number of the copy's weights on one rank.
     weights: u64,
     is_trained: bool,
 }

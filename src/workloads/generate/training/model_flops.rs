@@ -1,10 +1,10 @@
-//! Model FLOPs of a step. Model FLOPs utilization is the rate of model FLOPs divided by the peak
-//! rate.
+//! Model FLOPs of a step. Model FLOPs utilization (MFU) is the rate of model FLOPs divided by the
+//! peak rate.
 //!
-//! A multiplication in the forward pass counts as two FLOPs. The backward pass adds the same number
-//! for each factor whose gradient is needed. Recomputation does not count (Chowdhery et al.,
-//! "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models", 2022, section 6 and appendix A):
+//! A multiplication in the forward pass counts as two FLOPs. In the backward pass, each factor that
+//! needs a gradient counts as two FLOPs more. Recomputation does not count, as in Chowdhery et al.,
+//! "PaLM", 2022, appendix B, and Korthikanti et al., "Reducing Activation Recomputation in Large
+//! Transformer Models", 2022, section 6 and appendix A:
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
@@ -14,12 +14,12 @@
 //!
 //! For attention, `m` is the number of multiplications that its kernels execute. With a causal
 //! mask, a fused kernel computes `s (s + 1) / 2` pairs of a sequence's `s` tokens. Unfused kernels
-//! compute `s s` pairs, and the publications count this number for both kinds of kernels. The
-//! recomputation of scores in a fused backward kernel counts only as hardware FLOPs. Operators that
-//! the plan leaves out do not count.
+//! compute `s s` pairs, and publications count this number for both kinds of kernels. If a fused
+//! backward kernel recomputes scores, this work counts only as hardware FLOPs. Operators that the
+//! plan omits do not count.
 //!
-//! The ranks' kernels execute at least this number of FLOPs; additional FLOPs come from padded
-//! heads, operators that a tensor group replicates, and recomputation.
+//! The ranks' kernels execute at least the model FLOPs; additional FLOPs come from padded heads,
+//! operators that a tensor group replicates, and recomputation.
 
 use super::TrainingGenerator;
 use super::frozen_weights::adapter_products;
@@ -68,9 +68,8 @@ impl TrainingGenerator {
                 let of_weights = operator.training == WeightTraining::All;
                 u128::from(of_weights) + u128::from(input_gradient)
             }
-            // In a matrix product of two results, either both factors need gradients or neither
-            // does. The gains of attention's norms have gradients, so both factors' gradients are
-            // needed.
+            // In a matrix product of two results, both factors need gradients or neither does. The
+            // gains of attention's norms have gradients, which need the gradients of both factors.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }

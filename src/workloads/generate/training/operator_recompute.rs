@@ -1,9 +1,9 @@
 //! Recomputation of single operators, with the choices of torchtitan's `op` policy
-//! (`torchtitan/distributed/activation_checkpoint.py`): the outputs of attention and of every
-//! second matrix product are saved, and all others are recomputed.
+//! (`torchtitan/distributed/activation_checkpoint.py`): it saves the outputs of attention and of
+//! every second matrix product, and recomputes all others.
 //!
-//! Frameworks have separate products for queries, for keys, for values, and for each half of a
-//! gate. Therefore, in a block with a gated MLP, three matrix products are recomputed: the key
+//! Frameworks have separate products for queries, keys, values, and the two halves of a gate.
+//! Therefore, in a block with a gated MLP, the policy recomputes three matrix products: the key
 //! projection, the output projection after attention, and the second half of the gate:
 //!
 //! | operator | recomputed | kept of its input |
@@ -18,9 +18,9 @@
 //! | activation | all | half of a gate, or everything without a gate |
 //! | product out of the MLP, last sum | | |
 //!
-//! The recomputation runs before the block's backward pass. The policy saves outputs only of
-//! `aten.mm`, but products of 8-bit numbers are `aten._scaled_mm`. So in 8-bit models, all products
-//! except the last are recomputed, because the backward pass needs their outputs.
+//! The recomputation runs before the block's backward pass. The policy saves only outputs of
+//! `aten.mm`, but a product of 8-bit numbers is `aten._scaled_mm`. Therefore 8-bit models recompute
+//! all products whose outputs the backward pass needs, which are all except the last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
@@ -83,7 +83,7 @@ pub(super) fn recomputed_part(
         let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-        // Queries and keys are kept only as outputs of their matrix products, not a second time
+        // Queries and keys are kept only as outputs of their matrix products, and not a second time
         // after their norms.
         let behind_norms = match own.weights.is_empty() {
             true => 0,
@@ -94,7 +94,7 @@ pub(super) fn recomputed_part(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // The backward pass recomputes a norm from its input. Only the first norm's input must be
+        // The backward pass recomputes a norm from the norm's input. Only the first norm's input is
         // saved, because it is the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {

@@ -1,18 +1,18 @@
-//! Attention heads that are padded to a multiple of the tensor degree, so that each member has the
-//! same number of whole heads.
+//! Attention heads, padded to a multiple of the tensor degree, so that each member has the same
+//! number of whole heads.
 //!
-//! With `v` KV heads and `a` query heads, `t` members together have `v' = t ⌈v / t⌉` KV heads
-//! and `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow
-//! accordingly: for heads of `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs.
-//! Padding is computed and communicated like real heads. So each member takes the time that the
-//! fullest member would take if heads were distributed unevenly.
+//! With `v` KV heads and `a` query heads, `t` members together have `v' = t ⌈v / t⌉` KV heads and
+//! `a' = v' ⌈a / v'⌉` query heads. The matrix products before and after attention grow accordingly:
+//! with heads of `w` columns, they have `(a' + 2 v') w` outputs and `a' w` inputs. Padding is
+//! computed and communicated like real heads. Therefore each member takes as long as the fullest
+//! member would take with unpadded heads.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
 use std::borrow::Cow;
 
-/// Returns `model` with padded heads if `plan` asks for padding.
+/// Returns `model`, with padded heads if `plan` asks for them.
 pub(super) fn pad_heads<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
@@ -71,7 +71,7 @@ fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> 
     Ok(())
 }
 
-/// Returns the number of outputs or inputs of a linear operator, so that the caller can change it.
+/// Returns a mutable reference to the number of outputs (axis N) or inputs of a linear operator.
 fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
     if !work.to_spec().is_linear() {
         return None;

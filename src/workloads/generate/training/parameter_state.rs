@@ -9,14 +9,14 @@
 //! | SGD | `d` | `g` | 0 | `g + 2d` |
 //! | none | `d` | 0 | 0 | 0 |
 //!
-//! Passes that are not part of the optimizer's kernel add to the bytes that a step moves:
-//! Megatron-LM's passes for fp16 gradients (16: copied to single precision, unscaled and checked,
-//! copied back to weights), PyTorch's unfused Adam (52), gradient clipping (12: norm and scaling),
-//! and casts of weights for 8-bit products.
+//! Passes outside the optimizer's kernel add to the bytes that a step moves: Megatron-LM's passes
+//! for fp16 gradients (16: copied to single precision, unscaled and checked, copied back to
+//! weights), PyTorch's unfused Adam (52 more than a fused kernel), gradient clipping (12: norm and
+//! scaling), and casts of weights for 8-bit products.
 //!
-//! With 16-bit formats, mixed-precision Adam takes 16 bytes per parameter. With ZeRO, each of `N`
-//! replicas keeps only its part of the sharded state (Rajbhandari et al., 2020, figure 1: `16`,
-//! `4 + 12/N`, `2 + 14/N`, `16/N`).
+//! With 16-bit formats and mixed precision, Adam needs 16 bytes per parameter. With ZeRO, each of
+//! `N` replicas keeps only its shard of the sharded state (Rajbhandari et al., 2020, figure 1:
+//! `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
 
 use crate::generate::plan::{Optimizer, ZeroStage};
 
@@ -31,11 +31,12 @@ pub struct ParameterState {
     pub optimizer: Optimizer,
     /// True if the optimizer keeps a single-precision master copy of the weights.
     pub mixed: bool,
-    /// ZeRO stage: the state that replicas shard among themselves.
+    /// ZeRO stage: determines the state that replicas shard.
     pub zero: ZeroStage,
-    /// Number of replicas that share the sharded state.
+    /// Number of replicas that shard the state.
     pub replicas: u32,
-    /// Bytes per parameter that a step moves outside the optimizer's kernel.
+    /// Bytes per parameter that a step moves outside the optimizer's kernel, for example in
+    /// gradient clipping.
     pub passes: u64,
 }
 
@@ -85,7 +86,7 @@ impl ParameterState {
         }
     }
 
-    /// Bytes that an optimizer step moves for each parameter that it updates.
+    /// Bytes that an optimizer step moves per updated parameter.
     pub fn bytes_moved_per_step(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
@@ -146,8 +147,8 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // Expected bytes of weights, gradients and optimizer state, and the bytes that a step
-        // moves.
+        // After the settings, a row has the bytes per parameter of weights, of gradients and of
+        // optimizer state, and the bytes that a step moves per parameter.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

@@ -1,13 +1,13 @@
 //! Program of a layer in a pass, for one member of its tensor group: a list of nodes without ids.
-//! Every pass of a micro-batch through the layer emits the program again, with new ids.
+//! Every pass of a micro-batch through the layer emits this program, with new ids.
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core. Exactly one of the operator's kernels has these
-/// operands.
+/// Bytes of an operator's operands on one core. Only one of the operator's kernels loads and stores
+/// these operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperandBytes {
     pub input: u64,
@@ -42,8 +42,8 @@ pub(super) enum ProgramTask {
         bytes: u64,
         slot: u32,
     },
-    /// A message to the next rank of a context group, or from the previous rank; `slot` distinguishes the message from
-    /// others for the same layer.
+    /// A message to the next rank of a context group, or from the previous rank; `slot`
+    /// distinguishes this message from others of the same layer.
     RingMessage {
         receive: bool,
         bytes: u64,
@@ -51,7 +51,7 @@ pub(super) enum ProgramTask {
     },
 }
 
-/// A dependency of a program's node.
+/// A node (or nodes) that a program's node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
     /// The nodes that the whole program depends on.
@@ -70,9 +70,9 @@ pub(super) struct ProgramNode {
     /// Index of the lane on which the kernel runs; 0 is the chain's lane.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
-    /// True for nodes that compute weight gradients, and for nodes on which only such nodes depend.
+    /// True for nodes that compute weight gradients, and for nodes that only such nodes need.
     pub of_weights: bool,
-    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, these
+    /// Bytes of output gradients that the node reads. If the node is in a separate pass, these
     /// bytes stay allocated until that pass.
     pub holds: u64,
     pub memory: MemoryChanges,
@@ -80,7 +80,7 @@ pub(super) struct ProgramNode {
     pub outputs: String,
 }
 
-/// Nodes of a layer for one direction of a pass.
+/// Nodes of a layer in one direction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
@@ -89,7 +89,7 @@ pub(super) struct LayerProgram {
     /// In a backward program, the weight gradients that each operator computes, in order from the
     /// last operator to the first.
     pub found: Vec<ProducedGradients>,
-    /// Memory changes after the last node, or all memory changes if the program has no nodes.
+    /// Memory changes after the last node; all memory changes of a program without nodes.
     pub rest: MemoryChanges,
 }
 
@@ -98,8 +98,7 @@ pub(super) struct LayerProgram {
 pub(super) struct ProducedGradients {
     /// The nodes that compute these gradients.
     pub nodes: Vec<u32>,
-    /// Number of nodes of the program, up to and including the last one that computes these
-    /// gradients.
+    /// Number of program nodes up to and including the last node that computes these gradients.
     pub until: u32,
     /// Numbers of weights, in the order in which their gradients are computed.
     pub weights: [u64; 2],
@@ -108,14 +107,14 @@ pub(super) struct ProducedGradients {
 }
 
 impl LayerProgram {
-    /// Splits the program into two: one with all nodes except the nodes for weight gradients, and
-    /// one with only these nodes. A node of the first program that depends on a node of the second
-    /// depends on that node's dependencies instead. In the second program, each kernel waits for
-    /// the previous one.
+    /// Splits the program in two: one program with all nodes except the nodes for weight gradients,
+    /// and one with only these nodes. If a node of the first program depends on a node of the
+    /// second program, it gets the dependencies of that node instead. In the second program, each
+    /// kernel waits for the kernel before it.
     pub fn split_weight_gradients(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // For each node: its index in its new program, and the nodes on which nodes of the first
-        // program depend in its place.
+        // `numbers` has each node's index in its new program; `stands` has the nodes that replace
+        // it as a dependency in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
@@ -150,8 +149,8 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // The second program still reads these output gradients, so the first program must not
-            // free them.
+            // The second program still reads these output gradients, so the first program frees
+            // nothing of them.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -203,7 +202,7 @@ impl LayerProgram {
 }
 
 /// Adds `bytes` of a class to `sums`. The sum saturates, because layers without nodes add bytes in
-/// every pass, so the sum has no limit.
+/// every pass, so it has no upper limit.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -226,7 +225,7 @@ pub(super) struct ProgramBuilder {
     program: LayerProgram,
     /// Nodes that compute the current operator's weight gradients.
     finders: Vec<u32>,
-    /// Nodes on which the next node of the chain depends.
+    /// Last nodes of the chain; the next node of the chain depends on them.
     pub front: Vec<ProgramDependency>,
     /// Branch that the next nodes are added to.
     pub branch: u32,
@@ -284,9 +283,9 @@ impl ProgramBuilder {
         item
     }
 
-    /// Adds kernels after `item`, the node that computes an operator's weight gradient; these
-    /// kernels also contribute to the gradient. The chain waits for the added kernels unless they
-    /// run `beside` it.
+    /// Adds kernels that run after `item`, the node with an operator's weight gradient, and also
+    /// contribute to this gradient. The chain waits for the added kernels unless they run `beside`
+    /// it.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,
@@ -314,8 +313,8 @@ impl ProgramBuilder {
         self.finders.push(item);
     }
 
-    /// Records that the current operator's gradients are complete; the operator has these numbers
-    /// of weights.
+    /// Records that the current operator's gradients are complete; `weights` are its numbers of
+    /// weights.
     pub fn complete_gradients(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
@@ -342,7 +341,7 @@ impl ProgramBuilder {
 
     pub fn finish_program(mut self) -> LayerProgram {
         self.program.exit = self.front;
-        // No node follows, so the last node makes the pending allocations.
+        // No node follows, so attach the pending allocations to the last node.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
             merge_changes(&mut last.memory, &rest);

@@ -1,5 +1,5 @@
-//! Number of parameters on a rank, and the state (weights, gradients, optimizer state) that the
-//! rank stores and updates for them.
+//! Number of parameters on a rank, and the state of these parameters (weights, gradients, optimizer
+//! state) that the rank stores and updates.
 //!
 //! ZeRO shards the state of common weights among all replicas, and the state of experts among the replicas
 //! that have the same experts.
@@ -12,7 +12,7 @@ use crate::generate::training::{ParameterState, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
-    /// Returns the weights of a rank on `stage`, including a copy of tied weights and adapters.
+    /// Returns the weights of a rank on `stage`, including adapters and a copy of tied weights.
     pub(super) fn stage_parameters(&self, stage: u32) -> WeightCounts {
         sum_counts(
             self.stage_layers(stage)
@@ -40,7 +40,7 @@ impl TrainingGenerator {
             replicas: self.plan.expert_copies(),
             ..state
         };
-        // Frozen weights are only kept.
+        // Frozen weights are only stored: they have no gradients or optimizer state.
         let frozen = |state| ParameterState {
             optimizer: Optimizer::None,
             passes: 0,
@@ -71,13 +71,14 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the bytes per parameter that passes over gradients and weights move in a step, apart
-    /// from the optimizer's kernel.
+    /// Returns the bytes per parameter that a step moves in passes over gradients and weights
+    /// outside the optimizer's kernel.
     fn optimizer_passes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
-            // Megatron-LM's 16-bit optimizer copies fp16 gradients to single precision (4 written), then
-            // unscales and checks them (4 + 4), and reads the master copy to write the weights (4).
+            // Megatron-LM's 16-bit optimizer copies fp16 gradients to single precision (4 bytes
+            // written), then unscales and checks them (4 read + 4 written), and reads the master
+            // copy to write the weights (4 read).
             if self.plan.dtype == Dtype::Fp16 {
                 bytes += 16;
             }
@@ -88,9 +89,9 @@ impl TrainingGenerator {
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Unfused Adam works on lists of single-precision tensors: decay (8), first moment (12), second
-            // moment (8 + 12), root, correction and epsilon (8 each), weights (16). Of these 80 bytes, a
-            // fused kernel moves only 28.
+            // Unfused Adam works on lists of single-precision tensors: decay (8), first moment
+            // (12), second moment (8 + 12), root, correction and epsilon (8 each), weights (16).
+            // These are 80 bytes; a fused kernel moves only 28 bytes.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }
@@ -99,8 +100,8 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.casts_operands() {
-            // The casts read weights, and write them in the operands' format, both as they are and
-            // transposed.
+            // The casts read weights, and write them in the operands' format, in both original and
+            // transposed order.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
             bytes += self.sizes.number + linears;
         }
@@ -124,14 +125,15 @@ impl TrainingGenerator {
         resident
     }
 
-    /// Returns true if replicas shard gradients, even between micro-batches.
+    /// Returns true if each replica keeps only a shard of the gradients, even between
+    /// micro-batches.
     pub(super) fn shares_gradients(&self) -> bool {
         self.plan.zero >= ZeroStage::Gradients
             && self.has_communication()
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Returns the bytes of a layer's gradients on a rank before replicas sum them.
+    /// Returns the bytes of a layer's gradients on a rank, before replicas sum the gradients.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered_layer(layer).expert_parameters.trained;
         let common = self.parts.weights_of_layer(layer).trained - experts;

@@ -1,5 +1,5 @@
-//! Generates the nodes of a lowered plan, and finds classes of ranks with equal nodes, and node
-//! counts.
+//! Generates the nodes of a lowered plan. Also finds classes of ranks with equal nodes, and counts
+//! nodes.
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
@@ -41,9 +41,9 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Returns the coordinates of the rank that represents the rank at `place`; their nodes are the
-    /// same, except for peers and groups. In general, one rank represents all ranks of a stage. If
-    /// there are adapters, adapters and other ranks have different representatives. If a tensor
+    /// Returns the coordinates of the rank that represents the rank at `place`; the two ranks'
+    /// nodes differ only in peers and groups. In general, one rank represents all ranks of a stage.
+    /// If there are adapters, adapters and other ranks have different representatives. If a tensor
     /// group's members exchange messages, each member represents itself.
     fn representative_of(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
@@ -57,9 +57,9 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the index of the node counts of the representative at `like`. Without adapters and
-    /// without messages in tensor groups, member 0 represents every member, so each stage has one
-    /// entry.
+    /// Returns the index, in the list of node counts, of the representative at `like`. Without
+    /// adapters and without messages in tensor groups, member 0 represents every member, so each
+    /// stage has one entry.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
@@ -68,9 +68,10 @@ impl TrainingGenerator {
 /// Node counts of ranks with identical nodes, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct NodeCounts {
-    /// The exact count, which takes long because all nodes must be generated.
+    /// The exact count, which takes long to compute because it generates all nodes.
     all: OnceLock<u64>,
-    /// A lower bound: the lengths of the programs, without messages, reductions, loads and stores.
+    /// A lower bound, without messages, reductions, loads and stores: the sum of the lengths of the
+    /// programs.
     least: OnceLock<u64>,
 }
 
@@ -128,7 +129,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn find_independent_copies(&self) -> Vec<Vec<u32>> {
-        // Stages have different numbers of members, so only whole replicas do equal work.
+        // Stages have different numbers of members, so only whole replicas do the same work.
         if self.plan.is_uneven() {
             let of = |data| RankCoordinates {
                 tensor: 0,
@@ -142,8 +143,9 @@ impl TraceGenerator for TrainingGenerator {
             };
             return replicas.map(replica).collect();
         }
-        // If members of a tensor group exchange messages, a copy is a replica. If ranks of a
-        // context group exchange messages, a copy consists of all replicas of the group.
+        // If members of a tensor group exchange messages, an independent copy is a replica. If
+        // ranks of a context group exchange messages, an independent copy consists of all replicas
+        // of the group.
         let members = match (self.slots > 0, self.ring_slots > 0) {
             (_, true) => self.plan.tensor * self.plan.context,
             (true, false) => self.plan.tensor,
@@ -171,7 +173,8 @@ impl TraceGenerator for TrainingGenerator {
                 own.tensor / self.adapter_share(own.stage) * self.adapter_share(peer.stage)
             };
             let stage = peer.stage;
-            // In a ring, the peer is as far away as it is from the representative, which is the first of its ring.
+            // In a ring, the distance from the rank to its peer is the same as from the
+            // representative to its peer; the representative is the first rank of its ring.
             let members = self.plan.context;
             let index = (own.data % members + peer.data) % members;
             let data = own.data - own.data % members + index;
@@ -229,8 +232,8 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // The additional node allocates the resident state. A rank without work has only this
-            // node.
+            // Count one node for the allocation of the resident state. A rank without work has only
+            // that node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

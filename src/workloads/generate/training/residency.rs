@@ -1,8 +1,8 @@
 //! Tensors that a stage keeps in its cores' SRAM, and the loads and stores of all other tensors.
 //!
-//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. Over the
-//! stage, ΣWSG is the sum of weights, gradients and optimizer state, and ΣI is the sum of inputs. C
-//! is the capacity of the SRAM. A stage keeps one of the following in SRAM:
+//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. ΣWSG is the
+//! sum of weights, gradients and optimizer state over the stage, and ΣI is the sum of inputs over
+//! the stage. C is the capacity of the SRAM. A stage keeps one of the following in SRAM:
 //!
 //! | kept | where | an operator loads and stores |
 //! |---|---|---|
@@ -11,16 +11,16 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! If either weights or activations would fit, the stage keeps whichever causes less traffic. If a
-//! stage keeps neither, one operand of an operator is divided into parts that fit (at least one
-//! part), and the other operand is loaded once per part. These rules are Algorithm 1 of Fang et al.
+//! If either weights or activations would fit, the stage keeps the kind that causes less traffic.
+//! If a stage keeps neither, an operator divides one of its operands into parts that fit (at least
+//! one part), and loads the other operand once per part. These rules are Algorithm 1 of Fang et al.
 //! (PALM) with five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because
-//! it follows ΣW ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand
-//! that stays is never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the
-//! algorithm as printed.
+//! the first branch (ΣW ≤ C) is always true in this case; ΣI is computed but not used; ⌈O/C⌉ is
+//! printed instead of ⌈I/C⌉; the operand that stays is never loaded; and no branch keeps both.
+//! [`ResidencyRule::AsPrinted`] is the algorithm as printed.
 //!
 //! A larger SRAM never causes more traffic. If only weights or only activations are kept, an
-//! operator moves at most W + I + O bytes, which is the minimum if SRAM keeps nothing.
+//! operator moves at most W + I + O bytes, which is its minimum without SRAM.
 
 use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};
@@ -70,8 +70,8 @@ impl SramPolicy {
                 [a.min(b), o]
             }
             SramResidency::Neither => {
-                // An absent operand counts as one part, so that an operator without weights loads its
-                // input once.
+                // An absent operand counts as one part; otherwise, an operator without weights
+                // would never load its input.
                 let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
                 let inputs_stay = i.saturating_add(parts(i).max(1).saturating_mul(w));
                 [weights_stay.min(inputs_stay), o]
@@ -96,8 +96,8 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
-                // `(false, true)` is unreachable, because `state` includes the weights: if
-                // activations fit, weights fit as well.
+                // `(false, true)` is unreachable: `state` includes the weights, so if it fits, the
+                // weights fit too, and the first arm applies.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -165,8 +165,8 @@ mod tests {
         }
     }
 
-    /// Tests a stage with two operators. Each operator has 50 B of weights (400 B with gradients
-    /// and state, both operators together) and 30 B of inputs.
+    /// Tests a stage with two operators. Each operator has 50 B of weights and 30 B of inputs; with
+    /// gradients and state, the weights of both operators have 400 B.
     fn kept_events(capacity: u64) -> SramResidency {
         parse_policy(capacity).choose_kept(100, 400, &[OPERATOR; 2])
     }
@@ -175,8 +175,8 @@ mod tests {
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
-            // Either weights or activations fit, and both cause equal traffic: I + O = 50 B or W =
-            // 50 B per operator. If both cause equal traffic, weights are kept.
+            // Either weights or activations fit, and both cause the same traffic per operator: I +
+            // O = 50 B or W = 50 B. In this case, weights are kept.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
             // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores its result.
@@ -193,8 +193,8 @@ mod tests {
         }
     }
 
-    /// An operator without weights still loads its input. A look-up, which has only weights, loads
-    /// its rows.
+    /// An operator without weights loads its input once. A look-up, which has only weights, loads
+    /// its rows once.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperandBytes {
@@ -229,8 +229,8 @@ mod tests {
         assert_eq!(before, 0);
     }
 
-    /// By the printed algorithm, weights stay as soon as they fit without their state, and results
-    /// are stored even if everything fits.
+    /// By the printed algorithm, SRAM keeps weights as soon as they fit without their state, and
+    /// results are stored even if everything fits.
     #[test]
     fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
         let printed = |capacity| SramPolicy {
@@ -246,8 +246,8 @@ mod tests {
             };
             assert_eq!(state, expected, "{capacity}");
         }
-        // min(2 x 30, 1 x 50) = 50, because the printed rule omits the single load of the operand
-        // that stays.
+        // The operator loads min(2 x 30, 1 x 50) = 50: the printed rule omits the single load of
+        // the operand that stays.
         assert_eq!(
             printed(40).sram_traffic(SramResidency::Neither, OPERATOR),
             [50, 20]

@@ -3,7 +3,7 @@
 use crate::generate::sharding::{MeshAxis, ShardLayout};
 use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};
 
-/// Sharding of an operator: for each axis, the digit that gives the number of shards and each
+/// Sharding of an operator: for each axis, the digit that determines the number of shards and each
 /// member's shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardSpec {
@@ -11,7 +11,7 @@ pub(super) struct ShardSpec {
     pub rows: MeshAxis,
     /// Digit that shards the columns of the output.
     pub outputs: MeshAxis,
-    /// Digit that shards the columns of the input, which matrix products sum.
+    /// Digit that shards the columns of the input; matrix products sum over these columns.
     pub inputs: MeshAxis,
 }
 
@@ -33,7 +33,7 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the layout in which the operator needs its input; `spec` is the operator's spec.
+    /// Returns the layout of the input that an operator with the spec `spec` needs.
     pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
@@ -55,16 +55,16 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the digit in which members with partial sums of the output differ; `None` if there
-    /// are no partial sums.
+    /// Returns the digit that distinguishes members with different partial sums of the output;
+    /// `None` if there are no partial sums.
     pub fn partial_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// Returns the part of `work` that one member does, per sample. An image is divided by rows so
-    /// that each member gets the same number of windows. A member's part is a separate image with
-    /// the same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does with
-    /// the vocabulary.
+    /// Returns one member's part of `work`, per sample. An image is divided by rows so that each
+    /// member gets the same number of windows. A member's part is an image of its own, with the
+    /// same padding. Sizes that do not divide evenly are rounded up, as Megatron-LM does with the
+    /// vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.to_spec();
@@ -79,15 +79,15 @@ impl ShardSpec {
         local
     }
 
-    /// Returns true if a member's part of `work` has exactly the member's share of the windows.
-    /// This is true only if the rows that the windows cover extend past the padding.
+    /// Returns true if all members' parts of `work` together have exactly the windows of `work`.
+    /// This requires that the rows of the windows extend past the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Returns the number of image rows with which a member has its share of `all` rows of windows:
-    /// `(share - 1) stride + kernel - 2 padding`.
+    /// Returns the number of rows of a member's image, so that the member has its share of `all`
+    /// rows of windows: `(share - 1) stride + kernel - 2 padding`.
     fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;

@@ -22,7 +22,7 @@
 //! | a loss over sharded classes, three times | `4 BM / bm` | n |
 //!
 //! (PALM, Table III.) Communication moves the minimum number of bytes: by an all-gather or an
-//! all-to-all where one is possible, otherwise by messages.
+//! all-to-all if one is possible, otherwise by messages.
 //!
 //! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An
 //! all-reduce follows a matrix product that is split by inputs. An all-reduce of the gradient
@@ -36,14 +36,14 @@
 //! | after a product cut by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
 //! The sum of the input's gradient overlaps the product that computes the weights' gradient. The
-//! second all-gather of the input overlaps the product before it. DTensor, which torchtitan uses,
+//! second all-gather of the input overlaps the kernels before it. DTensor, which torchtitan uses,
 //! keeps the gathered input instead of gathering it twice.
 //!
 //! With expert parallelism, ranks of different tensor groups exchange copies of tokens, and each
 //! rank sends all its copies in one collective. Each copy has `d` bytes per element; a token has
-//! one copy per chosen expert, or one per rank with a chosen expert. In the forward pass, one
-//! all-to-all follows the operator that makes the copies, and one precedes the operator that
-//! combines the results. In the backward pass, each all-to-all is on the opposite side of its
+//! one copy per chosen expert, or one copy per rank with a chosen expert. In the forward pass, one
+//! all-to-all follows the operator that makes the copies, and one all-to-all precedes the operator
+//! that combines the results. In the backward pass, each all-to-all is on the opposite side of its
 //! operator.
 //!
 //! With context parallelism, ranks exchange keys and values, or heads, before and after attention
@@ -82,18 +82,18 @@ mod tests;
 use redistribution_cache::RedistributionCache;
 use ring::RingAttention;
 
-/// Maximum number of nodes in the programs of all distinct members and layers; the limit applies if
-/// members exchange messages. A node takes about 200 bytes, so the programs take at most about 1.7
-/// GB.
+/// Maximum number of nodes in the programs of all distinct members and layers. The limit matters if
+/// members exchange messages, because each member then has its own programs. A node takes about 200
+/// bytes, so the programs take at most about 1.7 GB.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member of a tensor group.
 struct MemberProgramWriter<'w> {
     lowering: &'w mut ShardedLowering,
     member: u32,
-    /// Number of messages written so far.
+    /// Number of messages in the layer's programs so far.
     slot: u32,
-    /// Messages to the next rank of a context group written so far.
+    /// Number of messages in the layer's programs so far to the next rank of a context group.
     ring_slot: u32,
 }
 
@@ -111,9 +111,9 @@ pub(super) struct ShardedLowering {
     /// Groups within a tensor group; a partition's index here is the number in
     /// [`ParallelGroupKind::Operator`].
     pub partitions: Vec<MemberPartition>,
-    /// Maximum number of messages that a layer sends between the same two members.
+    /// Maximum number of messages of one layer between the same two members.
     pub slots: u32,
-    /// Maximum number of messages of a layer to the next rank of a context group.
+    /// Maximum number of messages of one layer to the next rank of a context group.
     pub ring_slots: u32,
     known: RedistributionCache,
     /// Number of nodes written so far.
@@ -133,7 +133,8 @@ struct MemberOperator<'s> {
     regathers: bool,
     /// Number of trained weights.
     trained: u64,
-    /// Elements of trained weights, in the order in which their gradients are computed.
+    /// Numbers of trained weights in each weight tensor, in the order in which their gradients are
+    /// computed.
     found: [u64; 2],
     /// True if the weights are frozen and have an adapter.
     has_adapter: bool,
@@ -141,15 +142,16 @@ struct MemberOperator<'s> {
     of_experts: bool,
     /// Number of bytes of the operator's output.
     output_bytes: u64,
-    /// Elements that are exchanged with ranks that have other experts.
+    /// Number of elements that the member exchanges with ranks that have other experts.
     exchanged: u64,
-    /// Bytes that are exchanged with ranks that have other tokens: queries, and keys with values.
+    /// Bytes that the member exchanges with ranks that have other tokens: of queries, and of keys
+    /// with values.
     context_bytes: [u64; 2],
-    /// Attention to the keys of other ranks in a ring, or `None`.
+    /// Attention to the keys of other ranks in a ring, or `None` if there is no ring.
     ring: Option<RingAttention>,
-    /// True if the input's gradient is needed.
+    /// True if the input needs a gradient.
     wanted: bool,
-    /// True if the plan leaves the operator out entirely, including its communication.
+    /// True if the plan omits the operator entirely, including its communication.
     idle: bool,
 }
 
@@ -182,12 +184,12 @@ impl ShardedLowering {
             self.partitions.push(among.clone());
             self.partitions.len() - 1
         });
-        // If there are too many partitions, the lowering is rejected after all layers are lowered.
+        // If there are too many partitions, a check after the last layer rejects the model.
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Returns the number of elements of the input of a matrix product that is split by outputs, if
-    /// members gather this input and gather it again in the backward pass. With sequence
+    /// For a matrix product that is split by outputs: returns the number of shards of its input if
+    /// members gather the input, and gather it again in the backward pass. With sequence
     /// parallelism, members gather again, because each member keeps only its own tokens
     /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts stay gathered, as in
     /// Megatron-LM's dispatcher.
@@ -202,7 +204,7 @@ impl ShardedLowering {
     }
 
     /// Returns the number of elements of tokens, or of token copies, that a member exchanges with
-    /// ranks that have other experts; `spec` is the member's shard of an operator.
+    /// ranks that have other experts. The member's shard of the operator has the spec `spec`.
     fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.sum_volumes(&spec.outputs),
@@ -217,8 +219,8 @@ impl ShardedLowering {
             return 0;
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // In an exchange by all-gather, a rank gathers each token once, whichever experts the token
-        // chooses.
+        // In an exchange by all-gather, a rank gathers each token once, regardless of the experts
+        // that the token chooses.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent_of_axis('c') / spec.extent_of_axis('m').max(1);
@@ -235,8 +237,8 @@ impl ShardedLowering {
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes that a member exchanges with ranks that have other tokens: queries, and
-    /// keys with values; `spec` is its shard of an operator.
+    /// Returns the bytes that a member exchanges with ranks that have other tokens: of queries, and
+    /// of keys with values. The member's shard of the operator has the spec `spec`.
     fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let silent = self
             .context
@@ -248,8 +250,8 @@ impl ShardedLowering {
         context_shards::exchanged_bytes(spec, u128::from(sizes.samples) * u128::from(sizes.number))
     }
 
-    /// Returns the bytes that an operator keeps after the forward pass, unless its whole layer is
-    /// recomputed.
+    /// Returns the bytes that an operator keeps after the forward pass, if its layer is not
+    /// recomputed as a whole.
     fn kept_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         self.context.kept_bytes_of(&one.kernels) - one.again.dropped
     }
@@ -306,11 +308,12 @@ impl ShardedLowering {
                 weights,
                 is_trained: training == WeightTraining::All,
             }));
-            // On one stage both operators share one gradient, which is summed with the table.
+            // If the matrix and the table are on one stage, they share one gradient, which is
+            // summed with the table.
             let copy = tied_weights.filter(|_| self.copies && training == WeightTraining::All);
             let gradient = trained.saturating_add(copy.unwrap_or(0));
-            // Heads that share a gain add to the gain's gradient, just as samples and rows add to
-            // every weight's gradient.
+            // Heads that share a gain each add to the gain's gradient, like samples and rows for
+            // every weight.
             let shared = spec
                 .weights
                 .iter()
@@ -319,8 +322,9 @@ impl ShardedLowering {
                 true => cutting.outputs,
                 false => MeshAxis::WHOLE,
             };
-            // An adapter's first matrix takes all input columns that the member has, and produces a
-            // part of the outputs. For the second matrix, the opposite is true.
+            // Members with different outputs share an adapter's first matrix, so they sum its
+            // gradient. Members with different inputs share the second matrix, so they sum its
+            // gradient.
             let gradients = match training {
                 WeightTraining::Adapter { .. } => {
                     vec![(of_a, cutting.outputs), (of_b, cutting.inputs)]
@@ -328,7 +332,7 @@ impl ShardedLowering {
                 _ => vec![(gradient, outputs)],
             };
             for (gradient, columns) in gradients {
-                // Gradients of experts are summed later, over the expert's replicas.
+                // The expert's replicas later sum the gradients of experts over samples and rows.
                 let digits = match of_experts {
                     true => vec![columns],
                     false => vec![cutting.samples, cutting.rows, columns],
@@ -430,7 +434,7 @@ impl ShardedLowering {
                 }
             }
             backward.push(programs.1);
-            // Without messages, all members run the same program, so only one program is built.
+            // Without messages, all members run the same program, so build only one.
             if slots == 0 {
                 alike = true;
                 break;

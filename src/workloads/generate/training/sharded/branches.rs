@@ -1,20 +1,19 @@
-//! Independent operators of a layer: the dependencies of each operator if such operators run in
-//! parallel.
+//! Dependencies between the operators of a layer, if independent operators run in parallel.
 //!
 //! In the forward pass, an operator waits for the operators whose results it uses. In the backward
-//! pass, an operator waits for the operators that use its result. An operator whose inputs all come
-//! from outside the layer waits for the nodes that the layer depends on. The layer ends when all
-//! its branches have ended.
+//! pass, an operator waits for the operators that use its result. If all inputs of an operator come
+//! from outside the layer, it waits for the nodes before the layer. The layer ends when all its
+//! branches have ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
-/// For each operator, the nodes that later nodes wait for to use its result, while a program is
-/// written. Empty if operators run one after another.
+/// For each operator, the nodes that end it in the program that is being written; operators that
+/// use its result wait for these nodes. Empty if operators run one after another.
 pub(super) struct BranchDependencies {
     parallel: bool,
-    /// Nodes that the program depends on.
+    /// Nodes that the whole program depends on.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
@@ -29,8 +28,8 @@ impl BranchDependencies {
         }
     }
 
-    /// Makes operator `i` start after the operators in `before`, or at the start of the program if
-    /// there are none.
+    /// Makes operator `i` start after the operators in `before`, or at the beginning of the program
+    /// if `before` is empty.
     pub fn begin_operator(
         &self,
         own: &[MemberOperator<'_>],
@@ -52,8 +51,8 @@ impl BranchDependencies {
         }
     }
 
-    /// Continues the chain after the operators `last`, or at the start of the program if there are
-    /// none.
+    /// Continues the chain after the operators `last`, or at the beginning of the program if `last`
+    /// is empty.
     pub fn continue_chain(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
         if self.parallel {
             to.front = self.join_fronts(last);
@@ -91,14 +90,14 @@ pub(super) fn consumers_of<'o>(
     (i + 1..own.len()).filter(move |&other| takes(&own[other]))
 }
 
-/// Returns the operators that end the forward program, because no operator uses their results.
+/// Returns the operators at the end of the forward program: no operator uses their results.
 pub(super) fn list_last_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| consumers_of(own, i).next().is_none())
 }
 
-/// Returns the operators that end the backward program, because no operator of the layer produces
+/// Returns the operators at the end of the backward program: no operator of the layer produces
 /// their inputs.
 pub(super) fn list_first_operators<'o>(
     own: &'o [MemberOperator<'_>],

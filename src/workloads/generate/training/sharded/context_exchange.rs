@@ -8,9 +8,9 @@ use crate::generate::plan::{ContextExchange, ParallelGroupKind};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Emits the exchange of attention's inputs: gathers of all tokens' keys and values, or
-    /// all-to-alls that give each rank all tokens of some heads. In the backward pass, also
-    /// exchanges the gradient of attention's output.
+    /// Emits the exchange of attention's inputs: gathers of the keys and values of all tokens, or
+    /// all-to-alls that give each rank all tokens of some heads. In the backward pass, also emits
+    /// the exchange of the gradient of attention's output.
     pub(super) fn exchange_before_attention(
         &mut self,
         one: &MemberOperator<'_>,
@@ -23,8 +23,7 @@ impl MemberProgramWriter<'_> {
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered_bytes(one);
                 if phase == TrainingPhase::Backward {
-                    // Gradients of keys and values have the same number of bytes as the keys and
-                    // values.
+                    // The gradients of keys and values have the same size as the keys and values.
                     held = held.saturating_mul(2);
                 }
                 to.allocate_bytes(TensorClass::Temporary, held);
@@ -42,8 +41,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits the exchange after attention, which returns its results (the output, or the inputs'
-    /// gradients) to the ranks that have the tokens.
+    /// Emits the exchange after attention. It returns attention's results (the output, or the
+    /// inputs' gradients) to the ranks that have the tokens.
     pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,

@@ -76,8 +76,8 @@ impl MemberProgramWriter<'_> {
         let mut fronts = BranchDependencies::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin_operator(own, i, branches::sources_of(own, i), to);
-            // If an operator of this layer produced the input and left its sum pending, the sum is
-            // already emitted.
+            // If another operator of this layer left the sum of the input pending, the sum was
+            // already emitted after that operator.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.redistribute_input(own, one, input, phase, to);
             }
@@ -101,7 +101,7 @@ impl MemberProgramWriter<'_> {
             fronts.end_operator(i, to);
         }
         fronts.continue_chain(branches::list_last_operators(own), to);
-        // The output of a layer never has a pending sum.
+        // The sum of a layer's output is not pending, so emit it here.
         if let Some(one) = output_operator(own)
             && let Some(over) = one.step.cutting.partial_axis()
             && !one.idle
@@ -127,8 +127,8 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         let from = &input.from;
-        // Complete a pending sum even if the plan leaves out the operator that uses it, but not if
-        // the summands were left out.
+        // Complete a pending sum even if the plan omits the operator that uses the sum, but not if
+        // the plan omits the operator that produces the summands.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
         let moved = PendingRedistribution {
@@ -137,13 +137,14 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum is named after the operator that left it pending; a redistribution is named after
-        // the operator that needs it.
+        // A sum has the name of the operator that left it pending, and a redistribution has the
+        // name of the operator that needs it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
         self.emit_redistribution(&moved, whose, phase, to);
     }
 
-    /// Redistributes the gradient of an input of `one` to the layout in which the input arrived.
+    /// Redistributes the gradient of an input of `one` to the layout in which the input arrived at
+    /// `one`.
     fn redistribute_gradient(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -165,8 +166,8 @@ impl MemberProgramWriter<'_> {
         self.emit_redistribution(&moved, whose, TrainingPhase::Backward, to);
     }
 
-    /// Returns the name of the operator that produced `held`; if another layer produced it, the
-    /// name of `one`.
+    /// Returns the name of the operator that produced `held`, or the name of `one` if another layer
+    /// produced `held`.
     fn producer_name<'o>(
         &self,
         own: &'o [MemberOperator<'_>],
@@ -178,8 +179,7 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Emits the three sums that a loss over sharded classes needs: the maximum, the sum of
-    /// exponentials, and the logit of the correct class. Each number that is summed has 4 bytes per
-    /// row.
+    /// exponentials, and the logit of the correct class. Each summed number has 4 bytes per row.
     fn sum_over_classes(
         &mut self,
         one: &MemberOperator<'_>,
@@ -208,8 +208,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if
-    /// operator `one` is at this end (`at`) of the experts.
+    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one`
+    /// is the operator at the end `at` of the experts.
     fn exchange_tokens(
         &mut self,
         one: &MemberOperator<'_>,
@@ -219,7 +219,7 @@ impl MemberProgramWriter<'_> {
     ) {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
             let context = self.lowering_context();
-            // Only data on the way to the experts is cast to the exchange format: tokens, and
+            // Only data on the way to the experts are cast to the exchange format: tokens, and
             // gradients of results. Data that return from the experts keep their format.
             let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
             let (kind, suffix) = match (context.exchange, goes) {
@@ -254,7 +254,8 @@ impl MemberProgramWriter<'_> {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
-        // If a sum was a reduce-scatter, its gradient must be gathered.
+        // If the sum is a reduce-scatter, the gradient of its result is sharded and must be
+        // gathered.
         let late = pending_inputs(own, i).filter(|(whose, input)| leaves_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
             self.redistribute_gradient(own, whose, input, to);
@@ -297,8 +298,8 @@ impl MemberProgramWriter<'_> {
                 .without
                 .has_effect(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                // Only the weight gradient needs the gathered input. Therefore, if passes are
-                // split, the pass for weight gradients gathers the input.
+                // Only the weight gradient needs the gathered input, so in split passes the pass
+                // for weight gradients gathers it.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel(name, phase, task, entry.clone(), ["", ""])
@@ -339,7 +340,7 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
         self.exchange_behind_attention(one, phase, to);
-        // Kernels of the weight gradient overlap the sums and redistributions of the input's
+        // The kernels of the weight gradient overlap the sums and redistributions of the input's
         // gradient, or run before them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
@@ -367,7 +368,8 @@ impl MemberProgramWriter<'_> {
         }
         if overlaps {
             let beside = to.front != before;
-            // Gradients of adapters need the gradient of the result of their first matrix product.
+            // The gradients of an adapter also need the gradient of its first product's result, so
+            // they cannot start at `entry`.
             let after = if beside && !one.has_adapter {
                 entry
             } else {
@@ -380,14 +382,14 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Returns true if an operator of the same layer produced this input and left its sum pending.
+/// Returns true if an operator of the same layer produced this input but left its sum pending.
 fn is_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
-/// Returns true if the gradient of `input` of `one` is redistributed only just before the operator
-/// that left the sum. The gradient is redistributed late if `one` has no sum of its input's
-/// gradient that its weight gradient could overlap.
+/// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
+/// the operator that left the sum pending. This is the case if `one` does not sum its input's
+/// gradient, because its weight gradient then has no sum to overlap.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums_partial_results() && one.step.cutting.outputs.parts > 1)
 }
@@ -426,7 +428,7 @@ pub(super) fn push_kernels(
     }
 }
 
-/// Returns true if an operator of this kind can produce the output of its layer.
+/// Returns true if this operator's result can be the output of its layer.
 fn hands_on(step: &ShardedOperator<'_>) -> bool {
     !step.operator.around && step.operator.work.to_spec().role != ChainInput::Beside
 }

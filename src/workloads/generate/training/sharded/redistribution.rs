@@ -9,7 +9,7 @@ use crate::generate::sharding::{MeshAxis, ShardLayout};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
-/// A result that must be summed or redistributed.
+/// A result that needs a sum over members, a redistribution, or both.
 pub(super) struct PendingRedistribution<'m> {
     pub from: &'m ShardLayout,
     pub over: Option<MeshAxis>,
@@ -35,15 +35,14 @@ impl MemberProgramWriter<'_> {
         to.push_chained(name, phase, task, ["", ""]);
     }
 
-    /// Returns the bytes of `elements` (per sample) over all samples of a micro-batch.
+    /// Returns the bytes of `elements` elements per sample, for all samples of a micro-batch.
     pub(super) fn sample_bytes(&self, elements: u64) -> u64 {
         let sizes = self.lowering_context().sizes;
         let each = sizes.samples.saturating_mul(sizes.number);
         elements.saturating_mul(each)
     }
 
-    /// Emits the sum of `what`, if its partial sums are pending, and its redistribution to the
-    /// layout that is needed.
+    /// Emits the sum of `what` if its sum is pending, then its redistribution to the needed layout.
     pub(super) fn emit_redistribution(
         &mut self,
         what: &PendingRedistribution<'_>,
@@ -94,7 +93,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits this member's sends and receives.
+    /// Emits this member's sends and receives, which `all` lists.
     fn emit_messages(
         &mut self,
         all: &[MessageEnd],
@@ -167,7 +166,7 @@ impl MemberProgramWriter<'_> {
         if !rows.iter().any(over) {
             return;
         }
-        // Peers differ from this member only in the rows that they have.
+        // Peers have the same shard as this member along all axes except rows.
         let part = digit.shard_of_member(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
@@ -178,8 +177,8 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // First the rows that this member needs from the peer, then the rows that the peer
-            // needs from this member; in the backward pass, the gradients of these rows.
+            // Add the rows that this member needs from the peer, then the rows that the peer needs
+            // from this member; in the backward pass, the gradients of these rows move instead.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),
@@ -192,7 +191,7 @@ impl MemberProgramWriter<'_> {
                 all.extend((pieces > 0).then_some(hop));
             }
         }
-        // Messages are sorted by sender, then by receiver.
+        // Sort by sender, then by receiver, like the messages of redistributions.
         let ends = |hop: &MessageEnd| {
             if hop.receive {
                 (hop.peer, self.member)

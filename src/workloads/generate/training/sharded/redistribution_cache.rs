@@ -1,5 +1,5 @@
-//! Cache of redistributions and their groups. All members and most layers need the same
-//! redistributions, so caching saves time.
+//! Cache of redistributions and their groups. Nearly all members and layers need the same
+//! redistributions, so the cache saves time.
 
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
@@ -10,21 +10,22 @@ use crate::generate::sharding::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A redistribution, and the groups that run it.
+/// A redistribution, and the groups that execute it.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather within groups of members. Before the all-gather, a member has 1/of of the whole
-    /// result.
+    /// All-gather within groups of members. Before the all-gather, each member has the fraction
+    /// `1 / of` of the whole result.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all within groups of members. Each member sends 1/share of the whole result.
+    /// All-to-all within groups of members. Each member sends the fraction `1 / share` of the whole
+    /// result.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
     },
-    /// Messages of each member; sizes are in fragments, and the whole result has `of` fragments.
+    /// Messages of each member, in fragments of the result; the whole result has `of` fragments.
     Messages {
         hops: Vec<Vec<MessageEnd>>,
         of: u64,
@@ -39,7 +40,7 @@ pub(super) struct MessageEnd {
     pub pieces: u64,
 }
 
-/// Redistributions, reduce-scatters and sums that were found so far.
+/// Redistributions, reduce-scatters and sums that earlier calls found.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
     moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
@@ -60,7 +61,7 @@ impl ShardedLowering {
     }
 
     /// Returns the groups of a reduce-scatter that sums over `over` and leaves the result in layout
-    /// `need`, or `None` if no reduce-scatter does.
+    /// `need`, or `None` if there is no such reduce-scatter.
     pub(super) fn scatter_groups(
         &mut self,
         from: &ShardLayout,
@@ -77,7 +78,7 @@ impl ShardedLowering {
         family
     }
 
-    /// Returns the redistribution that turns layout `from` into layout `need`.
+    /// Returns the redistribution from layout `from` to layout `need`.
     pub(super) fn find_redistribution(
         &mut self,
         from: &ShardLayout,

@@ -17,14 +17,14 @@ pub(super) struct RingAttention {
     /// Number of steps, equal to the number of ranks.
     steps: u32,
     block: OperatorKernels,
-    /// Kernels that add a step's result to the results of earlier steps, in the forward and in the
-    /// backward pass.
+    /// Kernels that merge a step's result into the results of earlier steps, in the forward and in
+    /// the backward pass.
     merges: [OperatorKernels; 2],
 }
 
 impl ShardedLowering {
-    /// Returns the kernels of attention to keys of other ranks, or `None` if no keys pass around a ring. `work` is
-    /// attention to the rank's own keys.
+    /// Returns the kernels for attention to the keys of other ranks, or `None` if keys do not pass
+    /// around a ring. `work` is the attention to the rank's own keys.
     pub(super) fn ring_attention(
         &self,
         layer: &ModelLayer,
@@ -54,7 +54,7 @@ impl ShardedLowering {
 }
 
 impl MemberProgramWriter<'_> {
-    /// Attention to the rank's own keys, and to the keys of other ranks as they arrive.
+    /// Emits attention to the rank's own keys, then to the keys of other ranks as they arrive.
     pub(super) fn pass_forward_around(
         &mut self,
         one: &MemberOperator<'_>,
@@ -66,7 +66,7 @@ impl MemberProgramWriter<'_> {
         let keys = self.ring_bytes(one);
         let (before, own) = split_kernels(&one.kernels.forward, false);
         push_kernels(before, phase, operator, to);
-        // Keys of the present step, and keys that arrive for the next.
+        // Allocate the keys of the current step, and the keys that arrive for the next step.
         let held = keys.saturating_mul(2);
         to.allocate_bytes(TensorClass::Temporary, held);
         let mut next: Option<u32> = None;
@@ -88,8 +88,9 @@ impl MemberProgramWriter<'_> {
         to.free_bytes(TensorClass::Temporary, held);
     }
 
-    /// Gradients of attention to keys of other ranks as they arrive, then to the rank's own keys. Returns the kernels
-    /// that remain: gradients of the kernels before attention.
+    /// Emits the gradients of attention to the keys of other ranks as they arrive, then to the
+    /// rank's own keys. Returns the remaining kernels, which compute gradients of the kernels
+    /// before attention.
     pub(super) fn pass_backward_around<'k>(
         &mut self,
         one: &'k MemberOperator<'_>,
@@ -99,7 +100,7 @@ impl MemberProgramWriter<'_> {
         let (phase, operator) = (TrainingPhase::Backward, &one.step.operator.name);
         let keys = self.ring_bytes(one);
         let (after, own) = split_kernels(&one.kernels.backward, true);
-        // Keys and their gradients, of the present step and of the next.
+        // Allocate the keys and their gradients for the current step and for the next step.
         let held = keys.saturating_mul(4);
         to.allocate_bytes(TensorClass::Temporary, held);
         let (mut next, mut sums): (Option<u32>, Option<u32>) = (None, None);
@@ -128,9 +129,9 @@ impl MemberProgramWriter<'_> {
         after
     }
 
-    /// Sends `bytes` to the next rank once the nodes `have` are done. Receives the same number of
-    /// bytes from the previous rank, but not before the chain has reached this point, because
-    /// earlier steps used the memory. Returns the receiving node.
+    /// Sends `bytes` to the next rank after the nodes `have`. Also receives the same number of
+    /// bytes from the previous rank, but not before the current end of the chain, because earlier
+    /// steps still use the memory. Returns the index of the receiving node.
     fn pass_on(
         &mut self,
         one: &MemberOperator<'_>,
@@ -157,7 +158,7 @@ impl MemberProgramWriter<'_> {
         push(true, "receive", ready)
     }
 
-    /// Bytes of a rank's keys and values, or 0 if they are not sent.
+    /// Bytes of a rank's keys and values, or 0 if the plan omits this exchange.
     fn ring_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         match self.context_exchange(one) {
             Some(ContextExchange::Ring) => one.context_bytes[1],
@@ -170,9 +171,9 @@ fn node(index: u32) -> ProgramDependency {
     ProgramDependency::Node(index)
 }
 
-/// Splits attention's kernels into two lists: the kernels of queries and keys alone, which a rank
-/// runs once, and the kernels of attention itself. The former come first in the forward pass, and
-/// last in the backward pass.
+/// Splits attention's kernels into two lists: the kernels that only change queries and keys, which
+/// a rank runs once, and the kernels of attention itself. The kernels of the first list run first
+/// in the forward pass, and last in the backward pass.
 fn split_kernels(
     kernels: &[LoweredKernel],
     backward: bool,
@@ -192,7 +193,7 @@ fn split_kernels(
     }
 }
 
-/// Adds kernels of a step to the chain.
+/// Adds the kernels of one step to the chain.
 fn push_step(
     kernels: &[LoweredKernel],
     step: u32,

@@ -1,4 +1,4 @@
-//! Tests operators with their own degrees: expected sums, redistributions and messages.
+//! Tests expected sums, redistributions and messages of operators with their own degrees.
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
@@ -31,8 +31,8 @@ fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
     }
 }
 
-/// Returns a plan for one step of `samples` samples on a tensor group of `members`, with numbers of
-/// 2 bytes and without an optimizer.
+/// Returns a plan for one step of `samples` samples on a tensor group of `members` members, with
+/// numbers of 2 bytes and without an optimizer.
 fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
@@ -44,8 +44,8 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Parallel
     plan
 }
 
-/// Returns a rank's collectives and messages, each with its name and operation, without the part of
-/// the name that all have in common.
+/// Returns a rank's collectives and messages as text: the name without the prefix `mb0/`, the
+/// bytes, and the group.
 fn moved(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
@@ -97,8 +97,8 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let told = |plan| {
                     let mut ranks = every_rank(pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
-                    // Sums of gradients at the end of a step include the gradients of several
-                    // operators.
+                    // The final gradient sums include several operators, so their name differs from
+                    // the name in Megatron's form.
                     nodes.for_each(|node| node.name = node.name.replace("operators/", "norms/"));
                     ranks
                 };
@@ -111,12 +111,12 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 #[test]
 fn gathered_tokens_are_gathered_again() {
     // Four members share a sample's 1,024 tokens of 768 columns of 2 B, so each has 393,216 B.
-    // Before the heads and the MLP, products gather these tokens in the forward pass. The
-    // same products gather the tokens again in the backward pass for the weight gradients, because
+    // Before the heads and the MLP, products gather these tokens in the forward pass. The same
+    // products gather the tokens again in the backward pass for the weight gradients, because
     // members keep only a quarter of the tokens. The gradients of the products' inputs are
-    // scattered. After the heads and the MLP, sums are scattered and their gradients
-    // gathered. The logits behave like the products before the heads, and the word table's sums
-    // like the sums after the heads.
+    // scattered. After the heads and the MLP, sums are scattered in the forward pass, and their
+    // gradients are gathered in the backward pass. The logits behave like the products before the
+    // heads, and the word table's sums like the sums after the heads.
     let model = Model::load_named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -145,15 +145,15 @@ fn gathered_tokens_are_gathered_again() {
         format!("embedding/bwd/tokens.all-gather {share} B in all"),
     ];
     assert_eq!(of("embedding/"), ends);
-    // Word embeddings are summed before positions are looked up; in the backward pass, their
-    // gradients are gathered after the gradients of positions.
+    // In the forward pass, word embeddings are summed before positions are looked up. In the
+    // backward pass, their gradients are gathered after the gradients of positions.
     let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
     let behind = |[one, other]: [&str; 2]| {
         at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
     };
     assert_eq!(behind(["fwd/tokens", "fwd/tokens.reduce-scatter"]), 1);
     assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
-    // BERT's pooler uses the first token, and one member has the result.
+    // BERT's pooler uses only the first token, and one member has the result.
     let model = Model::load_named("bert-base").unwrap();
     let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
     let pooled: Vec<String> = moved(&nodes)
@@ -166,9 +166,9 @@ fn gathered_tokens_are_gathered_again() {
 
 #[test]
 fn a_table_in_front_of_the_blocks_scatters_its_sum() {
-    // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B enter the first block
-    // sharded by tokens. In the backward pass, the gradients of these tokens are exchanged in the
-    // same way.
+    // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B arrive at the first
+    // block, sharded by tokens. In the backward pass, the gradients of these tokens are exchanged
+    // in the same way.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -182,8 +182,8 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
     ];
     assert_eq!(table, expected);
     // A block keeps the inputs of its four products: shards of tokens for the first two, and shards
-    // of columns for the other two. So a member keeps a quarter of each input, even if the plan
-    // gives degrees for operators.
+    // of columns for the other two. Therefore a member keeps a quarter of each input, even if the
+    // plan gives operators their own degrees.
     let kept = |operators| {
         let mut plan = plan.clone();
         plan.operators = operators;
@@ -235,11 +235,11 @@ fn rows_of_images_come_from_neighbours() {
     // halves of 4 rows each. The windows of `second` extend one row into the other half. The row
     // beyond the edge has 8 pixels of 8 channels in 2 samples, 256 B; its gradients have the same
     // size in the backward pass. `first` receives rows of the input samples (8 x 4 x 2 x 2 = 128
-    // B), whose gradients are not needed. Windows of the pool do not cross the edges of shards. The
-    // pool's output, 16 channels of 4 x 4 (1,024 B), is gathered for the product, half of it from
-    // each member. The output's gradient is already whole. Each member computes weight gradients
-    // for half of the rows: `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152,
-    // of 2 B each.
+    // B), but the samples need no gradients. Windows of the pool do not cross the edges of shards.
+    // The pool's output has 16 channels of 4 x 4 (1,024 B); each member sends half of it, and the
+    // product gets all. In the backward pass, every member already has the whole gradient of this
+    // output. Each member computes weight gradients for half of the rows: `first` 8 x 4 x 9 = 288,
+    // the norm 16, and `second` 16 x 8 x 9 = 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -279,11 +279,11 @@ fn channels_are_summed_over_those_that_share_them() {
     // channels and 2 output channels; the numbering (b, c, i, k) gives input channels a stride of
     // 2. The batch has two samples in numbers of 2 bytes. For `second`, a member needs half of the
     // 8 channels but has only a quarter, so the pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 =
-    // 1024 B, 512 B from each member. The output of `second` has 16 channels, with partial sums on
-    // 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B. In the backward pass, the gradient of
-    // its input (half of the channels) has partial sums over {0, 1} and {2, 3}. Each member needs a
-    // quarter of all channels, so the sum is a reduce-scatter of 1024 B. Pool and loss are
-    // replicated, so the pool's gradient becomes sharded without a message.
+    // 1024 B, 512 B from each member. The output of `second` has 16 channels; the partial sums of
+    // one half are on 0 and 2, and of the other half on 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B. In
+    // the backward pass, the gradient of its input (half of the channels) has partial sums over {0,
+    // 1} and {2, 3}. Each member needs a quarter of all channels, so the sum is a reduce-scatter of
+    // 1024 B. Pool and loss are replicated, so the pool's gradient is sharded without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -291,8 +291,7 @@ fn channels_are_summed_over_those_that_share_them() {
     ];
     let plan = plan(4, 2, operators);
     let ranks = every_rank(pattern(&model, &plan));
-    // The name of the group to which each rank belongs. Partitions are numbered in the order of
-    // their first use.
+    // The name of each rank's group. Partitions are numbered in the order of their first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
     for (rank, nodes) in ranks.iter().enumerate() {
@@ -320,8 +319,8 @@ fn tables_are_exchanged_for_samples() {
     let ranks = every_rank(pattern(&model, &plan));
     for nodes in &ranks {
         let all = moved(nodes);
-        // Gradients of the weights of the MLPs 13-512-256-64 and 415-512-512-256-1, with biases, 2 B
-        // each.
+        // The gradients of the weights and biases of the MLPs 13-512-256-64 and 415-512-512-256-1
+        // have 2 B each.
         let bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 64 + 64;
         let wide = 27 * 26 / 2 + 64;
         let top = wide * 512 + 512 + 512 * 512 + 512 + 512 * 256 + 256 + 256 + 1;
@@ -342,7 +341,7 @@ fn tables_are_exchanged_for_samples() {
     let tables: u64 = model.table_weights();
     let others = model.parameter_count() - tables;
     assert_eq!(summary.stages[0].parameters, tables / 4 + others);
-    // The gradients of the 13 input features are not computed.
+    // The 13 input features need no gradients.
     let all = 3 * 2 * 8 * u128::from(model.multiplication_count());
     assert_eq!(summary.flops, all - 2 * 8 * 13 * 512);
     assert_eq!(summary.model_flops, summary.flops);

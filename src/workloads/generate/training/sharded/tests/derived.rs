@@ -1,5 +1,5 @@
-//! Tests Megatron-LM's split, which is derived for models that state none, and padded heads, with
-//! expected numbers.
+//! Tests padded heads, and Megatron-LM's split, which is derived for models without a stated split,
+//! with expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{every_rank, refusal_of};
@@ -9,13 +9,13 @@ use crate::model::Model;
 #[test]
 fn convolutions_are_cut_in_pairs() {
     // The batch has two samples in numbers of 2 bytes on two members. `first` is split by its 8
-    // output channels, and the norm and the activation process each member's own channels. `second`
-    // uses these channels without redistribution. The output of `second`, 16 channels of 8 x 8, is
-    // summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10 outputs. So
-    // three numbers of 4 bytes per sample are summed over classes and, in the backward pass, the
-    // gradient of its 16 x 4 x 4 inputs: 1024 B. The gradient of the input of `second` already has
-    // the layout that `first` needs, and the image's gradient is not needed. No weight gradients
-    // are summed.
+    // output channels, and each member applies the norm and the activation to its own channels.
+    // `second` uses these channels without redistribution. The output of `second`, 16 channels of
+    // 8 x 8, is summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is split by its 10
+    // outputs. Therefore three numbers of 4 bytes per sample are summed over classes. In the
+    // backward pass, the gradient of the product's 16 x 4 x 4 inputs is summed: 1024 B. The
+    // gradient of the input of `second` already has the layout that `first` needs, and the image
+    // needs no gradient. No weight gradients are summed.
     let model = chain(IMAGES);
     let plan = plan(2, 2, Vec::new());
     let expected = [
@@ -28,13 +28,13 @@ fn convolutions_are_cut_in_pairs() {
     for nodes in every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // A member has these weights: 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains
-    // and biases), 16 x 4 x 9 in the second layer, and 5 columns of 256 with their biases.
+    // A member has 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains and biases),
+    // 16 x 4 x 9 weights of the second layer, and 5 columns of 256 with their biases.
     let all = 3 * 2 * 2 * u128::from(model.multiplication_count());
     let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
     assert_eq!(summary.stages[0].parameters, weights);
-    // All matrix products are split, and the image's gradient is not computed.
+    // All matrix products are split, and the image needs no gradient.
     let image = 2 * 2 * 8 * 64 * 4 * 9;
     assert_eq!(summary.flops, all - image);
     assert_eq!(summary.model_flops, summary.flops);
@@ -62,11 +62,12 @@ operators = [
 
 #[test]
 fn skip_paths_are_brought_to_what_they_are_added_to() {
-    // The batch has two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in halves, which `one`
-    // uses without redistribution. The 4 output channels of `one` are summed: 2 x 4 x 16 x 2 = 256 B. `two`
-    // is split by outputs, and `three` uses its output; the 8 output channels of `three` are summed, 512 B.
-    // The second summand is still sharded by channels, so 256 B are gathered from each member. In the
-    // backward pass, its gradient is already whole. The gradient of the input of `two` is summed, 256 B.
+    // The batch has two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in two
+    // halves, and `one` uses them without redistribution. The 4 output channels of `one` are
+    // summed: 2 x 4 x 16 x 2 = 256 B. `two` is split by outputs, and `three` uses its output; the 8
+    // output channels of `three` are summed, 512 B. The second summand is still sharded by
+    // channels, so each member sends 256 B in a gather. In the backward pass, every member already
+    // has the whole gradient of this summand. The gradient of the input of `two` is summed, 256 B.
     let plan = plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
@@ -81,12 +82,13 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
-    // DLRM on four members, with 8 samples in numbers of 2 bytes. In the MLPs 13-512-256-64
-    // and 415-512-512-256-1, products are split alternately by outputs and by inputs. The outputs
-    // of products that are split by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B.
-    // The interaction needs all 64 columns of all 27 vectors. A member has a quarter of 8 x 64 x 2
-    // B and of 26 x 8 x 64 x 2 B. In the backward pass, the gradients of inputs of products that
-    // are split by outputs are summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
+    // DLRM on four members, with 8 samples in numbers of 2 bytes. In the MLPs 13-512-256-64 and
+    // 415-512-512-256-1, products are split alternately by outputs and by inputs. The outputs of
+    // products that are split by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The
+    // interaction needs all 64 columns of all 27 vectors. A member gathers these columns: it has a
+    // quarter of 8 x 64 x 2 B and of 26 x 8 x 64 x 2 B. In the backward pass, the gradients of
+    // inputs of products that are split by outputs are summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x
+    // 256 x 2 B.
     let model = Model::load_named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -102,7 +104,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     for nodes in every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // Biases that are added after a sum are replicated.
+    // Biases that are added after a sum are replicated, so every member has all of them.
     let quarter = |weights: u64| weights / 4;
     let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
     let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
@@ -113,9 +115,9 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
 
 #[test]
 fn sizes_that_do_not_divide_are_left_whole() {
-    // With three members, `first` is split into 6 output channels. `second` has 6 inputs and 8 outputs and
-    // uses these shards, 2 x 8 x 64 x 2 B in total. 3 divides neither ten classes nor 8 channels, so the last
-    // product is replicated.
+    // On three members, `first` is split by its 6 output channels. `second` has 6 inputs and 8
+    // outputs and uses these shards; its sum has 2 x 8 x 64 x 2 B. Because 3 divides neither 10
+    // classes nor 8 channels, the last product is replicated.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
     let model = chain(&text.replace("outputs = 16", "outputs = 8"));
     for nodes in every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
@@ -140,8 +142,8 @@ fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
 
 #[test]
 fn heads_are_padded_on_request() {
-    // On 4 members, 25 heads of 64 columns become 28 heads, which is 7 per member. Products then
-    // have 3 x 7 x 64 outputs, 7 x 64 inputs and 1024 tokens.
+    // On 4 members, 25 heads of 64 columns become 28 heads, 7 per member. Products then have 3 x
+    // 7 x 64 outputs, 7 x 64 inputs and 1024 tokens.
     let model = Model::load_named("gpt2-xl").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     let expected =
@@ -156,7 +158,7 @@ fn heads_are_padded_on_request() {
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
-    // The model itself is unchanged. Heads that divide evenly are not padded.
+    // Padding does not change the model itself. Heads that divide evenly are not padded.
     let own = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),

@@ -1,4 +1,4 @@
-//! Tests skip paths, effects that are left out, and weights that two operators share.
+//! Tests skip paths, removed effects, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
@@ -26,11 +26,11 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so are all operators that follow it. The norm's result
-    // takes the skip path around `down`, so both inputs of `sum2` arrive in the layout that it
-    // needs. In the backward pass, only the gradient of `sum1` is gathered: 4 samples of 8 numbers
-    // of 2 B, half of it from each member. The weight gradients of the norm (16 B) and of `down`
-    // (64 B) are summed.
+    // The norm is sharded by samples, and all operators after it are sharded in the same way. The
+    // norm's result takes the skip path around `down`, so both inputs of `sum2` arrive in the
+    // layout that it needs. In the backward pass, only the gradient of `sum1` is gathered: 4
+    // samples of 8 numbers of 2 B, half of it from each member. The weight gradients of the norm
+    // (16 B) and of `down` (64 B) are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
