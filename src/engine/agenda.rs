@@ -1,12 +1,11 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so each event can be stored in a bucket whose number is the highest bit in which the
-//! event's time differs from the latest time taken from the queue. Each pending event moves down at most 64 buckets (in
-//! practice two or three), for any number of pending events. Events of one instant keep the order in which they were
-//! scheduled.
+//! Time never runs backward, so an event's bucket is the highest bit in which the event's time differs from the latest
+//! time taken from the queue. Each pending event moves down at most 64 buckets (in practice two or three), for any
+//! number of pending events. Events of one instant keep the order in which they were scheduled.
 //!
 //! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered
-//! together, in order, at the position of the first scheduled delay. ASTRA-sim has the same order.
+//! together, in order, at the position of the first scheduled delay. ASTRA-sim uses the same order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;
@@ -265,7 +264,8 @@ mod tests {
     fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
         let mut agenda = Agenda::default();
         let event = |payload| Event::new(EventClass::Node, 0, payload);
-        // At instant 5, there are NPU 1's batch, a message, and NPU 0's batch. NPU 1's later delays join NPU 1's batch.
+        // At instant 5, the order is NPU 1's batch, a message, and NPU 0's batch. NPU 1's later delays join NPU 1's
+        // batch.
         agenda.add_delay_end(Npu(1), Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
         agenda.add_delay_end(Npu(0), Time(5), event(30), 0);

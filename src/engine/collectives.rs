@@ -145,8 +145,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(now, call, slot.group, run);
         }
-        // In insertion order, if the collective has no analytical answer, the member proceeds immediately, because the
-        // result may depend on the order of arrivals within an instant.
+        // In insertion order, the result may depend on the order of arrivals within an instant. A member therefore
+        // proceeds immediately if its collective has no analytical answer.
         if M::Order::AT_ONCE && !self.can_answer_analytically(fabric, run) {
             self.enroll_member(fabric, effects, now, run, slot.member);
             return;
@@ -246,8 +246,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 let splits = splits.map(|splits| running.first_splits + splits);
                 (request(call.buffer, splits), call.root)
             }
-            // If collectives are matched in issue order, the plan has no calls, so the first member that arrives
-            // defines the call.
+            // If collectives are matched in issue order, the plan does not list them, so the first member that
+            // arrives defines the collective.
             None => {
                 let buffer = kind.buffer_bytes(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX), None), Position(0))

@@ -184,7 +184,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if tile groups were requested, but no rank can simulate another.
+    /// Fails if tile groups were requested although no rank can represent another.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_groups(self.workload(), &self.plan),
@@ -267,7 +267,7 @@ impl<'a> CompiledReplay<'a> {
         self.prices.corrected_to
     }
 
-    /// Returns true if collectives of `kind` in `group` that no other traffic disturbs take measured times.
+    /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
         let custom =
             |custom: &CustomCollective| custom.applies_to(kind, group.extent.member_count());
@@ -334,7 +334,7 @@ impl<'a> CompiledReplay<'a> {
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
 
-    /// Returns, for each lane of an instance's graph, the lane of the NPU that its nodes occupy, or `None`.
+    /// Maps each lane of an instance's graph to the NPU lane that its nodes occupy, or to `None`.
     pub fn lanes_of(
         &self,
         instance: InstanceId,

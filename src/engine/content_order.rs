@@ -52,7 +52,8 @@ impl Discipline for ContentOrder {
             engine.settle_processors(now);
         }
         engine.effects.progress.end_round(now);
-        // Submit before settling, so that reservations of analytical answers account for the traffic of this round.
+        // Submit messages before collectives are settled, so that reservations of analytical answers account for
+        // the traffic of this round.
         engine.submit_messages(now);
         if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has_event_at(now) {
             engine.effects.progress.count_settlement();

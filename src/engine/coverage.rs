@@ -17,7 +17,8 @@ pub struct PricingCoverage {
     pub kept: u64,
     /// Total duration of the kernels in `kept`, in picoseconds; included in `recorded_time`.
     pub kept_time: u128,
-    /// True if recorded kernels run on an NPU class with other rates than the recorded NPU's.
+    /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's
+    /// rates.
     pub carried: bool,
     /// Number of kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,

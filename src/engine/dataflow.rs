@@ -194,7 +194,8 @@ impl<'a> Dataflow<'a> {
         self.places.push(place);
     }
 
-    /// Initialises the dependencies of an instance that begins. `used` is true if an earlier launch used its state.
+    /// Initialises the dependencies of an instance that begins. `used` is true if an earlier launch used the
+    /// instance's state.
     pub fn open_dependencies(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
@@ -226,7 +227,7 @@ impl<'a> Dataflow<'a> {
         self.place_of(instance).serial
     }
 
-    /// Returns the workload's instance that this instance executes.
+    /// Returns the instance of the workload that this running instance executes.
     #[inline]
     pub fn rank_of(&self, instance: InstanceIndex) -> &'a RankInstance {
         let place = self.place_of(instance);
@@ -342,7 +343,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Counts completed nodes that another instance simulated.
+    /// Counts completed nodes of instances that another instance represents.
     pub fn count_completed(&mut self, nodes: u64) {
         self.completed += nodes;
     }
@@ -371,8 +372,8 @@ impl<'a> Dataflow<'a> {
         self.open.open_dependency_count(first + node.index())
     }
 
-    /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but it is not
-    /// complete.
+    /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but the node
+    /// itself is not complete.
     pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
         self.open.is_met(first + node.index())

@@ -32,12 +32,12 @@ pub(super) struct Effects {
     pub ends: Vec<(Time, InstanceNode)>,
     /// In insertion order, ends of this instant and all other work that comes before the next event.
     pub work: Vec<FollowUp>,
-    /// Nodes whose delay begins, as instance and node in one word.
+    /// Nodes whose delay begins. Each word packs an instance and a node.
     pub delayed: Vec<u64>,
     /// Freed lanes, as instance and lane. Each lane takes the next node in its queue, in the order of rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
-    /// Nodes that became ready, as instance and node in one word. The loop posts these nodes in the order of rank and
-    /// id.
+    /// Nodes that became ready. Each word packs an instance and a node. The loop posts these nodes in the order of
+    /// rank and id.
     pub ready: Vec<u64>,
     /// Instances that ended. The feeds of these instances are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
@@ -59,9 +59,9 @@ pub(super) struct Effects {
 /// A message that will be submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then the sender's launch and node or, for a step of a collective, group and
-    /// sequence, chunk, stage and step. Messages are submitted in ascending order of keys, so that the order does not
-    /// depend on op numbers or other messages.
+    /// Content key. It begins with the sender's NPU. A message between ranks adds the sender's launch and node; a
+    /// step of a collective adds group, sequence, chunk, stage and step. Messages are submitted in ascending order of
+    /// keys, so that the order does not depend on op numbers or other messages.
     pub key: SendOrderKey,
     /// The message to pass to the network.
     pub message: NetworkMessage,
@@ -85,8 +85,8 @@ pub(super) struct LoopProgress {
 }
 
 impl LoopProgress {
-    /// Returns how often the loop has run out of events at the instant of the latest round, and thus let collectives
-    /// and memories proceed (settled the instant).
+    /// Returns how many times the loop has settled the instant of the latest round, that is, run out of events and
+    /// let collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }

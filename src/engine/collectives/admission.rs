@@ -202,8 +202,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
             self.open_stage(fabric, effects, now, at);
-            // The script may have ended immediately. Carry out the consequences of its end before the next chunk
-            // begins.
+            // The script may have ended immediately. Carry out the consequences of the script's end before the
+            // next chunk begins.
             if effects.work.len() > before {
                 effects.push_follow_up(FollowUp::Admit(npu, queue));
                 return;

@@ -16,8 +16,8 @@ use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage}
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage that is ordered separately in a message's content key, which has 27 bits. All later stages share this
-/// value.
+/// Last stage with a value of its own in a message's content key, which has only 27 bits. All later stages share
+/// this value.
 pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits of a message's content key that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
@@ -84,7 +84,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.open_strand(fabric, effects, now, other, place);
     }
 
-    /// Begins one strand of a chunk's stage (one of two halves if a ring is used in both directions) at a member.
+    /// Begins one strand of a chunk's stage at a member. A stage has two strands if it uses a ring in both
+    /// directions.
     #[inline]
     fn open_strand<N: NetworkBackend>(
         &mut self,
@@ -129,8 +130,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a message of the stage with the common number `stage` to `cell`. The cell (a chunk at a member)
-    /// receives the message after a given number of the cell's own steps.
+    /// Delivers a message to `cell`. All members use the number `stage` for the message's stage. The cell (a
+    /// chunk at a member) receives the message after a given number of the cell's own steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -158,7 +159,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Advances the chunks that have begun a stage. If other chunks begin a stage as a result, advances them too.
+    /// Advances the chunks that have begun a stage. If other chunks begin a stage as a result, advances these
+    /// chunks too.
     #[inline]
     pub fn advance_begun<N: NetworkBackend>(
         &mut self,
@@ -261,8 +263,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.nth_send(stage, slot, line, i)
     }
 
-    /// Ends one strand of a chunk's stage (one of two halves if a ring is used in both directions). Ends the stage too
-    /// if the other strand has ended.
+    /// Ends one strand of a chunk's stage. A stage has two strands if it uses a ring in both directions. If the
+    /// other strand has ended, ends the stage too.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -385,7 +387,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
-            // Group 0 is reserved for messages between ranks, so these sort before collectives of the same NPU.
+            // Group 0 is reserved for messages between ranks, so these messages sort before messages of the
+            // NPU's collectives.
             fabric.submit_message::<M::Order>(now, key, message, effects);
         } else {
             fabric.pass_to_network(now, &message, effects);

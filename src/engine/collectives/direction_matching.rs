@@ -120,7 +120,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             };
             let progress = self.runs[at.run].progress.as_mut();
             let progress = progress.expect("it has begun");
-            // A request for step s is due after s + 1 steps. A message is due after the number of steps that it states.
+            // A request for step s is due after s + 1 steps. A message carries the number of steps after which it is
+            // due.
             if early.is_request {
                 progress.defer_message(at.cell, stage, number + 1, true)
             } else if number == 0 {

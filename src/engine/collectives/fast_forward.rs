@@ -1,12 +1,12 @@
-//! Analytical answers on networks with contention: a formula gives a collective's time instead of a simulation, until
-//! other traffic uses its links.
+//! Analytical answers on networks with contention: a formula gives a collective's time as long as no other traffic
+//! uses the collective's links.
 //!
-//! An analytically answered collective *reserves* its members' ports or links in all dimensions of the collective, if
-//! all these ports or links are idle. The answer is valid as long as no other traffic uses one of these links. When
+//! When a collective is answered analytically, it *reserves* its members' ports or links in all its dimensions. All
+//! these ports or links must be idle. The answer is valid as long as no other traffic uses one of these links. When
 //! another message, load or store is about to use a reserved link, the collective is *materialized*: simulated message
 //! by message, first from the collective's start until now, and then until its end. The simulation is exact, because
-//! the collective was alone on its links until now. The run's messages of this instant are submitted together with the
-//! other message.
+//! the collective was alone on its links until now. Messages that the run sends at this instant are submitted together
+//! with the other message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;
@@ -53,8 +53,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Releases the links that a collective has reserved if an end event belongs to the collective's latest analytical
-    /// answer. Returns true if it does.
+    /// If an end event belongs to a collective's latest analytical answer, releases the links that the collective has
+    /// reserved. Returns true if the event belongs to that answer.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

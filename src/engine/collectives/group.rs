@@ -18,13 +18,13 @@ pub struct RunningGroup<'a> {
     program: &'a ReplayPlan,
     /// First instance of the launch.
     first_instance: InstanceIndex,
-    /// First instance of the program, in the observers' numbering.
+    /// First instance of the program, as observers number instances.
     first_id: InstanceId,
     /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,
     /// Index of the program's first table of pair sizes.
     pub(super) first_splits: u32,
-    /// Number of the group among the groups of all launches. Messages of one instant are ordered by this number.
+    /// Index of the group among the groups of all launches. Messages of one instant are ordered by this index.
     pub(super) number: u32,
 }
 
@@ -48,7 +48,7 @@ impl RunningGroup<'_> {
         self.order.run_of[sequence as usize]
     }
 
-    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if the member may
+    /// Returns the collective that `member` must start before the collective `sequence`. `None` if the member may
     /// start `sequence` now.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
@@ -80,7 +80,7 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 }
 
 impl<'a> RunningGroups<'a> {
-    /// Adds the groups of a program's launch, whose instances begin at `first_instance`. Returns the index of the first
+    /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
     /// group. `only` is true if the run has only this launch.
     pub fn add_groups(
         &mut self,
@@ -118,7 +118,7 @@ impl<'a> RunningGroups<'a> {
         }
     }
 
-    /// Marks a member ready for a collective with `node`. Returns true if the collective may start. If not, the node is
+    /// Marks a member's `node` as ready for a collective. Returns true if the collective may start. If not, the node is
     /// parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn mark_ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
@@ -133,7 +133,7 @@ impl<'a> RunningGroups<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Members that do not wait for others started before their place was reached, so their nodes are skipped.
+            // Skip members that do not wait for others, because they started before their place was reached.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

@@ -3,9 +3,9 @@
 //! Members of a group must start its collectives in the same order. Otherwise two collectives could each occupy a lane
 //! that a member of the other collective needs. The first collective in program order is launched as soon as any member
 //! is ready for it. To overlap with computation, a later collective may overtake the first, but only when every member
-//! is ready for the later one. Otherwise, at a member that is not ready, the later collective might depend on the
-//! first. Therefore, a launched collective never waits for an unlaunched one, and a workload that runs in program order
-//! never deadlocks here.
+//! is ready for the later collective. Otherwise, at a member that is not ready, the later collective might depend on
+//! the first. Therefore, a launched collective never waits for an unlaunched one, and a workload that runs in program
+//! order never deadlocks here.
 //!
 //! If a group's collectives share a lane with other nodes, the group *gathers*: each collective is launched only when
 //! every member is ready. Then all members queue for their lanes together. Thus the collectives of such groups have the
@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 /// Launch order of a group and its collectives in flight.
 #[derive(Debug)]
 pub(super) struct LaunchOrder {
-    /// For each collective, its place in the order, or [`NONE`] before it is launched.
+    /// Place of each collective in the order, or [`NONE`] before the collective is launched.
     place_of: Vec<u32>,
     /// Launched collectives, in launch order.
     order: Vec<u32>,
-    /// For each collective, the number of present members that are not ready for it.
+    /// Number of present members that are not ready, for each collective.
     unready: Vec<u32>,
     /// Index of the state (run) of each collective in flight.
     pub run_of: Vec<Option<RunIndex>>,
@@ -34,7 +34,7 @@ pub(super) struct LaunchOrder {
     gathers: bool,
     /// Program-order index of the first collective that is not launched.
     first: u32,
-    /// For each member, the place in the order of the collective that it starts next.
+    /// Place in the order of the collective that each member starts next.
     next: Vec<u32>,
     /// Nodes of ready members that wait for their place in the order. Keys are (member, collective).
     parked: BTreeMap<(MemberIndex, u32), u32>,
@@ -98,14 +98,15 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Marks `member` ready for collective `sequence` with `node`. Returns true if the collective may start. If not,
-    /// the node is parked until [`Self::next_parked`] returns it.
+    /// Marks `node` of `member` as ready for collective `sequence`. Returns true if the collective may start. If
+    /// not, the node is parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn mark_ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
-        // The first collective in program order cannot depend on a later one, so a single ready member is enough.
+        // The first collective in program order cannot depend on a later collective, so a single ready member is
+        // enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant_launch(sequence);
@@ -159,7 +160,7 @@ impl LaunchOrder {
         None
     }
 
-    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if the member may
+    /// Returns the collective that `member` must start before the collective `sequence`. `None` if the member may
     /// start `sequence` now.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];

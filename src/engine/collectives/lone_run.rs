@@ -21,7 +21,8 @@ use std::vec::IntoIter;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MainLoopProgress {
     pub now: Time,
-    /// True if all rounds of the instant that concern the collective are over. False if only `rounds` rounds are over.
+    /// True if all rounds of the instant with events of the collective are over. False if only `rounds` rounds are
+    /// over.
     pub done: bool,
     pub rounds: u32,
     /// True if the arrivals include every member that has arrived so far.
@@ -37,10 +38,10 @@ impl MainLoopProgress {
 
 /// Components of the event loop that simulates one collective alone.
 ///
-/// At the present instant, the simulated collective must be at exactly the same event as the main loop. If, since this
-/// instant began or since the last members arrived, the main loop has run out of events of the instant, the simulation
-/// handles all its events of the instant too. Otherwise the simulation takes the same number of rounds as the main
-/// loop, and the messages of its last round are submitted together with the main loop's.
+/// At the present instant, the simulated collective must be at exactly the same event as the main loop. If the main
+/// loop has run out of events of the instant since the instant began or since the last members arrived, the simulation
+/// also handles all its events of the instant. Otherwise the simulation takes the same number of rounds as the main
+/// loop. The messages of its last round are then submitted together with the main loop's messages.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,

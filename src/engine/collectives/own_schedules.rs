@@ -9,8 +9,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the others'. If the member and another member
-    /// would exchange different messages on a common line, the error is the other member.
+    /// Returns the schedule of a member whose collective differs from the other members' collective. If the member
+    /// and another member would exchange different messages on a common line, the error is the other member.
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,

@@ -16,8 +16,8 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total time that all members of a collective waited, and the rank that caused most of this time, with the time that
-/// this rank caused.
+/// Total waiting time of a collective's members, and the rank that caused most of this time, with its part of the
+/// time.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
@@ -53,8 +53,8 @@ impl CommTiming {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Begins the parts of members that have nobody left to wait for. Called when members of the collective started at
-    /// `now` and no event is left at `now`.
+    /// Begins the parts of members that have nobody left to wait for. The caller calls it when members of the
+    /// collective started at `now` and no event is left at `now`.
     pub fn begin_parts(
         &mut self,
         flow: &Dataflow<'_>,

@@ -8,9 +8,9 @@
 //! the end of each member and the use of each link. If a later collective has the same pattern and the links are idle,
 //! the collective reserves the links and is answered immediately.
 //!
-//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all have arrived. In
-//! such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes the
-//! pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
+//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all members have
+//! arrived. In such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes
+//! the pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
 //! answered only if nothing was sent before the last arrival, for example if the root arrives last.
 //!
 //! A link is reserved until the collective's last message over it has been submitted. Traffic that comes later would
@@ -224,7 +224,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.answer.settlement = effects.progress.settlement_count();
     }
 
-    /// Returns the rehearsal (trial run) for a collective when all members have arrived. Rehearses the second
+    /// Returns the rehearsal (trial run) for a collective whose members have all arrived. Rehearses the second
     /// collective of a schedule, and later collectives with a new pattern if there are fewer than `MOST_PATTERNS`
     /// patterns.
     fn find_or_make_rehearsal<N: NetworkBackend>(
@@ -318,7 +318,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .map(|(at, position)| (at.since(start), position))
             .collect();
         ends.sort_unstable();
-        // If one member ends when another arrives, at the same instant, the result depends on the order of rounds,
+        // If one member ends at the instant at which another arrives, the result depends on the order of rounds,
         // which a rehearsal does not record.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
@@ -330,8 +330,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Ends the members that end at `now` in a collective with rehearsed times, if the event belongs to the
-    /// collective's latest answer.
+    /// If the event belongs to the latest answer of a collective with rehearsed times, ends the members
+    /// whose time is `now`.
     pub(super) fn end_rehearsed(
         &mut self,
         effects: &mut Effects,

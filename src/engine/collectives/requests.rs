@@ -2,8 +2,7 @@
 //!
 //! A receiver that posts a receive sends a small request to the sender. The data leaves when the request has arrived
 //! and the sender is ready. Requests do not state a size. If two ranks exchange messages of several sizes under one
-//! tag, a request can therefore release another message than the one for which the receive was posted. The data of that
-//! message then arrives before its receive is posted.
+//! tag, a request can therefore release a message whose receive is not posted yet.
 
 use super::executor::ChunkExecutor;
 use super::run::CellLocation;

@@ -31,7 +31,7 @@ pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 pub struct CollectiveRun {
     /// Index of the group among the groups of all launches in flight.
     pub(super) group: GroupIndex,
-    /// Number of the group among the groups of all launches. Messages of one instant are ordered by this number.
+    /// Index of the group among the groups of all launches. Messages of one instant are ordered by this index.
     pub(super) number: u32,
     /// Number of earlier collectives of the same group.
     pub(super) sequence: u32,
@@ -75,7 +75,8 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members in the proved order in which they end (empty if they end in the order of members).
+    /// Members in the proved order of their ends; empty if this is the order of the members'
+    /// indices.
     pub ends: Vec<MemberIndex>,
 }
 
@@ -202,8 +203,8 @@ pub(super) struct StepwiseProgress {
     /// number.
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that arrived in their stage but before their step. A key consists of the cell
-    /// (a chunk at a member), the stage, the number of steps that the cell must have taken, and true for requests or
-    /// false for messages.
+    /// (a chunk at a member), the stage, the number of steps that the cell must have taken, and a flag that is true
+    /// for requests.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
     /// Number of completed chunks, by position.
     pub done: Vec<u32>,
@@ -216,14 +217,14 @@ pub(super) struct StepwiseProgress {
     pub first: Option<Position>,
     /// True if two members run one stage in different directions. Messages may then have no receiver.
     pub mixed: bool,
-    /// Sender and receiver of the first message that its receiver never receives.
+    /// Sender and receiver of the first message that is never received.
     pub crossing: Option<(Position, Position)>,
 }
 
 /// Facts about a collective that are known when its first member arrives.
 pub(super) struct RunStart {
     pub group: GroupIndex,
-    /// Number of the group among the groups of all launches.
+    /// Index of the group among the groups of all launches.
     pub number: u32,
     /// Number of earlier collectives of the same group.
     pub sequence: u32,
@@ -302,7 +303,7 @@ impl CollectiveRun {
     }
 
     /// Returns the rank that started last, of all members with a trace. If several members started last, returns the
-    /// lowest of these members' ranks.
+    /// lowest rank of these members.
     pub(super) fn last_rank_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals
@@ -478,8 +479,7 @@ impl StepwiseProgress {
             .or_insert(0) += 1;
     }
 
-    /// Removes the messages or requests that wait until `cell` has taken `taken` steps, and returns the number of
-    /// removed messages or requests.
+    /// Removes the messages or requests that wait until `cell` has taken `taken` steps, and returns their number.
     #[inline]
     pub(super) fn take_deferred(
         &mut self,

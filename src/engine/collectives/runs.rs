@@ -42,7 +42,7 @@ impl CollectiveRuns {
         self.free.push(run);
     }
 
-    /// Returns the simulated collective in which `node` is a member's part, or `None`.
+    /// Returns the simulated collective to which the member's `node` belongs, or `None`.
     pub fn find_begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {
             run.group == slot.group

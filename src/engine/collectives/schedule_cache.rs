@@ -19,12 +19,12 @@ pub(super) struct StageRef {
     pub index: u32,
 }
 
-/// A schedule, with its closed form once computed.
+/// A schedule, and its closed form once that has been computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,
-    /// Duration if all members start together and nothing else is in flight. The outer `None` means not computed yet,
-    /// the inner `None` that no closed form is proved.
+    /// Duration if all members start together and nothing else is in flight. The outer `None` means that the duration
+    /// is not computed yet, the inner `None` that no closed form is proved.
     pub closed: Option<Option<Span>>,
     /// Reorderings that turn the order in which members begin into the order in which they end; used if events are
     /// handled in insertion order. `None` if this order is not proved.

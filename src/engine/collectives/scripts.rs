@@ -1,9 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! In insertion order, a send ends when its message has arrived, and a separate event starts each operation (part) of a
-//! script after the previous one. If events of an instant are sorted by content, a send ends when its last byte has
-//! left or, if the machine requires it, has arrived. A receive whose message has arrived ends immediately. Messages of
-//! one instant are collected, so the order of events within the instant does not matter.
+//! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived, and each
+//! operation (part) of a script starts in an event of its own. If they are handled in content order, a send ends when
+//! its last byte has left or, if the machine requires it, has arrived. A receive whose message has arrived ends
+//! immediately. Messages of one instant are collected, so the order of events within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
@@ -119,8 +119,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Submits a message of a script. Each member of a collective has one port per phase, or one port per direction of
-    /// a phase. The sender's port belongs to the first phase in which the ends differ, the receiver's port to the last
-    /// phase in which they differ.
+    /// a phase. The sender's port belongs to the first phase in which the ends differ, and the receiver's port belongs
+    /// to the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,5 +1,5 @@
-//! Settles collectives: chooses between an analytical answer (the time by a formula) and a simulation, and ends the
-//! members' nodes.
+//! Settles collectives: chooses between an analytical answer (a formula gives the time) and a simulation, and ends
+//! the members' nodes.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -40,8 +40,9 @@ fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRe
     })
 }
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Starts the members that arrived at this instant, if events are handled in insertion order: analytically if all
-    /// members of the collective have arrived, otherwise one by one, in the order of arrival.
+    /// Starts the members that arrived at this instant, if events are handled in insertion order. If all members have
+    /// arrived, the collective is answered analytically. Otherwise the members start one by one, in the order of
+    /// arrival.
     pub(super) fn settle_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -90,7 +91,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.arrivals.ends.extend(ends);
     }
 
-    /// Notifies the observer that the transfers of all members begin, because all have arrived.
+    /// Notifies the observer that the transfers of all members begin, because all members have
+    /// arrived.
     fn begin_all_members(&self, effects: &mut Effects, id: RunIndex) {
         let run = &self.chunks.runs[id];
         let group = &self.chunks.groups[run.group];
@@ -248,15 +250,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.continue_simulation(fabric, effects, now, id, all);
     }
 
-    /// Returns the duration of a barrier over dedicated wires, which uses no links. `None` for other runs.
+    /// Returns the duration of a barrier over dedicated wires, which uses no links. `None` for other
+    /// collectives.
     fn time_wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tile_grid()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the duration of a collective after all members have arrived, if no model determines the duration: it is
-    /// set by an option, or recorded because the size is unknown.
+    /// Returns the duration of a collective whose members have all arrived, if an option states the duration, or if
+    /// the size is unknown and the duration is recorded.
     fn find_stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -8,7 +8,7 @@ use crate::ids::{RunCell, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the number by which all members know the current stage of a cell (a chunk at a member): the index of the
+    /// Returns the number that all members use for the current stage of a cell (a chunk at a member): the index of the
     /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
     /// different orders, but messages are matched by line, so both ends of a message need a common number.
     // Always inlined: called three times per message, and mostly reads only the cell.
@@ -36,7 +36,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`. If `number` is the
-    /// n-th stage of its phase, so is the returned stage.
+    /// n-th stage of its phase, the returned stage is also the n-th.
     #[cold]
     fn matching_stage_index(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {

@@ -171,7 +171,8 @@ mod tests {
     use super::*;
 
     /// The test has two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62, 63, 124, 125 and
-    /// 126 are at the limits of a byte. Each node must become ready or delayed exactly with its last dependency.
+    /// 126 are at the limits of a byte's counter. Each node must become ready or delayed exactly when its last
+    /// dependency completes.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
