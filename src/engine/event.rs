@@ -34,29 +34,31 @@ pub(super) enum EventClass {
     Release,
     /// Several delays of the NPU end together; the payload is their batch.
     Alarm,
-    /// A member's endpoint is ready to send in a phase. The event's rank field is the index of the run, its payload the
-    /// cell.
+    /// A member's endpoint is ready to send in a phase. The event's rank field is the index of the run, and the payload
+    /// is the cell.
     Opened,
-    /// A member's endpoint has processed a received message. The rank field is the index of the run, the payload the
-    /// cell.
+    /// A member's endpoint has processed a received message. The rank field is the index of the run, and the payload
+    /// is the cell.
     EndpointDone,
-    /// The reduction of a received message is complete. The rank field is the index of the run, the payload the cell.
+    /// The reduction of a received message is complete. The rank field is the index of the run, and the payload is
+    /// the cell.
     Reduced,
     /// A member receives a message that had arrived before the member was ready. The rank field is the index of the
-    /// run, the payload the cell.
+    /// run, and the payload is the cell.
     Found,
-    /// A message leaves when it is ready, because its rendezvous request has already arrived. The payload is the
+    /// A message leaves at once, because its rendezvous request had already arrived. The payload is the
     /// message's op.
     Requested,
-    /// In insertion order, a wait of a script is over. The rank field is the index of the run, the payload the cell.
+    /// In insertion order, a wait of a script is over. The rank field is the index of the run, and the payload is
+    /// the cell.
     ScriptEvent,
     /// A script receives a message that had already arrived. In content order, this event is also the end of a script's
     /// wait. The payload is an op.
     ScriptReceived,
     /// Members of a collective arrived at this instant; the payload is the index of the collective's state (run).
     Settle,
-    /// A member takes no part in its collective. The rank field is the index of the run, the payload the member's
-    /// position.
+    /// A member takes no part in its collective. The rank field is the index of the run, and the payload is the
+    /// member's position.
     Vacant,
     /// An event of the NPU's bus, which defines the payload.
     Bus,
@@ -64,7 +66,7 @@ pub(super) enum EventClass {
     Hop,
     /// Network event: a link has sent its current message.
     LinkFree,
-    /// Accesses to remote memory have streamed; the memory defines the payload.
+    /// Accesses to remote memory have transferred their bytes; the memory defines the payload.
     Memory,
     /// A feed is woken; the rank field is the index of the feed.
     Wake,
@@ -138,7 +140,7 @@ impl Event {
         Self::new(class, at.run.0, at.cell.0)
     }
 
-    /// Returns the instance and node of an event of [`Self::of_node`].
+    /// Returns the instance and node of an event that [`Self::of_node`] created.
     #[inline]
     pub fn instance_node(self) -> InstanceNode {
         InstanceNode {
@@ -147,13 +149,13 @@ impl Event {
         }
     }
 
-    /// Returns the collective of an event of [`Self::of_run`].
+    /// Returns the collective of an event that [`Self::of_run`] created.
     #[inline]
     pub fn run(self) -> RunIndex {
         RunIndex(self.payload_bits())
     }
 
-    /// Returns the op of an event of [`Self::of_op`].
+    /// Returns the op of an event that [`Self::of_op`] created.
     #[inline]
     pub fn op_index(self) -> OpIndex {
         OpIndex(self.payload_bits())

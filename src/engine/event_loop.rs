@@ -12,7 +12,8 @@ pub(super) trait LoopComponents {
     /// Takes the events of the round at `now` and handles them.
     fn handle_round(&mut self, now: Time);
 
-    /// Carries out the work after the events of a round. Breaks if the run cannot continue.
+    /// Carries out the work after the events of a round. Returns `Break` if the run cannot
+    /// continue.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
     /// Checks for an interruption. Called every [`ROUNDS_BETWEEN_CHECKS`] rounds.

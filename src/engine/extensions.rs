@@ -1,4 +1,4 @@
-//! Models that the caller implements in place of the machine's: durations of kernels, loads and stores.
+//! Models of the caller that replace the machine's models: durations of kernels, loads and stores.
 //!
 //! A caller's network is passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and a caller's
 //! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
@@ -35,8 +35,8 @@ pub trait MemoryDesign: fmt::Debug + Send + Sync {
 /// The caller's models, which replace the machine's models.
 #[derive(Clone, Debug, Default)]
 pub struct Extensions {
-    /// Model of kernel durations, or `None` for the machine's.
+    /// Model of kernel durations, or `None` for the machine's model.
     pub kernels: Option<Arc<dyn KernelModel>>,
-    /// Model of memories, or `None` for the machine's.
+    /// Model of memories, or `None` for the machine's model.
     pub memory: Option<Arc<dyn MemoryDesign>>,
 }

@@ -105,8 +105,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the lowest number of the runs whose reserved links would be used by bytes sent between `ends` at `now`.
-    /// `None` if there are no such runs.
+    /// Returns the lowest number among the runs that have reserved a link which bytes sent between `ends` at `now`
+    /// would use. `None` if no run has reserved such a link.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network
@@ -155,8 +155,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             .submit_message(now, message, &mut effects.agenda);
     }
 
-    /// Submits a message. If events are handled in insertion order, the message is submitted immediately, otherwise
-    /// with the other messages of the instant, sorted by key.
+    /// Submits a message. If events are handled in insertion order, the message is submitted immediately. Otherwise
+    /// it is submitted with the other messages of the instant, sorted by key.
     #[inline]
     pub fn submit_message<D: Discipline>(
         &mut self,

@@ -1,9 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
-//! A failure takes effect before all other events of its instant. After the failure, nodes on the failed NPU never end,
-//! and neither do messages and collectives in which its ranks take part. If work that needs failed parts is left, the
-//! replay is stuck; the error names the failures and this work. A failed link is removed from the network, which
-//! continues over the other links.
+//! A failure takes effect before all other events of its instant. After the failure, nodes on the failed NPU never end.
+//! Messages and collectives in which its ranks take part never end either. If work that needs failed parts is left, the
+//! replay is stuck; the error names the failures and the affected work. A failed link is removed from the network,
+//! which continues over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
@@ -56,7 +56,7 @@ enum PlannedFailurePart {
 }
 
 /// Finds the failing parts: first from the file of `machine`, then from `options`. `as_issued` is true if the run uses
-/// ASTRA-sim's order, `measured` if collectives take measured times.
+/// ASTRA-sim's order. `measured` is true if collectives take measured times.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub(super) fn plan_failures(
     planned.collect()
 }
 
-/// Sentence with the problem of an error, and the hint.
+/// Sentence that states the problem, and the hint.
 type FindingAndHint = (String, String);
 
 fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedFailurePart, FindingAndHint> {
@@ -190,7 +190,7 @@ pub(super) struct RunFailures<'a> {
 }
 
 impl<'a> RunFailures<'a> {
-    /// Creates the failures of a run, before any has occurred.
+    /// Creates the failures of a run, before any failure has occurred.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
         let outcome = |failure: &PlannedFailure| FailureOutcome {
             failure: failure.given.to_string(),
@@ -261,7 +261,7 @@ impl<'a> RunFailures<'a> {
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Takes the part of a failure out of service.
+    /// Takes the failing part out of service.
     pub(super) fn fail_machine_part(&mut self, now: Time, number: u32) {
         let failure = &self.failures.planned[number as usize];
         match &failure.part {

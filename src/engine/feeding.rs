@@ -79,7 +79,8 @@ impl<'a> RunningFeeds<'a> {
         queue
     }
 
-    /// Takes back the list of requests, which have been carried out, and schedules the feed's next wake.
+    /// Takes back the list of requests after they have been carried out, and schedules the feed's next
+    /// wake.
     pub fn apply_queue(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);

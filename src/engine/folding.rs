@@ -1,13 +1,13 @@
 //! Folding: if several ranks do the same work at the same time, replays only one of these ranks, which represents the
 //! others.
 //!
-//! Ranks that exchange messages, directly or through others, form a *copy*; a pipeline is a copy. Copies are sorted
-//! into classes by repeated refinement. In copies of one class, corresponding ranks have the same durations and the
-//! same messages along the same dimensions of the machine, and corresponding members of their groups have the same
-//! classes. On a network without contention, copies of a class affect each other only through collectives. A collective
-//! that is answered analytically ends for all members together. By induction over time, the ranks with the same index
-//! in copies of one class therefore do the same work at the same time. The first copy of each class represents the
-//! class.
+//! Ranks that exchange messages, directly or through others, form a *copy*, for example the stages of a pipeline.
+//! Copies are sorted into classes by repeated refinement. In copies of one class, corresponding ranks have the same
+//! durations and the same messages along the same dimensions of the machine, and corresponding members of their groups
+//! have the same classes. On a network without contention, copies of a class affect each other only through
+//! collectives. A collective that is answered analytically ends for all members together. By induction over time, the
+//! ranks with the same index in copies of one class therefore do the same work at the same time. The first copy of each
+//! class represents the class.
 //!
 //! Only the ranks of these first copies are replayed. If a group has a member that is not replayed (absent), the member
 //! arrives together with its representative. This proof fails if a collective with absent members is simulated message
@@ -40,23 +40,23 @@ impl KeyNumbers {
 /// The ranks that represent all ranks of a job.
 #[derive(Debug)]
 pub struct RankRepresentatives {
-    /// The part of the job with these ranks.
+    /// The part of the job that consists of these ranks.
     pub part: Workload,
-    /// For each instance of the job, the instance of the part that represents it.
+    /// Instance of the part that represents each instance of the job.
     of: Vec<InstanceId>,
 }
 
 /// A compiled part of a job that represents the whole job.
 #[derive(Debug)]
 pub struct FoldedReplay<'a> {
-    /// The representatives' part of the job, compiled.
+    /// The compiled part of the job, which contains only representatives.
     pub part: CompiledReplay<'a>,
-    /// For each instance of the job, the instance of the part that represents it.
+    /// Instance of the part that represents each instance of the job.
     pub instances: &'a [InstanceId],
-    /// For each instance of the part, the number of ranks that it represents, including itself.
+    /// Number of ranks that each instance of the part represents, including its own rank.
     pub counts: Vec<u64>,
-    /// For each group of the job, the group of the part that represents it. Both groups have the same number of
-    /// members, and members at the same position do the same work.
+    /// Group of the part that represents each group of the job. Both groups have the same number of members,
+    /// and members at the same position do the same work.
     pub groups: Vec<ReplayGroupId>,
 }
 
@@ -65,7 +65,7 @@ impl CompiledReplay<'_> {
     /// results may depend on each rank: if the network models contention, communication keeps recorded times, every
     /// collective must be simulated, parts of the machine fail, or ranks share remote memory.
     pub fn find_representatives(&self) -> Option<RankRepresentatives> {
-        // Added launches are part of the graphs already, so the part is not launched again.
+        // The graphs already contain the added launches, so no launches are added to the part.
         let workload = self.workload();
         if self.comm != CommTiming::Model
             || (self.stepwise || self.aggregate || self.links || self.as_issued)
@@ -166,14 +166,14 @@ impl CompiledReplay<'_> {
         })
     }
 
-    /// Returns, for each replayed member of a group, the number of members that it represents.
+    /// Returns the number of members that each replayed member of a group represents.
     fn count_represented(&self, group: &GroupPlan, of: &[InstanceId]) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
         let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
         for rank in &group.members {
             *counts.entry(of[instance(rank) as usize]).or_default() += 1;
         }
-        // A member's own representative is itself if the member is in the part.
+        // A member in the part is its own representative.
         let mut left = counts.clone();
         let members = group.members.iter();
         members
@@ -265,7 +265,7 @@ impl RankCopies {
         }
     }
 
-    /// Numbers copies by the keys of their instances.
+    /// Gives equal numbers to copies whose instances have equal keys.
     fn number_copies(&self, mut describe: impl FnMut(u32, &mut Vec<u64>)) -> Vec<u32> {
         let mut numbers = KeyNumbers::default();
         let copies = self.members.iter();

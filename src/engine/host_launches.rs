@@ -44,8 +44,8 @@ pub(super) fn resolve_default_prices(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // The correction for all other models (without `gemms`) does not reduce the error below the error of kernel
-            // times.
+            // The correction for all other models (without `gemms`) leaves the error of kernel times, so it states no
+            // remaining error.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),
@@ -158,7 +158,8 @@ fn host_launch_of(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLau
     Some(HostLaunch { cost, waits })
 }
 
-/// Returns true if `node` may be the first or the last node of a pass, where some hosts wait.
+/// Returns true if `node` may be the first or the last node of a pass. Some hosts wait at these
+/// nodes.
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [

@@ -1,5 +1,5 @@
-//! Typed indices of items in flight and of items in reports. Separate types prevent the use of one kind of index in
-//! place of another.
+//! Typed indices of items in flight and of items in reports. Separate types prevent one kind of index from being
+//! used as another.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
@@ -72,7 +72,7 @@ impl CellIndex {
     }
 }
 
-/// A group of a launch, and an instance's index among its members.
+/// A group of a launch, and an instance's index among the group's members.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSlot {
     pub group: GroupIndex,

@@ -1,6 +1,7 @@
-//! In-switch collectives of the memory pool: for all NPUs of the machine, switches gather loads and reduce stores.
+//! In-switch collectives of the memory pool: switches gather the loads and reduce the stores of all NPUs of the
+//! machine.
 //!
-//! Members do not wait for each other, because each access time assumes that all NPUs make the same access, and thus
+//! Members do not wait for each other. Each access time assumes that all NPUs make the same access, so it already
 //! includes the load on the links. Therefore, the k-th in-switch access, in the order of ids, must be equal on all
 //! ranks, and every NPU must have a rank. Other jobs are rejected.
 

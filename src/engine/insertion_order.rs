@@ -2,8 +2,8 @@
 //! ids.
 //!
 //! The consequences of an event come before all other events. Components append these consequences as work
-//! ([`FollowUp`]). Entries are done in order, each with all its consequences before the next entry (depth first). After
-//! each end of a node, the nodes that became ready are issued.
+//! ([`FollowUp`]). Entries are processed in order, each with all its consequences before the next entry (depth first).
+//! After each end of a node, the nodes that became ready are issued.
 
 use super::Engine;
 use super::dataflow::unpack_node;
@@ -81,7 +81,7 @@ impl Discipline for InsertionOrder {
         }
     }
 
-    /// Returns true always: in insertion order, waiting nodes are in a heap by id, so the lane's queue is empty.
+    /// Always returns true: in insertion order, waiting nodes are in a heap by id, so the lane's queue is empty.
     #[inline]
     fn offers_lane(_: bool) -> bool {
         true
@@ -125,7 +125,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.work = left;
     }
 
-    /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus continues.
+    /// Handles an event on an NPU's bus. The consequences of a completed transfer are carried out before the bus
+    /// continues.
     pub(super) fn handle_bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
         let Some((completion, detail)) = self
@@ -143,8 +144,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that became ready through an
-    /// immediate completion waits until a further node completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. If an immediate completion made a
+    /// node ready, the node waits until a further node completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -201,7 +202,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Completes a node without work immediately. Returns the node that takes its lane next.
+    /// Completes a node without work immediately. Returns the node that takes the lane next.
     fn complete_skipped_node(
         &mut self,
         now: Time,

@@ -36,12 +36,11 @@ struct LaneTurn {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     states: Vec<LaneState>,
-    /// For each lane, the waiting nodes, sorted by launch and then by the time at which they became ready.
+    /// Waiting nodes of each lane, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
-    /// For each lane, the waiting nodes in ascending order of ids. Used only by the discipline of insertion order.
+    /// Waiting nodes of each lane, in ascending order of ids. Used only by the discipline of insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
-    /// For each lane, the launches with incomplete nodes on the lane, in ascending order. Empty if there is only one
-    /// launch.
+    /// Launches with incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
     turns: Vec<VecDeque<LaneTurn>>,
 }
 

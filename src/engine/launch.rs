@@ -34,7 +34,7 @@ pub struct Launch {
 /// Durations of the kernels of a launch.
 #[derive(Clone, Debug, Default)]
 pub enum LaunchPrices {
-    /// The program's durations, as they were compiled.
+    /// The durations that were compiled with the program.
     #[default]
     AsCompiled,
     /// The program's durations times this factor, each rounded to the nearest picosecond.

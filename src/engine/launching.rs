@@ -178,7 +178,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
 /// The components of the loop that store state of launches.
 ///
-/// The struct does not depend on the loop's generic types, so its code is compiled only once.
+/// The struct does not depend on the loop's generic types, so its methods are compiled only once.
 struct LaunchParts<'x, 'a> {
     launches: &'x mut ProgramLaunches<'a>,
     flow: &'x mut Dataflow<'a>,

@@ -10,7 +10,7 @@
 //!
 //! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed:
 //! analytically if all members arrived together and a closed form is proved, otherwise message by message. The
-//! bandwidth of a memory pool's links is divided anew among loads and stores, after their chunks have reached the
+//! bandwidth of a memory pool's links is divided again among loads and stores, after their chunks have reached the
 //! network's ports and after all messages of the instant. Because of this order, the order of two events never depends
 //! on unrelated events, or on whether a collective is simulated or answered analytically.
 //!
@@ -26,8 +26,8 @@
 //! has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
-//! when all ranks for which it waits have started, and completes after its own recorded duration. Starts of members are
-//! collected and settled like the arrivals of collectives' members above. Lanes and launch order work as with a
+//! when all ranks for which it waits have started, and completes after its own recorded duration. These starts are
+//! collected and settled in the same way as the arrivals of members above. Lanes and launch order work as with a
 //! simulated network. A node that does not wait for other ranks needs no place in the launch order.
 //!
 //! # Launches
@@ -340,8 +340,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.effects.arrivals = arrivals;
     }
 
-    /// Divides the bandwidth of memories' links anew if accesses began or ended at this instant and no event of the
-    /// instant is left. Returns true if any bandwidth was divided anew.
+    /// Divides the bandwidth of memories' links again if accesses began or ended at this instant and no event of
+    /// the instant is left. Returns true if any bandwidth was divided again.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
@@ -358,7 +358,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         settled
     }
 
-    /// Delivers the notifications, and does the follow-up work, that components stored in the effects.
+    /// Delivers the notifications and does the follow-up work that components stored in the effects.
     #[inline]
     fn run_follow_ups(&mut self, now: Time) {
         if self.effects.has_follow_up() {

@@ -131,7 +131,7 @@ fn group_calls(
     ))
 }
 
-/// Applies the changed durations that options request to `calls`, the collectives that `members` issue.
+/// Changes the durations of `calls`, the collectives that `members` issue, as the options request.
 fn recheck_changed_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -298,9 +298,9 @@ pub(super) fn number_channels(
     }
 }
 
-/// Returns the first unmatched send with an unmatched receive that has the same ends and tag but a different size, or
-/// `None` if no pair differs only in size. The send and the receive are probably two halves of one message with
-/// different sizes. Channels with equal ends and tag must be neighbours in the list.
+/// Returns the first unmatched send and unmatched receive that have the same ends and tag but different sizes, or
+/// `None`. The send and the receive are probably two halves of one message with different sizes. Channels with equal
+/// ends and tag must be neighbours in the list.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),

@@ -73,8 +73,8 @@ pub(super) struct Messages<'a> {
     pairs: Vec<MessageState>,
     /// Channels of messages, used only by the discipline of insertion order.
     channels: Vec<MessageChannel>,
-    /// For each channel, the channel that counts its requests. A reference is enough, because there is only one launch
-    /// in insertion order.
+    /// Index of the channel that counts the requests of each channel. A reference is enough, because there is only one
+    /// launch in insertion order.
     request_channels: &'a [u32],
 }
 
@@ -111,8 +111,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds the matches of a program's launch and returns the index of the first. If `as_issued`, halves are matched in
-    /// the order of issue.
+    /// Adds the matches of a program's launch and returns the index of the first match. If `as_issued`, halves are
+    /// matched in the order of issue.
     pub fn add_matches(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
         if as_issued {
@@ -214,8 +214,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the transfers that begin when a send is issued: the receive's, and also the send's unless
-    /// the receiver must request the message.
+    /// Notifies observers of the transfers that begin when a send is issued. The receive's transfer begins; the send's
+    /// transfer also begins, unless the receiver must request the message.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -317,7 +317,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Handles the arrival of a message from `sender`. If the arrival also ends the send, the send ends before the
+    /// Handles the arrival of the message of `send`. If the arrival also ends the send, the send ends before the
     /// receive.
     #[inline]
     pub fn on_message_arrived<D: Discipline>(

@@ -10,7 +10,7 @@ use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an NPU's time. An instant belongs to the first category in this order that applies.
+/// Category of an NPU's time. An instant belongs to the first applicable category in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {
@@ -76,7 +76,7 @@ impl TimeCategory {
 /// A segment of the critical path, which begins at the end of the previous segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
-    /// Instance of the segment's node `node`.
+    /// Instance that contains the segment's `node`.
     pub instance: InstanceId,
     /// The node that runs or that will run next.
     pub node: NodeIndex,
@@ -101,16 +101,16 @@ pub struct CollectiveRecord {
     pub last_start: Time,
     /// Time at which the last member completed.
     pub end: Time,
-    /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest recorded
-    /// duration of a member.
+    /// Time from `last_start` to `end`. If communication takes recorded or captured durations, this is the longest
+    /// recorded duration of a member.
     pub transfer: Span,
     /// The rank that caused the longest wait, and its share of `waited`. This rank arrived last among ranks with a
     /// trace (the lowest rank if several arrived last). With recorded durations, it may instead be the root. `None` if
     /// no member waited, and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
     /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
-    /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, the sum of the
-    /// captured waits.
+    /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, this is the sum
+    /// of the captured waits.
     pub waited: Span,
     /// True if the collective was simulated message by message, false if it was answered analytically.
     pub stepwise: bool,

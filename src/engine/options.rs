@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
-    /// Way in which the machine's host launches nodes of graphs that contain no host work.
+    /// How the machine's host launches nodes of graphs that contain no host work.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -35,9 +35,9 @@ pub struct ReplayOptions {
     pub network: Option<NetworkKind>,
     /// Source of the times of uncontended collectives. By default, curves are used if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
-    /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default the
-    /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent
-    /// matrix product, if the machine has such a correction.
+    /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default,
+    /// the machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most
+    /// frequent matrix product applies, if the machine has one.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
     /// [`CommTiming::Model`].
@@ -82,7 +82,7 @@ impl ReplayOptions {
     }
 }
 
-/// Way in which a host launches work.
+/// How a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
     /// [`Self::Eager`] if kernel times come from curves, otherwise [`Self::None`].
@@ -157,8 +157,8 @@ pub enum CommTiming {
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
     /// all members, and any other member waits for itself and the root. Both halves of a message wait for each other.
     /// An *eager* member does not wait, but a receive always waits for its send. A member without a trace starts
-    /// together with the last member that has one. If a half of a message has no trace, it starts together with the
-    /// other half.
+    /// together with the last member that has a trace. If a half of a message has no trace, that half starts together
+    /// with the other half.
     Recorded,
 }
 

@@ -57,19 +57,20 @@ pub(super) struct GroupPlan {
     /// Number of members with a trace.
     pub present: u32,
     pub extent: GroupExtent,
-    /// For each phase, the paths between members, if they are equal for all members.
+    /// Paths between members in each phase, if these paths are equal for all members.
     pub paths: Vec<SharedPaths>,
     /// Number of a member's ports along a phase: two if the member may be wired to neighbours on both sides. If the
     /// group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.
     pub calls: Arc<[CallPlan]>,
-    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of its table of bytes between pairs.
+    /// Index in [`ReplayPlan::splits`] of the table of bytes between pairs, for each collective with unequal parts.
     pub splits: BTreeMap<u32, u32>,
     /// True if a member's lane for these collectives also serves other nodes. Each collective is then launched only
     /// when every member is ready for it.
     pub launches_together: bool,
-    /// For each member, the number of members that it represents in a folded replay; empty if each represents itself.
+    /// Number of members that each member represents in a folded replay; empty if every member represents only
+    /// itself.
     pub represents: Vec<u32>,
 }
 
@@ -116,8 +117,8 @@ pub(super) struct InstancePlan {
     /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group. `None` if the graph's sequences apply, because each communicator (group
-    /// slot) of the graph is bound to a different group.
+    /// Index of each call among the calls of its group. `None` if the graph's own indices apply, because each
+    /// communicator (group slot) of the graph is bound to a different group.
     pub sequences: Option<Vec<u32>>,
     /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
@@ -126,16 +127,16 @@ pub(super) struct InstancePlan {
 /// Plan shared by all instances of one graph on one NPU class.
 #[derive(Debug)]
 pub(super) struct SharedGraphPlan {
-    /// Duration of each node that does not depend on other nodes. For communication with recorded durations, the time
-    /// after waiting.
+    /// Duration of each node that does not depend on other nodes. For communication with recorded durations, this is
+    /// the time after waiting.
     pub prices: Vec<Span>,
     /// Lane of the NPU for each lane of the graph, or [`NONE`] if the lane's nodes occupy no lane.
     pub lanes: Vec<u32>,
-    /// For each remote memory that the graph names, the index of the machine's memory.
+    /// Index of the machine's memory for each remote memory that the graph names.
     pub memories: Vec<u32>,
     /// Number of lanes of the NPU that the graph uses.
     pub lane_count: u32,
-    /// For each communicator (group slot) of the graph, true if its collectives share a lane with other nodes.
+    /// True for each communicator (group slot) of the graph whose collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each lane of the NPU; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodes>>,
@@ -190,15 +191,15 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// Index in `shared` for each NPU class, for a job of one rank, which a feed may launch on any NPU. [`NONE`] for
+    /// Index in `shared` for each NPU class, because a feed may launch a job of one rank on any NPU. [`NONE`] for
     /// classes on which some kernel has no known duration. Empty for jobs of several ranks.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
-    /// For each channel, the channel that counts its rendezvous requests: the first channel with the same ends and tag,
-    /// and any message size. Used only if messages are matched in issue order.
+    /// Index of the channel that counts the rendezvous requests of each channel: the first channel with the same ends
+    /// and tag, whatever its message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
     /// Error for reports if most kernels have no known duration. `None` if most kernels have a known duration, or if
@@ -297,7 +298,8 @@ impl ReplayPlan {
         let (free, mostly_free) =
             unpriced.settle_unpriced(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // A few recorded durations are enough for a replay, because the report counts the nodes that have none.
+        // A few recorded durations are enough for a replay, because the report counts the nodes without a
+        // recorded duration.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(

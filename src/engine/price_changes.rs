@@ -200,7 +200,7 @@ impl KernelJitter {
 pub struct PriceChanges {
     /// Changes of kernels, applied in order.
     pub kernels: Vec<KernelChange>,
-    /// Changes of collectives. If several match a collective, the last applies.
+    /// Changes of collectives. If several changes match a collective, the last change applies.
     pub collectives: Vec<CollectiveChange>,
     /// Ranks with a factor on the durations of their kernels.
     pub slow: Vec<(Rank, f64)>,
@@ -231,7 +231,8 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes may give this rank durations that differ from other ranks', otherwise `None`.
+    /// Returns `rank` if the changes may give this rank durations that differ from the durations of other ranks,
+    /// otherwise `None`.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
@@ -388,7 +389,8 @@ impl PriceChanges {
         ))
     }
 
-    /// Returns the changes that match a collective of `kind` called `name`, with their indices. The last one applies.
+    /// Returns the changes that match a collective of `kind` called `name`, with their indices. The last change
+    /// applies.
     pub(crate) fn matching_collective_changes(
         &self,
         kind: CollectiveKind,
@@ -417,7 +419,7 @@ impl PriceChangeCount {
         (self.before, self.after) = (None, None);
     }
 
-    /// Adds the effect of the same change on another rank.
+    /// Adds the effect that the same change has on another rank.
     pub(crate) fn merge_count(&mut self, other: &Self) {
         self.matched += other.matched;
         self.changed += other.changed;

@@ -42,7 +42,8 @@ pub struct ProcessorJob {
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration by the compute model, changed by the launch's [`LaunchPrices`](super::LaunchPrices).
+    /// Duration from the compute model, changed by the launch's
+    /// [`LaunchPrices`](super::LaunchPrices).
     pub price: Span,
     /// Identifies the job in [`JobTimes`] until the job ends.
     pub token: u64,

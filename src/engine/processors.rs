@@ -17,7 +17,7 @@ pub(super) struct Processors<'a> {
     model: Option<&'a mut dyn ProcessorModel>,
     /// Times of the model's jobs that are now known. The list is reused to keep its allocation.
     started: Vec<JobTimes>,
-    /// True if the model was notified of jobs after its last call of `settle_instant`.
+    /// True if the model was notified of jobs since `settle_instant` was last called.
     unsettled: bool,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns true if the model was notified of jobs after its last call of `settle_instant`.
+    /// Returns true if the model was notified of jobs since `settle_instant` was last called.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled

@@ -1,8 +1,8 @@
 //! Representatives: if several identical copies of a job's ranks must do the same work at the same time, replays only
 //! one copy.
 //!
-//! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a job of replicas. On
-//! a network without contention, copies affect each other only through collectives. Copies with the same graphs and
+//! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a data-parallel job.
+//! On a network without contention, copies affect each other only through collectives. Copies with the same graphs and
 //! equivalent placements on the machine arrive at collectives together, so all copies end at the same time.
 //!
 //! For collectives within one copy, such as the all-reduce of tied weights' gradients, one copy is always enough. For a
@@ -49,7 +49,7 @@ pub fn replay_representatives<T, E>(
 /// Observer that checks whether the replay of one copy was valid for the whole job.
 #[derive(Debug)]
 pub struct RepresentativeCheck {
-    /// For each group, true if some members are absent.
+    /// True for each group with absent members.
     partial: Vec<bool>,
     stands: bool,
 }
@@ -208,9 +208,9 @@ impl CopyComparison<'_> {
     }
 }
 
-/// Returns the layout of `npus` along dimension `d`. In switched dimensions, it matters only which coordinates are
-/// equal. Equal coordinates therefore get the same number, in the order of first use. In wired dimensions, the result
-/// contains each NPU's distance from the first NPU.
+/// Returns the layout of `npus` along dimension `d`. In switched dimensions, only the equality of coordinates
+/// matters. Equal coordinates therefore get the same number, in the order of first use. In wired dimensions, the
+/// result contains each NPU's distance from the first NPU.
 pub(super) fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()

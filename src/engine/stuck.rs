@@ -48,7 +48,7 @@ impl StuckDiagnosis<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Skip complete nodes, and nodes with open dependencies, which wait only as a consequence of others.
+                // Skip complete nodes, and nodes with open dependencies, which wait only because other nodes wait.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,

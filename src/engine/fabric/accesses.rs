@@ -3,9 +3,9 @@
 //! A memory on the network is one of the network's endpoints. Accesses that cross the network are submitted before the
 //! messages of their instant. If a collective's analytical answer reserves a link on the way of an access, the
 //! collective is materialized first. For memory ports, the network serves the whole access: it returns the end
-//! immediately or sends a notice later. For other memories, chunks arrive at the NPU's port when no other event of the
-//! instant is left. The port keeps a record of the access until the access's last chunk has arrived, so that no
-//! collective is answered analytically over this port.
+//! immediately or sends a notice later. An access of another memory consists of chunks, which arrive at the NPU's port
+//! when no other event of the instant is left. The port keeps a record of the access until the access's last chunk has
+//! arrived, so that no collective is answered analytically over this port.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::unpack_node;
@@ -107,7 +107,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
     }
 
     /// Submits the accesses that cross the network. The caller must first have withdrawn all analytical answers that
-    /// reserve their links.
+    /// reserve links of these accesses.
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
@@ -168,7 +168,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 return now;
             };
             if request.last {
-                // The last chunk of an access ends its announcement at the port.
+                // After the last chunk of an access, the port keeps no record of the access.
                 servers.serve_expected(now, place, request.span)
             } else {
                 servers.serve_message(now, place, request.span)
@@ -179,8 +179,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         });
     }
 
-    /// Returns the first memory, from index `first` on, whose links must be divided anew because accesses began or
-    /// ended.
+    /// Returns the first memory, from index `first` on, whose bandwidth must be divided again because accesses
+    /// began or ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {
@@ -189,7 +189,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         })
     }
 
-    /// Divides the bandwidth of a memory's links anew among its accesses.
+    /// Divides the bandwidth of a memory's links among the current accesses.
     pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         self.submit_chunks(now, memory, effects);
         let Some(model) = self.memory_model_mut(memory) else {
@@ -199,16 +199,16 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), suggest_fewer_chunks()));
         }
-        // The event carries a number that changes whenever rates are computed anew, so that events from before the
-        // latest change are ignored.
+        // The event carries a number that changes whenever rates are computed again. Events with an older number
+        // are ignored.
         if let Some((at, settlement)) = model.settle_rates(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
         }
     }
 
-    /// Ends accesses of a memory that have streamed. Does nothing if rates were computed anew after the event with
-    /// number `settlement` was scheduled.
+    /// Ends the accesses of a memory that have transferred all their bytes. Does nothing if rates were
+    /// computed again after the event with number `settlement` was scheduled.
     pub fn handle_memory(
         &mut self,
         now: Time,

@@ -47,12 +47,13 @@ pub enum InFlightOp {
         node: NodeIndex,
         ports: PortRange,
     },
-    /// Load or store that the network serves, as its instance and node.
+    /// Load or store that the network serves, identified by instance and node.
     Access {
         instance: InstanceIndex,
         node: NodeIndex,
     },
-    /// Rendezvous request of a receive between two ranks, as the receive's instance and node.
+    /// Rendezvous request of a receive between two ranks. It identifies the receive's instance and
+    /// node.
     RankRequest {
         pair: u32,
         receiver: InstanceIndex,
@@ -64,7 +65,7 @@ pub enum InFlightOp {
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
-    /// Submission number of the message in each entry of the list. Used only with contention.
+    /// Submission number of the message in each entry of the slab. Used only with contention.
     handed: Vec<u64>,
     count: u64,
     free: Vec<OpIndex>,

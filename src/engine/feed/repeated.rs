@@ -6,11 +6,10 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
-/// Repeated launches of a program, such as training steps. A rank starts its next step when it has ended the previous
-/// step.
+/// Repeated launches of a program, such as training steps.
 ///
-/// Step k + 1 of a rank begins when the rank has ended step k, independent of other ranks, but not before the instant
-/// given for step k + 1. The tag of a step is its index from 0.
+/// A rank begins step k + 1 when it has ended step k, independently of other ranks, but not before the instant given
+/// for step k + 1. The tag of a step is its index from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunch {
     program: u32,

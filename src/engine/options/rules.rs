@@ -42,8 +42,8 @@ pub enum OptionRefusal {
     AllRecorded(Box<ComputeModel>),
     /// The machine on which kernels were recorded is given, but no kernel has a recorded duration.
     NoneRecorded,
-    /// Scaling of kernels from the capture's device is requested, but the capture names no device, or names a device
-    /// that no preset describes.
+    /// Scaling of kernels from the capture's device is requested, but the capture names no device or a device
+    /// without a preset.
     DeviceUnknown(Option<String>),
     /// A factor on host time is given, but the workload has no host time.
     NoHostTime,
@@ -67,7 +67,7 @@ impl OptionRefusal {
     }
 }
 
-/// Names options as error messages do, or with `{:#}` by their keys in files.
+/// Formats options' names for error messages. `{:#}` prints their keys in files instead.
 impl fmt::Display for OptionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();

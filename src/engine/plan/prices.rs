@@ -225,8 +225,8 @@ pub(super) fn price_graph(
     })
 }
 
-/// Returns, for each communicator (group slot) of `graph`, true if a lane of its collectives also runs other nodes.
-/// `lanes` maps the graph's lanes to lanes of the NPU.
+/// Returns one flag for each communicator (group slot) of `graph`: true if a lane of its collectives also runs
+/// other nodes. `lanes` maps the graph's lanes to lanes of the NPU.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     /// Nodes that use a lane.
     #[derive(Clone, Copy, PartialEq)]
@@ -261,7 +261,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// Builds the error about a load or store of the unnamed memory if `machine` has none.
+/// Builds the error about a load or store of the unnamed memory if `machine` has no unnamed memory.
 fn without_memory(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {

@@ -96,9 +96,9 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
 pub struct KernelMatches<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
-    /// For each name, true if it matches (used if the pattern matches names).
+    /// True for each name that the pattern matches (used if the pattern matches names).
     names: Vec<bool>,
-    /// For each Python call, true if it matches (used if the pattern matches modules).
+    /// True for each Python call that the pattern matches (used if the pattern matches modules).
     calls: Vec<bool>,
     shapes: BTreeMap<KernelShape, bool>,
 }
