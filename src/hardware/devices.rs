@@ -1,6 +1,6 @@
 //! Makers and presets of devices, found by the device names that drivers report.
 
-/// For each maker, words that identify its devices and NPU classes by name.
+/// For each maker, words that occur only in the names of its devices and NPU classes.
 const MAKERS: [(&str, &[&str]); 5] = [
     (
         "NVIDIA",

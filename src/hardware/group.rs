@@ -31,12 +31,12 @@ impl GroupPhase {
     }
 }
 
-/// Paths between members that differ only in their index in one phase's dimension, if all these paths are equal.
+/// Paths between members of one line along a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPaths {
-    /// Path from each member to the next, or `None` if these paths differ.
+    /// Path from each member to the next, or `None` if these paths are not all equal.
     pub next: Option<NetworkPath>,
-    /// Path between any two members, or `None` if these paths differ.
+    /// Path between any two members, or `None` if these paths are not all equal.
     pub any: Option<NetworkPath>,
 }
 
@@ -165,21 +165,20 @@ impl GroupExtent {
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
     }
 
-    /// Returns the path from each member to the next of its line, or `None` if these paths differ.
+    /// Returns the path from each member to the next of its line, or `None` if these paths are not all equal.
     pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         // Explicit links may all differ, so no common path is assumed.
         if topology.explicit_links().is_some() {
             return None;
         }
-        // The lines of a sub-grid are translations of one another, so the first represents all.
+        // The lines of a sub-grid are translations of one another, so the first line represents all lines.
         let npu = |index| self.npus[phase.move_position(Position(0), index % phase.size).index()];
         let mut paths = (0..phase.size).map(|i| topology.path_between_npus(npu(i), npu(i + 1)));
         let first = paths.next()??;
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// Returns the paths between members that differ only in their index in the dimension of `phase`, if all these
-    /// paths are equal.
+    /// Returns the paths between members of one line along `phase`.
     pub fn shared_paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         SharedPaths {
             next: self.neighbour_path(phase, topology),
@@ -187,7 +186,7 @@ impl GroupExtent {
         }
     }
 
-    /// Returns the path between any two members of a line, or `None` if these paths differ.
+    /// Returns the path between any two members of a line, or `None` if these paths are not all equal.
     pub fn any_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         let shape = topology.dimensions()[phase.dimension].shape;
         match shape {
@@ -289,7 +288,7 @@ mod tests {
             let e = GroupExtent::new(&npus(members), &t);
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
-        // If all NPUs of the ring are members, neighbours are one hop apart; if every other NPU is a member, neighbours
+        // If all NPUs of the ring are members, neighbours are one hop apart. If every other NPU is a member, neighbours
         // are two hops apart. For NPUs 0, 1, 2 there are 1, 1 and 2 hops.
         assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
         assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));

@@ -1,7 +1,7 @@
 //! The simulated system after validation: every [`Machine`] value is valid.
 //!
-//! A machine is described in a TOML file, is a preset, or is built by an importer. A machine's NPUs belong to classes,
-//! and its network is a stack of dimensions. A machine may have memory beyond the NPUs' own.
+//! A machine comes from a TOML file, a preset or an importer. A machine's NPUs belong to classes, and its network is a
+//! stack of dimensions. A machine may have memory beyond the NPUs' own.
 
 use crate::collective::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,

@@ -60,21 +60,21 @@ pub type BoundLoop = (LoopDimension, u64);
 /// Assignment of a layer's loops to an accelerator's levels and array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
-    /// Loops in time by level, innermost level first; within a level, outermost loop first.
+    /// Loops that run in time, by level. The innermost level comes first, and within a level the outermost loop.
     pub temporal: Vec<Vec<BoundLoop>>,
     /// Loops over the rows and the columns of the array.
     pub spatial: [BoundLoop; 2],
-    /// For each level, whether it keeps each [`LayerTensor`]; the outermost level keeps all
-    /// tensors.
+    /// For each level, the tensors ([`LayerTensor`]) that the level keeps; the outermost level keeps all tensors.
     pub keeps: Vec<[bool; 3]>,
 }
 
-/// Model that times kernels, and computes their energies, by the best mapping that a search finds.
+/// Model that computes a kernel's time and energy from the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
-    /// The accelerator for whose levels and array mappings are searched.
+    /// The accelerator, onto whose levels and array the search maps loops.
     pub gemmini: GemminiSettings,
-    /// Number of mappings that the search tries for each kernel: more are slower and never worse.
+    /// Number of mappings that the search tries for each kernel. More mappings take longer to search, and never give a
+    /// worse result.
     pub mappings: u32,
     /// Seed of the search's random mappings.
     pub seed: u64,
@@ -108,8 +108,8 @@ impl LoopNestPrice {
 }
 
 impl LoopNestModel {
-    /// Returns the cycles and energy of a layer whose numbers have `word` bytes, by its best mapping. `None` if none of
-    /// the tried mappings fits the accelerator.
+    /// Returns the cycles and energy of the best mapping of a layer. The layer's numbers have `word` bytes each. `None`
+    /// if none of the tried mappings fits the accelerator.
     pub fn price_layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.build_accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
@@ -126,8 +126,8 @@ impl LoopNestModel {
 
     /// Returns the cycles and energy of `kernel`. Matrix multiplications, including both multiplications of attention,
     /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
-    /// and the time of its memory traffic. Its energy is the sum of both. `None` if the kernel has neither operations
-    /// nor bytes.
+    /// and the time of its memory traffic. The kernel's energy is the sum of the energies of its operations and its
+    /// memory traffic. `None` if the kernel has neither operations nor bytes.
     pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {
@@ -146,9 +146,9 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Attention consists of two matrix multiplications: one computes the scores, the other the values
-                // weighted by the scores. The backward pass has five: the scores again, and the gradients of the scores
-                // and of the three inputs.
+                // Attention consists of two matrix multiplications. One computes the scores, and the other sums the
+                // values, weighted by the scores. The backward pass has five matrix multiplications: the scores again,
+                // and the gradients of the scores and of the three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::from_matrix_product([queries, keys, width]);
                 let values = LayerShape::from_matrix_product([queries, width, keys]);
@@ -185,7 +185,7 @@ impl LoopNestModel {
     }
 }
 
-/// Returns the bytes of a number. If the format is unknown, the result is 1, Gemmini's default.
+/// Returns the number of bytes of one number. If the format is unknown, the result is 1, Gemmini's default.
 fn word_bytes(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,

@@ -1,9 +1,8 @@
-//! Kernels that were measured by name: their times at the measured sizes, and estimates for other
-//! sizes.
+//! Kernels that were measured by name. Their times are known at the measured sizes, and estimated for other sizes.
 //!
 //! If kernels with the same name, number format, FLOPs and bytes were measured, a kernel takes the mean of these
-//! measured times. Any other kernel of a measured name and format takes an estimate by its work `w`. Work is FLOPs if
-//! any kernel of the name has FLOPs, otherwise bytes:
+//! measured times. Any other kernel of a measured name and format takes a time that is estimated from its work `w`.
+//! Work is FLOPs if all measured sizes of the name have FLOPs, otherwise bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
@@ -11,14 +10,14 @@
 //! below the first: t = max(w (sum of t) / (sum of w), shortest), over sizes of at most twice the work of the first
 //! ```
 //!
-//! Outside the measured range, times follow the mean over all sizes within a factor of two of the nearest measured
-//! size. With only one size, that size's random error would affect all estimates. The shortest time of any measured
-//! kernel is a lower bound, because it is the time of a launch. Times at equal work are averaged. Some kernels took no
-//! time because they ran inside other kernels. Their time of zero applies only to kernels of the same size, and does
-//! not enter interpolations.
+//! Outside the measured range, time is proportional to work. The time per unit of work is the mean over all sizes
+//! within a factor of two of the nearest measured size. With a single size, the random error of this size would affect
+//! all estimates outside the range. The shortest time of any measured kernel is a lower bound, because it is the time
+//! of a launch. Times at equal work are averaged. Some kernels took no time because they ran inside other kernels.
+//! Their time of zero applies only to kernels of the same size, and does not enter interpolations.
 //!
-//! If an NPU's peaks or memory bandwidth differ from the measurement's, times are [carried over](super::recorded_on) as
-//! recorded times are.
+//! If an NPU's peaks or memory bandwidth differ from the measured NPU's, measured times are [carried
+//! over](super::recorded_on) in the same way as recorded times.
 
 use super::{KernelProfile, PeakRates, RecordingClass};
 use chakram_base::dtype::Dtype;
@@ -202,8 +201,8 @@ impl MeasuredKernels {
         true
     }
 
-    /// Returns the seconds of `kernel` and the relative error of this time. Returns `None` if no kernel with the same
-    /// name and number format was measured.
+    /// Returns the time of `kernel`, in seconds, and the relative error of this time. Returns `None` if no kernel with
+    /// the same name and number format was measured.
     pub fn find_seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
@@ -234,8 +233,8 @@ mod tests {
         // In logarithms, 200 is halfway between 100 and 400, so the time is the geometric mean of 2 and 4.
         let (seconds, error) = kernel.interpolate_seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
-        // Twice the largest work takes twice the time. Half the smallest work takes half the time, but not less than
-        // the shortest. No other size is within a factor of two of either end, so each end alone determines the rate.
+        // Twice the largest work takes twice the time. Half the smallest work takes half the time, but at least the
+        // shortest time. No other size is within a factor of two of either end, so each end alone determines the rate.
         assert_eq!(kernel.interpolate_seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.interpolate_seconds(10, 1, 0.5).0, 0.5);

@@ -59,7 +59,8 @@ impl RecordingClass {
         Self { maker, ..self }
     }
 
-    /// Returns this class, prepared for durations on a class of `maker`.
+    /// Returns this class for durations on a class of `maker`. If both makers are known and differ, kernels keep their
+    /// recorded times.
     pub(super) fn towards_maker(self, maker: Option<&'static str>) -> Self {
         let differs = self
             .maker
@@ -140,8 +141,8 @@ mod tests {
 
     #[test]
     fn times_scale_with_what_bounds_the_kernel() {
-        // Of 110 us, 10 us do not change. Arithmetic takes 50 us and memory 0.5 us, so the ratio of peaks applies: 10 +
-        // 100/2.
+        // The first 10 of the 110 us do not change. Arithmetic takes 50 us and memory 0.5 us, so the ratio of peaks
+        // applies: 10 + 100/2.
         let product = KernelProfile {
             flops: 50_000_000_000,
             bytes: 1_000_000,
@@ -159,8 +160,8 @@ mod tests {
         let tiny = KernelProfile { bytes: 1, ..KERNEL };
         assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
-        // The kernel is memory-bound on the recording class and compute-bound on the new class. The kernel's 20 GFLOP
-        // take 20 and 10 us, and its 45 MB take 22.5 and 9 us, so the result is 10 + 100 x 10 / 22.5.
+        // The kernel is memory-bound on the recording class and compute-bound on the new class. On the two classes, the
+        // kernel's 20 GFLOP take 20 and 10 us, and its 45 MB take 22.5 and 9 us. The result is 10 + 100 x 10 / 22.5.
         let both = KernelProfile {
             flops: 20_000_000_000,
             bytes: 45_000_000,
@@ -201,7 +202,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(moved(odd), KernelTiming::Fallback(Span(110_000_000)));
-        // Without a recorded duration, 100 MB at 5 TB/s.
+        // Without a recorded duration, the kernel takes the time of 100 MB at 5 TB/s.
         let untimed = KernelProfile {
             recorded: Span::ZERO,
             captured: false,

@@ -80,8 +80,8 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
     ("seed", "a whole number"),
 ];
 
-/// Parses `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: the number after `gemmini-` is the
-/// number of rows and columns of units.
+/// Parses `gemmini-16`, or `gemmini-16,scratchpad=512 KiB,clock=1 GHz` with changed values. The number after `gemmini-`
+/// is the number of rows and columns of units.
 ///
 /// # Errors
 ///

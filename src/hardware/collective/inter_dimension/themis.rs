@@ -10,8 +10,9 @@
 //! visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but gives the chunks that are ordered by
-//! loads sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least loaded dimension first, and
-//! is just large enough to raise this dimension's load to the load of the most loaded dimension:
+//! loads sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least
+//! loaded dimension first, and is just large enough to raise this dimension's load to the load of the most loaded
+//! dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes

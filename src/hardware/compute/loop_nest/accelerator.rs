@@ -47,7 +47,8 @@ pub struct LoopNestAccelerator {
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,
-    /// Number of a level's tiles that must fit at the same time: 2 if one tile is filled while another is used.
+    /// Number of tiles of each tensor that must fit into a level at the same time: 2 if one tile is filled while
+    /// another is used.
     pub buffering: u64,
     /// Energy of one multiplication with its addition, in picojoules.
     pub mac_energy: f64,
@@ -61,12 +62,12 @@ impl LoopNestAccelerator {
 }
 
 /// Gemmini (Genc et al., "Gemmini: Enabling Systematic Deep-Learning Architecture Evaluation via Full-Stack
-/// Integration", DAC 2021): an array of units, each with a register for a weight and one for a sum, a scratchpad for
-/// weights and inputs, an accumulator memory for sums, and main memory over a bus.
+/// Integration", DAC 2021) has an array of units, a scratchpad for weights and inputs, an accumulator memory for sums,
+/// and main memory over a bus. Each unit has a register for a weight and a register for a sum.
 ///
 /// Rows run along c and columns along k (weight stationary), or rows along p and columns along k (output stationary).
-/// Energy is for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014). An 8-bit multiplication takes 0.2
-/// pJ, and a 32-bit addition 0.1 pJ. 64 bit of SRAM take 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB,
+/// Energies are for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014). An 8-bit multiplication takes
+/// 0.2 pJ, and a 32-bit addition 0.1 pJ. 64 bit of SRAM take 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB,
 /// interpolated and extrapolated on logarithmic scales. 64 bit of DRAM take 1.3 nJ. Registers take 0.42564 pJ per byte:
 /// Accelergy's value for 64 bytes in the outputs of Timeloop's tutorial.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +78,7 @@ pub struct GemminiSettings {
     pub scratchpad: Bytes,
     /// Capacity of the accumulator memory for sums.
     pub accumulator: Bytes,
-    /// Bytes per second of main memory.
+    /// Bandwidth of main memory, in bytes per second.
     pub bandwidth: f64,
     /// Cycles per second.
     pub clock: Frequency,
@@ -97,8 +98,8 @@ const DRAM: f64 = 1300.0 / 8.0;
 const REGISTER: f64 = 0.42564;
 
 impl GemminiSettings {
-    /// Returns an array of `side` x `side` units at 700 MHz, with Gemmini's default 256 KiB of scratchpad and 64 KiB of
-    /// accumulator, and 128 bit per cycle of main memory. `None` if `side` is 0 or above 1024.
+    /// Returns an array of `side` x `side` units at 700 MHz, with Gemmini's defaults: 256 KiB of scratchpad, 64 KiB of
+    /// accumulator, and a main memory with 128 bit per cycle. `None` if `side` is 0 or above 1024.
     pub fn square_array(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {
@@ -166,7 +167,7 @@ impl GemminiSettings {
     }
 }
 
-/// Picojoules per byte of an SRAM of `bytes`.
+/// Returns the energy of an SRAM of `bytes`, in picojoules per byte.
 fn sram_energy_per_byte(bytes: f64) -> f64 {
     let above = SRAM.iter().position(|(size, _)| *size >= bytes);
     let above = above.unwrap_or(SRAM.len() - 1).max(1);

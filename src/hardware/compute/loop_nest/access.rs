@@ -1,4 +1,4 @@
-//! Cost of a mapping in closed form.
+//! Computes the cost of a mapping in closed form.
 
 use super::{
     BoundLoop, LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping,
@@ -42,7 +42,8 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level fills over all steps: for one unit, and for all units together, which count shared words once.
+/// Words that a level fills over all steps, for one unit and for all units together. The number for all units counts
+/// shared words once.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,
@@ -223,8 +224,8 @@ impl MappedNest<'_> {
             for outer in keepers {
                 let loads = self.count_tile_loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
-                // Words that pass between both levels. Words that the array shares count once, all others for each
-                // unit.
+                // Words that pass between both levels. Words that the array shares count once; all other words count
+                // once for each unit.
                 let joins = is_own(inner) && !is_own(outer);
                 let passed = if joins {
                     loads.distinct
@@ -333,8 +334,8 @@ impl MappedNest<'_> {
         loads
     }
 
-    /// Returns the direction in which inputs are new when `dimension` advances by `step` (0 along a row, 1 along a
-    /// column), and the number of new inputs.
+    /// Returns the direction in which inputs are new when `dimension` advances by `step`: 0 along a row, 1 along a
+    /// column. Also returns the number of new inputs.
     fn direction_of_new_inputs(
         &self,
         tile: &[u64; 7],
@@ -374,7 +375,7 @@ impl MappedNest<'_> {
     }
 
     /// Returns the number of distinct words in the tiles of all units together. If `moved` is given, counts only words
-    /// that are new when that loop advances by a step.
+    /// that are new when the loop `moved` advances by a step.
     fn count_distinct_words(
         &self,
         tensor: LayerTensor,

@@ -37,7 +37,7 @@ impl LoopDimension {
 pub enum LayerTensor {
     /// Weights, with the dimensions k, c, r and s.
     Weights,
-    /// Inputs, with the dimensions n and c, and the windows of p with r and of q with s.
+    /// Inputs, with the dimensions n and c, and with windows over p and r and over q and s.
     Inputs,
     /// Outputs, with the dimensions n, k, p and q.
     Outputs,
@@ -119,7 +119,7 @@ impl LayerShape {
         }
     }
 
-    /// Returns the number of inputs along a row (0) or a column (1) under `outputs` windows of `weights` weights.
+    /// Returns the number of inputs along a row (0) or a column (1) that `outputs` windows of `weights` weights cover.
     pub fn window_extent(&self, along: usize, outputs: u64, weights: u64) -> u64 {
         (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
     }

@@ -69,7 +69,7 @@ pub fn search_mapping(
 /// Choices that determine a mapping.
 #[derive(Clone, Debug)]
 struct MappingChoices {
-    /// Index of the dimensions for rows and columns in the accelerator's choices.
+    /// Index into the accelerator's choices of dimensions for rows and columns.
     along: usize,
     /// Numbers of rows and columns that the mapping uses.
     spatial: [u64; 2],
@@ -117,7 +117,7 @@ impl MappingChoices {
     }
 }
 
-/// Returns the smallest bound that divides `left` iterations into as few rounds as `bound` does.
+/// Returns the smallest bound that divides `left` iterations into the same number of rounds as `bound`.
 fn smallest_bound(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
@@ -190,7 +190,7 @@ impl MappingSampler<'_> {
         }
     }
 
-    /// Returns the choices of `best` with one to three of them changed.
+    /// Returns the choices of `best` with one to three changes.
     fn mutate_choices(&mut self, best: &MappingChoices) -> MappingChoices {
         let mut choices = best.clone();
         let levels = self.accelerator.levels.len();

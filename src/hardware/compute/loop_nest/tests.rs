@@ -1,4 +1,4 @@
-//! Compares costs of loop nests with counts from running the loops, and with published mappings.
+//! Compares costs of loop nests with published mappings, and with accesses counted while the loops run.
 
 mod counter;
 mod timeloop;
@@ -89,7 +89,7 @@ fn every_mapping(
                     .flat_map(|(left, bounds): &(u64, Vec<u64>)| {
                         let with =
                             |bound: u64| (left.div_ceil(bound), [&bounds[..], &[bound]].concat());
-                        // A larger bound that leaves the same number of iterations as a smaller one only adds zeros.
+                        // If two bounds leave the same number of iterations, the larger bound only adds zeros.
                         let useful = |bound: &u64| {
                             *bound == 1 || left.div_ceil(*bound) < left.div_ceil(bound - 1)
                         };
@@ -150,8 +150,8 @@ fn every_mapping(
     }
 }
 
-/// Checks a small layer. For one in `every` of its mappings, the closed form must equal the counts from running the
-/// loops. The search must find the best of all mappings.
+/// Checks a small layer. For one in `every` mappings, the closed form must equal the accesses counted while the loops
+/// run. The search must find the best of all mappings.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -174,7 +174,8 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         let (steps, accesses) = counter::count(accelerator, layer, &mapping);
         assert_eq!(cost.accesses, accesses, "{mapping:?}");
         assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
-        // Bytes of memory at half a byte per cycle. Partial sums have two bytes, except the last sum of each output.
+        // Main memory passes half a byte per cycle, so each byte takes two cycles. Partial sums have two bytes, except
+        // the last sum of each output.
         let [weights, inputs, outputs] = accesses.last().unwrap();
         let words = |one: &LevelAccesses| one.reads + one.fills + one.updates;
         let finished: u64 = {
@@ -233,8 +234,8 @@ fn gemmini() -> GemminiSettings {
 }
 
 /// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and more mappings are never worse. If memory is
-/// no limit, a mapping takes at most the cycles of SCALE-Sim's formula, in which each fold also skews operands in and
-/// drains results.
+/// no limit, a mapping takes no more cycles than SCALE-Sim's formula gives. In this formula, each fold also takes
+/// cycles to skew operands in and to drain results.
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().build_accelerator(1);

@@ -83,7 +83,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
             ],
         ),
-        // Exercise 04 with input channels spread over 16 units, whose partial sums are added up.
+        // Exercise 04 with input channels spread over 16 units. The partial sums of the units are added up.
         (
             (16, many, 3072),
             (
