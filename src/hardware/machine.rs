@@ -87,8 +87,8 @@ impl NpuClass {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Returns the class in the form that describes where kernels were recorded, or `None` if its memory bandwidth is
-    /// unknown.
+    /// Converts the class to a [`RecordingClass`], which describes the NPUs on which kernels were recorded. `None` if
+    /// the class's memory bandwidth is unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
@@ -124,7 +124,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Parses a machine file; `file` is its name in errors.
+    /// Parses the text of a machine file. Errors name the file `file`.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Machine {
     }
 
     /// Parses the edited file of `original`. Measured times may state the links or NPUs on which they were measured.
-    /// Otherwise they count as measured on the links or NPUs of the original.
+    /// Otherwise, these times count as measured on the links or NPUs of the original.
     ///
     /// # Errors
     ///
@@ -148,7 +148,8 @@ impl Machine {
         Ok(build::build_machine(&document, Some(original))?)
     }
 
-    /// Returns the preset `name`. For `NAMExN`, returns the preset `NAME` with `N` NPUs along its outermost dimension.
+    /// Returns the preset called `name`. For `NAMExN`, returns the preset `NAME` with `N` NPUs along its outermost
+    /// dimension.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl Machine {
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
-        // The same rules apply to machine files, for which `build` reports violations with better messages.
+        // The same rules apply to machine files, but `build` reports violations with better messages.
         let some = |capacity: Option<Bytes>| capacity.is_none_or(|capacity| capacity.0 > 0);
         let fits = |r: &RemoteMemory| some(r.capacity) && r.fits_topology(&topology);
         let own = class.memory.is_none_or(|memory| some(memory.capacity));
@@ -217,8 +218,8 @@ impl Machine {
         })
     }
 
-    /// Returns a machine of one NPU whose rates are never used, for callers that compute the times of all jobs
-    /// themselves.
+    /// Returns a machine of one NPU for callers that compute the times of all jobs themselves. The NPU's rates are
+    /// never used.
     pub fn for_answered_jobs(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
@@ -271,8 +272,8 @@ impl Machine {
         &self.description
     }
 
-    /// Returns the name of the machine on which the kernel curves were measured. `None` if that machine has the same
-    /// rates as this machine.
+    /// Returns the name of the machine on which the kernel curves were measured, if that machine has other rates than
+    /// this machine.
     pub fn relative_of(&self) -> Option<&str> {
         self.relative_of.as_deref()
     }
@@ -399,7 +400,7 @@ impl Machine {
     }
 
     /// Returns the remote memory that can store data beyond the NPUs' own capacity. [`Self::npu_memory`] already
-    /// includes memory at ports, so it is not returned here.
+    /// includes memory at ports, so this function leaves out such memory.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         self.remote
             .as_ref()?
@@ -437,7 +438,7 @@ impl Machine {
         &self.failures
     }
 
-    /// Returns the same machine with the host and the curves of classes as modified by `change`.
+    /// Returns the same machine after `change` has modified the host and the curves of the classes.
     pub fn with_prices(
         &self,
         change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),

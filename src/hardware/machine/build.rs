@@ -44,7 +44,7 @@ const ROOT: &[&str] = &[
     "failure",
 ];
 
-/// An example of each quantity, for error messages.
+/// An example of a bandwidth, for error messages.
 const BANDWIDTH: &str = "450 GB/s";
 const LATENCY: &str = "500 ns";
 const SEGMENT: &str = "4 KiB";

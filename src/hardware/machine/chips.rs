@@ -1,9 +1,9 @@
 //! Graphs of chips as machines: translates `torus:2x4`, or a topology file `chips.topology`, to a machine file.
 //!
 //! The name may continue with a colon and the rate of a link, and with another colon and the link's latency; the
-//! default latency is zero. If no rate is given, the rates by the number of links of a chip come from DEAP's Table III.
-//! `step` or `log` in place of the rate selects the rule for numbers of links between the table's rows; otherwise, only
-//! the listed numbers of links are valid. The chips have the NPU class of the preset `gemmini`, and devices store and
+//! default latency is zero. If no rate is given, DEAP's Table III gives the rate for each number of links of a chip.
+//! `step` or `log` in place of the rate selects the rule between the rows of this table. Without such a rule, only
+//! numbers of links in the table are valid. The chips have the NPU class of the preset `gemmini`, and devices store and
 //! forward, as in DEAP's Eq. 2.
 
 use super::error::MachineError;
@@ -42,7 +42,7 @@ fn graph_end(name: &str) -> Option<usize> {
 /// Fails if the graph is invalid, its file cannot be read, or the rates are invalid.
 pub(super) fn load_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
-        // The argument may be arbitrarily long, so cut it for the message.
+        // The argument may be arbitrarily long, so truncate it for the message.
         name: name.chars().take(80).collect(),
         found: found.chars().take(80).collect(),
         expected: expected.to_owned(),

@@ -33,7 +33,7 @@ impl HostWait {
 pub struct Host {
     /// Time to launch a kernel, including the framework's work per kernel.
     pub launch: Span,
-    /// Time to launch a kernel of a backward pass, in which the framework's interpreter takes no part.
+    /// Time to launch a kernel of a backward pass. The framework's interpreter takes no part in these launches.
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,

@@ -5,7 +5,8 @@
 //! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. If the name of a
 //! preset or of a preset's NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu`
 //! tables. Otherwise, the rates of the NPUs are unknown. If several presets have an NPU with this name, the first in
-//! the list is used. The number of chunks is chosen for each collective, as for every file that does not state it.
+//! the list is used. The number of chunks is chosen for each collective, as for every machine file that does not state
+//! the number.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -107,7 +108,7 @@ fn npu_tables(name: &str) -> Option<String> {
 /// differs from the number of dimensions.
 pub(super) fn build_machine_text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
-        // The argument may be arbitrarily long, so cut it for the message.
+        // The argument may be arbitrarily long, so truncate it for the message.
         name: name.chars().take(80).collect(),
         found: found.chars().take(80).collect(),
         expected: expected.to_owned(),

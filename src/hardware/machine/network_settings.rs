@@ -11,8 +11,8 @@ pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
     pub model: NetworkKind,
-    /// Rule by which devices between links forward messages. In JSON: the number of bytes that must arrive before a
-    /// device forwards them, or null for the whole message.
+    /// Rule by which the devices between links forward messages. JSON contains the number of bytes that must arrive
+    /// before a device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes, the same under every network model.

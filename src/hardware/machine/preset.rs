@@ -85,7 +85,7 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
             })
         }
         None => Err(MachineError::Unknown {
-            // The argument may be arbitrarily long, so cut it for the message.
+            // The argument may be arbitrarily long, so truncate it for the message.
             name: name.chars().take(80).collect(),
             closest: find_closest_preset(name),
         }),
@@ -93,7 +93,7 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
 }
 
 /// Returns the machine file `text` with the name `name` and with `size`, a string of digits, as the size of the
-/// outermost dimension. Errors call the text `file`. `None` unless that dimension is scalable.
+/// outermost dimension. Errors name the text `file`. `None` unless the outermost dimension is scalable.
 fn scale_preset_text(
     text: &str,
     file: &str,
@@ -182,8 +182,8 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset with the name most similar to `name` without a number of nodes, or `None` if no name is similar
-/// enough.
+/// Returns the preset with the most similar name, or `None` if no name is similar enough. A number of nodes at the end
+/// of `name` may be ignored.
 fn find_closest_preset(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
@@ -402,7 +402,7 @@ mod tests {
                 .npu_count(),
             32
         );
-        // 72 x 2 NPUs, and 4 nodes of 8 NPUs of a preset whose name itself ends in x.
+        // `gb200-nvl72x2` has 72 x 2 NPUs. `mi300xx4` has 4 nodes of 8 NPUs; the name of its preset ends in x.
         assert_eq!(
             Machine::load_by_name("gb200-nvl72x2")
                 .unwrap()

@@ -146,8 +146,8 @@ const MEASURED: &[&str] = &[
     "measured_at",
 ];
 
-/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions.
-/// These tables replace curves of the same kind and number of members.
+/// Adds the `measured_collective` tables to the curves of their dimensions. `chakram calibrate --nccl` writes these
+/// tables. These tables replace curves of the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],

@@ -1,4 +1,4 @@
-//! The `measured` tables of an NPU class: times of kernels by name, which `chakram calibrate --kernels` writes.
+//! The `measured` tables of an NPU class, written by `chakram calibrate --kernels`: times of kernels by name.
 
 use super::LATENCY;
 use crate::compute::{MeasuredKernel, MeasuredKernels, MeasuredTime};

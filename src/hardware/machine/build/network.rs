@@ -129,8 +129,9 @@ pub(super) fn parse_network(
     };
     let settings = parse_network_settings(root, usual)?;
     if let Some(graph) = topology.explicit_links() {
-        // Two cases cannot store and forward. If a message takes several paths, a device where these paths meet would
-        // receive the message's parts separately. If links are derived from shapes, their devices are not modelled.
+        // Store-and-forward is impossible in two cases. If a message takes several paths, a device where these paths
+        // meet would receive the message's parts separately. If links are derived from shapes, the devices between
+        // links are not modelled.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.can_store_and_forward();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -153,7 +154,7 @@ pub(super) fn parse_network(
     })
 }
 
-/// Parses the number of NPUs per domain that take ranks if a job spans several domains. A domain has `npus` NPUs, along
+/// Parses how many NPUs of each domain take ranks if a job spans several domains. A domain has `npus` NPUs, along
 /// dimension `index` and all inner dimensions.
 fn parse_rank_domain(
     field: &ConfigField<'_>,

@@ -1,4 +1,4 @@
-//! The `product` tables of an NPU class: measured GEMMs, which `chakram calibrate --gemm` writes.
+//! The `product` tables of an NPU class, written by `chakram calibrate --gemm`: measured GEMMs.
 
 use super::npu_rates::NpuRates;
 use super::{LATENCY, curves};
@@ -12,8 +12,8 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 
 /// Adds the measured GEMMs in the table of a class to `curves`, the curves of that class.
 ///
-/// The GEMMs were measured one after another in short runs. Their times are therefore compared with the curve without
-/// the slowdown under continuous load, on NPUs with the rates `measured_at`. If the file is an edit, the curve uses the
+/// The GEMMs were measured one after another in short runs. Therefore, compare their times with the curve without the
+/// slowdown under continuous load, for NPUs with the rates `measured_at`. If the file is an edit, the curve uses the
 /// constants of `before`, the class before the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,

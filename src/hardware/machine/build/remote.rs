@@ -19,7 +19,7 @@ macro_rules! pool_keys {
 }
 
 const CHANNEL: &[&str] = &["attachment", "bandwidth", "latency", "capacity", "through"];
-/// Keys of a memory channel that NPUs reach through the network.
+/// Keys of a memory channel that NPUs access through the network.
 const CHUNKED: &[&str] = &[
     "attachment",
     "bandwidth",
@@ -78,7 +78,7 @@ pub(super) fn parse_named_memories(
     Ok(memories)
 }
 
-/// Parses and checks the table for a machine with this network.
+/// Parses and checks the `remote_memory` table for a machine with this network.
 pub(super) fn parse_remote_memory(
     field: &ConfigField<'_>,
     topology: &Topology,
@@ -135,7 +135,8 @@ pub(super) fn parse_remote_memory(
         attachment,
         bandwidth: parse_rate(&table, bandwidth)?,
         latency: table.read_quantity("latency", LATENCY)?,
-        // NPUs share the capacity of memory at ports, and of a pool that is a network.
+        // NPUs share the capacity of memory at ports and of a pool with its own network, so the table must state this
+        // capacity.
         capacity: match keys == CHANNEL {
             true => parse_optional_capacity(&table, "capacity")?,
             false => Some(parse_capacity(&table, "capacity")?),
@@ -145,8 +146,8 @@ pub(super) fn parse_remote_memory(
     })
 }
 
-/// Returns the dimension whose ports lead to a pool or channel with the attachment `chosen`, or `None` if no dimension
-/// is used.
+/// Returns the dimension through whose ports NPUs access a pool or channel with the attachment `chosen`, or `None` if
+/// no dimension is used.
 fn parse_attached_dimension(
     field: &ConfigField<'_>,
     chosen: &str,
@@ -288,7 +289,7 @@ fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigErr
     table.read_quantity(key, BANDWIDTH)
 }
 
-/// Rejects the value of `key`, which makes `part` parts, unless `part` divides `all`.
+/// Fails unless `all` is a multiple of `part`, the number of parts that the value of `key` makes.
 fn check_divides(
     table: &ConfigTable<'_>,
     key: &str,

@@ -154,7 +154,7 @@ fn parse_grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), Con
     Ok((grid, shape))
 }
 
-/// Parses `N` coordinates: x and y of `N` / 2 cores of the grid.
+/// Parses `N` coordinates: the x and y of each of `N` / 2 cores in the grid.
 fn parse_core_coordinates<const N: usize>(
     field: &ConfigField<'_>,
     grid: &TileGrid,

@@ -127,7 +127,7 @@ pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, Conf
     })
 }
 
-/// Returns `topology` with the links of its dimensions, changed by the `link` tables.
+/// Returns `topology` with the explicit links of its dimensions, after changes by the `link` tables.
 pub(super) fn add_wiring(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],

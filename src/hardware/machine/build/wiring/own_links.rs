@@ -116,7 +116,8 @@ pub(super) fn parse_graph_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipG
     Ok(chips)
 }
 
-/// Parses a graph, given by its name or link by link. A link has its length after a colon unless the length is 1.
+/// Parses a graph, given by its name or link by link. A colon and the length may follow a link; the default length is
+/// 1.
 fn parse_chip_graph(
     field: &ConfigField<'_>,
     npus: u32,
