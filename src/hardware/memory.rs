@@ -74,7 +74,7 @@ pub struct AccessEnd {
 pub struct SwitchLevel {
     /// Number of NPUs, or of switches one level below, that one switch connects; at least 1.
     pub fan_in: u32,
-    /// Bytes per second of a switch's link to the next level.
+    /// Bandwidth of a switch's link to the next level, in bytes per second.
     #[serde(rename = "bandwidth_bytes_per_s")]
     pub bandwidth: Bandwidth,
 }
@@ -82,15 +82,15 @@ pub struct SwitchLevel {
 /// The memory of one NPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalMemory {
-    /// Bytes per second, reads and writes together.
+    /// Bandwidth of reads and writes together, in bytes per second.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte, or `None` if unknown. Loads and stores need it.
+    /// Time of the first byte, or `None` if unknown. Loads and stores need this latency.
     pub latency: Option<Span>,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes are an error.
     pub capacity: Option<Bytes>,
 }
 
-/// Way in which NPUs are attached to remote memory.
+/// Attachment of NPUs to remote memory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemoryAttachment {
     /// Every NPU has its own channel.
@@ -199,7 +199,7 @@ impl MemoryAttachment {
     }
 }
 
-/// Design of a pool that is a network, whose links concurrent accesses share.
+/// Design of a pool that is a network. Concurrent accesses share the links of this network.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum PoolDesign<'a> {
@@ -228,7 +228,7 @@ impl PoolDesign<'_> {
 /// Memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemoteMemory {
-    /// Way in which NPUs are attached to this memory.
+    /// Attachment of NPUs to this memory.
     pub attachment: MemoryAttachment,
     /// Bytes per second of one channel, or of one memory of a pool that is a network.
     pub bandwidth: Bandwidth,
@@ -238,7 +238,7 @@ pub struct RemoteMemory {
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as ASTRA-sim does.
     pub whole_ns: bool,
-    /// The network ports through which the memory's bytes pass, or `None`. Their bandwidth must equal the bandwidth of
+    /// Network ports that the memory's bytes pass, or `None`. The bandwidth of these ports must equal the bandwidth of
     /// the NPUs' ports in the pool's design.
     pub through: Option<NetworkAttachment>,
 }
@@ -312,8 +312,8 @@ impl RemoteMemory {
         let chunk_bytes = match &self.attachment {
             MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
             MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
-            // Channels: the network attachment states their chunk. Ring and mesh have no network ports, so they never
-            // reach this arm.
+            // For channels, the network attachment states the size of a chunk. Ring and mesh have no network ports, so
+            // they never reach this arm.
             _ => through.chunk_size().0 as f64,
         };
         Some(chunked_access::chunk_count(bytes as f64, chunk_bytes))

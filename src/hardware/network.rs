@@ -2,7 +2,7 @@
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit_message`] accepts a message and schedules its
 //! events in the engine's one agenda. [`NetworkBackend::handle_event`] is called when such an event is due, and returns
-//! [`DeliveryNotice`]s. An operation opens [`PortHandle`]s, through which its messages leave and enter.
+//! [`DeliveryNotice`]s. An operation opens [`PortHandle`]s, and its messages leave and enter through these ports.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
 //! memories, which NPUs access by loads and stores ([`MemoryTransfer`]).
@@ -195,7 +195,7 @@ pub struct MemoryTransfer {
     pub ends: (EndpointId, EndpointId),
     /// Path between the ends, including the memory's link.
     pub path: NetworkPath,
-    /// Bytes that are moved.
+    /// Number of bytes to move.
     pub amount: BufferShare,
 }
 
@@ -208,7 +208,7 @@ pub enum DeliveryNotice {
     Delivered(OpIndex),
 }
 
-/// Scheduler of network events. Models see only this part of the engine's agenda.
+/// Schedules the events of a network model. Models see only this part of the engine's agenda.
 pub trait EventScheduler {
     /// Schedules a call of [`NetworkBackend::handle_event`] with `event` at `at`.
     fn schedule_event(&mut self, at: Time, event: NetworkEvent);
@@ -231,8 +231,8 @@ pub enum NetworkEvent {
     Delivered(OpIndex),
     /// The op's message has reached the next device of its route.
     Hop {
-        /// Priority among messages that reach a device at the same instant, lowest first. Equal priorities are in the
-        /// order of submission. Below 2^27.
+        /// Priority among messages that reach a device at the same instant, lowest first. Messages with equal
+        /// priorities keep the order of submission. Below 2^27.
         order: u32,
         /// The op of the message.
         op: OpIndex,
@@ -250,8 +250,8 @@ pub trait LinkReservations {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
-    /// Returns the owner with the lowest number whose reservation on the route between `ends` would be disturbed by
-    /// bytes sent at `now`, or `None`.
+    /// Bytes sent at `now` between `ends` may disturb reservations on their route. Returns the lowest owner number
+    /// among the disturbed reservations, or `None`.
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
@@ -277,7 +277,7 @@ pub struct LinkFailureEffect {
     pub resent: f64,
 }
 
-/// Links that may fail.
+/// Access to the links of a model in which links may fail.
 pub trait FailingLinks {
     /// Takes links out of service at `now`, before all other events of that instant.
     fn fail_links(
@@ -331,7 +331,7 @@ pub trait NetworkBackend {
     }
 
     /// Returns the busy time of links and memory ports, or `None` if the model does not record it. Models with
-    /// contention record it on tiles.
+    /// contention record busy times on machines of tiles.
     fn occupancy(&self) -> Option<NetworkOccupancy> {
         None
     }
@@ -342,7 +342,7 @@ pub trait NetworkBackend {
         None
     }
 
-    /// If each sender sends all messages over one link, returns the time for which a message occupies this link,
+    /// Returns the time for which a message occupies its link if each sender sends all its messages over one link,
     /// otherwise `None`. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None

@@ -192,7 +192,7 @@ impl<'a> MachineTextEditor<'a> {
             false => self.given.join(", "),
         };
         if let Some(description) = root.get("description") {
-            // A description is a single line of at most 200 characters, so the old name is cut.
+            // A description is a single line of at most 200 characters, so the old name is truncated.
             let old: String = self.old.name().chars().take(100).collect();
             let text = match self.given.is_empty() {
                 true => format!("as {old}"),

@@ -12,7 +12,7 @@ pub struct StackPrices {
     classes: Vec<ClassPrices>,
 }
 
-/// A curve or launch times of the machine that a software stack replaces.
+/// A part of the machine that a software stack replaces: a curve, or launch times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PricedPart {
     /// Name of the NPU class.
@@ -24,7 +24,7 @@ pub struct PricedPart {
 }
 
 impl StackPrices {
-    /// Reads a stack's tables, by NPU class, from `field`, the key `npu` of the stack's file.
+    /// Reads a stack's table for each NPU class. `field` is the key `npu` of the stack's file.
     ///
     /// # Errors
     ///
@@ -46,8 +46,7 @@ impl StackPrices {
 }
 
 impl Machine {
-    /// Returns the machine with the stack's kernel curves and launch times in place of the machine's, and the list of
-    /// replaced parts.
+    /// Returns the machine with the stack's kernel curves and launch times, and the list of replaced parts.
     ///
     /// Classes without a table in the stack keep their curves. Measured shapes and kernels take precedence over the
     /// stack's curves, as they do over the machine's curves. The machine's power limit and its factors for continuous
@@ -90,8 +89,7 @@ fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<Priced
         let Some(curve) = own.gemm[dtype as usize] else {
             continue;
         };
-        // Corrections by measured shapes are valid only for the curve with which the measurements were compared, so
-        // that curve is kept.
+        // Measured shapes correct only the curve from which their residuals were computed, so keep this curve.
         if curves.products[dtype as usize].is_some() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Tests of valid machine files, and of every error of a machine file: its line, its key and the allowed values.
+//! Tests valid machine files, and the line, the key and the allowed values in every error of a machine file.
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
@@ -12,8 +12,7 @@ mod remote;
 mod through;
 mod tiles;
 
-/// A valid file with two classes, two dimensions and remote memory, in which the tests below
-/// introduce errors.
+/// A valid file with two classes, two dimensions and remote memory. The tests below introduce errors into this file.
 const GOOD: &str = r#"name = "two"
 description = "one line"
 
@@ -389,7 +388,7 @@ fn uniform_machines_are_checked() {
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// A file from which text was cut, and into which text was inserted, never causes a panic.
+    /// No machine file causes a panic, even if text was cut out of it and random text inserted.
     #[test]
     fn no_text_panics(at in 0..GOOD.len(), cut in 0..40_usize, put in STRAY) {
         let end = (at + cut).min(GOOD.len());

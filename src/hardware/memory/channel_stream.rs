@@ -18,7 +18,7 @@ pub(super) struct ChannelStreams {
     chunks: ChunkedTransfers,
     /// Time at which each stream begins, by index of the access.
     begins: Vec<Time>,
-    /// Times at which streams reach the positions for which their chunks wait.
+    /// Times at which streams reach the next position that a chunk waits for.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     settlement: u32,

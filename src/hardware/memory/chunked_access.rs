@@ -11,7 +11,7 @@
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! The two forms are equal if the rate is constant. Each depends only on the stream up to that time. A smaller last
+//! The two forms are equal if the rate is constant. Each form depends only on the stream up to its time. A smaller last
 //! chunk counts as streamed at the same fraction of its own size. The times above exclude the latencies of the pool and
 //! of the link to the NPU: a load incurs them before the port, a store after the port.
 //!
@@ -20,17 +20,17 @@
 //!
 //! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k], so it reaches the later stages w[k]
 //! later. The longest stage is always busy and cannot catch up with chunks that arrive late. The store therefore ends
-//! when the last chunk has streamed + max w[k] + (its bytes / bandwidth).
+//! later than its last chunk has streamed, by max w[k] + (bytes of the last chunk / bandwidth).
 //!
 //! # Alone
 //!
 //! If an access is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits for an
 //! earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) + sum of
 //! t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is the sum
-//! over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above, and each
-//! other access ends earlier, by one chunk per access served after it. A smaller last chunk takes less time at the
-//! port, so the access ends earlier, by at most the time of the missing bytes. Times at the port are differences of
-//! rounded sums, so rounding errors do not accumulate.
+//! over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above. Each other
+//! access ends earlier, by one chunk for each access served after it. A smaller last chunk takes less time at the port,
+//! so the access ends earlier, by at most the time of the missing bytes. Times at the port are differences of rounded
+//! sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
 //! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
@@ -69,7 +69,7 @@ pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
-/// Seconds of one chunk: in all stages before the port together, in the port, and in the longest stage.
+/// Seconds that one chunk takes: in all stages before the port together, in the port, and in the longest stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkTimes {
     pub front: f64,
@@ -174,7 +174,7 @@ impl ChunkedTransfers {
         self.accesses[number as usize].next_position()
     }
 
-    /// Must be called when the stream of access `number` has reached [`Self::next_position`].
+    /// Call this method when the stream of access `number` has reached [`Self::next_position`].
     pub fn on_streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
         // A store's chunk reaches the port immediately and incurs its latencies afterwards.
@@ -193,7 +193,8 @@ impl ChunkedTransfers {
         chunked.next += 1;
     }
 
-    /// Returns true if the maximum number of chunks is in flight, which memory limits; the replay then fails.
+    /// Returns true if the number of chunks in flight has reached the maximum that memory allows. The replay then
+    /// fails.
     pub fn is_full(&self) -> bool {
         self.coming.len() > MOST
     }

@@ -65,7 +65,7 @@ pub(super) struct FairSharing {
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedTransfers>,
-    /// Times at which streams end or reach the position for which their chunks wait, each with the index of the stream.
+    /// Times at which streams end or reach the next position that a chunk waits for, each with the index of the stream.
     /// Used only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
@@ -214,8 +214,8 @@ impl FairSharing {
     fn share_rates(&mut self, now: Time) {
         self.sum_weights();
         self.fill_servers();
-        // Progressive filling: each round saturates at least one server, so there are at most as many rounds as
-        // servers.
+        // Progressive filling: each round saturates at least one server, so the number of rounds is at most the number
+        // of servers.
         let mut open = self.streams.len();
         while open > 0 {
             open -= self.fix_bottleneck_rates(now);
@@ -326,8 +326,8 @@ impl AccessStream {
         self.passed = now + Span::from_seconds(self.left / rate);
     }
 
-    /// Returns the time at which the stream reaches the position for which its chunks wait. If no chunk waits, returns
-    /// the time at which the stream ends.
+    /// Returns the time at which the stream reaches the next position that a chunk waits for. If no chunk waits,
+    /// returns the time at which the stream ends.
     fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
         self.chunked = self
             .chunked

@@ -22,8 +22,8 @@
 //!
 //! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server,
 //! each node is one server (its S links always carry equal loads) and each NPU's port is one server. Thus NPUs of
-//! different nodes contend only at the memories. A store takes the same path in reverse, and stores and loads share its
-//! bandwidth.
+//! different nodes contend only at the memories. A store takes the same path in reverse, and stores and loads share the
+//! bandwidth of this path.
 //!
 //! With in-switch collectives, W is the part that the memory stores for each NPU. For loads, all n parts reach every
 //! node and every NPU; for stores, the switches reduce n parts on the way to the memory.
@@ -64,7 +64,7 @@ impl HierarchicalPool {
         self.bytes_per_round() / f64::from(npus)
     }
 
-    /// Returns the bytes that all groups together send in one round of one chunk on each link.
+    /// Returns the bytes that all groups together send in one round, in which each link carries one chunk.
     fn bytes_per_round(&self) -> f64 {
         f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
     }
@@ -107,23 +107,24 @@ mod tests {
 
     #[test]
     fn all_together_take_the_pipeline_of_the_paper() {
-        // W = 1 MB: 256 W in all, 32 W from each group, 8 W on each of its links: 8 stages of a chunk of 1 MB. Groups
-        // 100 GB/s: 25 GB/s per link. TX group→switch = 1 MB / 25 GB/s = 40 us. Nodes 400 GB/s: 100 GB/s per link,
-        // which carries 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x
-        // 10 GB/s) = 12.5 us. 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        // With W = 1 MB, the pool sends 256 W in all, 32 W from each group, and 8 W over each of a group's links. This
+        // takes 8 stages of one 1 MB chunk. A group has 100 GB/s, so each of its links has 25 GB/s. TX group→switch = 1
+        // MB / 25 GB/s = 40 us. A node has 400 GB/s, so each of its links has 100 GB/s; the link carries 4 W. TX
+        // switch→node = 8 x 1 MB / (16 x 100 GB/s) = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10 GB/s) = 12.5 us. 40 +
+        // 5 + 12.5 + 7 x 40 = 337.5 us.
         let us = 1_000_000;
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
             337_500_000
         );
-        // Nodes at 40 GB/s: 8 MB / (16 x 10 GB/s) = 50 us is the longest: 40 + 50 + 12.5 + 7 x 50.
+        // With nodes at 40 GB/s, their stage is the longest, 8 MB / (16 x 10 GB/s) = 50 us: 40 + 50 + 12.5 + 7 x 50.
         let memory = example(100.0, 40.0, 10.0);
         assert_eq!(
             simulate_common_end(&memory, 256, 1_000_000, false),
             452_500_000
         );
-        // Ports at 2 GB/s: 32 MB / (256 x 2 GB/s) = 62.5 us is the longest: 40 + 50 + 62.5 + 7 x
+        // With ports at 2 GB/s, their stage is the longest, 32 MB / (256 x 2 GB/s) = 62.5 us: 40 + 50 + 62.5 + 7 x
         // 62.5.
         let memory = example(100.0, 40.0, 2.0);
         assert_eq!(

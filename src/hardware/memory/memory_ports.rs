@@ -9,7 +9,7 @@ use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::Npu;
 use std::collections::VecDeque;
 
-/// The NPUs through which a memory is reached (the memory's ports).
+/// The NPUs at which a memory has its ports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPorts {
     /// The NPU at which each port is placed, by port number.

@@ -1,10 +1,10 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
-//! formula, so one is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh,
-//! to which one memory and n / (a b) NPUs are attached. A station has links of `link_bandwidth` to and from each
-//! neighbour in the same row and column; opposite edges of the mesh are not connected. Bytes travel along the memory's
-//! row to the NPU's column, and then along that column.
+//! formula, so one is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh
+//! with one memory and n / (a b) NPUs. A station has links of `link_bandwidth` to and from each neighbour in the same
+//! row and column; opposite edges of the mesh are not connected. Bytes travel along the memory's row to the NPU's
+//! column, and then along that column.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
 //! send to the NPUs on the right, a fraction (a - x - 1) / a of all NPUs. Each memory has 1 / (a b) of the data of each
@@ -38,10 +38,10 @@ use serde::Serialize;
 pub struct MeshPool {
     /// Number of stations along a row, at least 1.
     pub columns: u32,
-    /// Number of rows, at least 1. There are at most [`Self::MOST`] stations, and the machine's number of NPUs must be
-    /// a multiple of their number.
+    /// Number of rows, at least 1. There are at most [`Self::MOST`] stations. The machine's number of NPUs must be a
+    /// multiple of the number of stations.
     pub rows: u32,
-    /// Bytes per second of a link, which has one direction.
+    /// Bytes per second of a link, which carries bytes in one direction only.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
@@ -53,7 +53,7 @@ pub struct MeshPool {
 }
 
 impl MeshPool {
-    /// Maximum number of stations. An access uses more than half as many links as there are stations, so the limit also
+    /// Maximum number of stations. An access uses more links than half the number of stations, so this limit also
     /// bounds the links of an access.
     pub const MOST: u32 = 1024;
 
@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn the_middle_of_the_longer_side_is_busiest() {
-        // 4 x 2 stations with 2 NPUs each, which load 1 MB each: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 /
-        // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. In all 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the
-        // same time.
+        // There are 4 x 2 stations with 2 NPUs each. Each NPU loads 1 MB, which takes 50 stages. A stage takes 0.4 us
+        // in the memory, 40 kB x 4 / 4 / 10 GB/s = 4 us in the mesh, and 320 kB / 1,600 GB/s = 0.2 us in the ports. The
+        // total is 0.4 + 4 + 0.2 + 49 x 4 us. The 2 x 4 mesh takes the same time.
         assert_eq!(
             simulate_common_end(&mesh(4, 2), 16, 1_000_000, false),
             200_600_000
@@ -137,8 +137,8 @@ mod tests {
             simulate_common_end(&mesh(2, 4), 16, 1_000_000, false),
             200_600_000
         );
-        // 3 x 3 stations with one NPU each. The links in the middle take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us,
-        // in 25 stages. The memory and the port take 0.4 us each.
+        // There are 3 x 3 stations with one NPU each. The links in the middle take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s =
+        // 66.667 us, in 25 stages. The memory and the port take 0.4 us each.
         let middle = 66_666_667 + 800_000;
         assert_eq!(
             simulate_common_end(&mesh(3, 3), 9, 1_000_000, false),
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_the_busiest_link_to_it() {
-        // NPU 0 is in the corner of 4 x 2. 3 / 8 of its bytes arrive along its row, and half of them along its column:
-        // 1 MB / 2 / 10 GB/s = 50 us. A chunk's share of 20 kB takes 0.025 us in the memories at 800 GB/s, and 0.2 us
-        // in the port.
+        // NPU 0 is in the corner of the 4 x 2 mesh. 3 / 8 of its bytes arrive along its row, and half of them along its
+        // column: 1 MB / 2 / 10 GB/s = 50 us. A chunk's share of 20 kB takes 0.025 us in the memories at 800 GB/s, and
+        // 0.2 us in the port.
         assert_eq!(simulate_lone_end(&mesh(4, 2), 16, 1_000_000), 50_225_000);
     }
 }

@@ -1,5 +1,4 @@
-//! The network's part of an access to remote memory: the stage nearest to the NPU, over the NPU's own port between a
-//! switch and the NPU.
+//! The network's stage of an access to remote memory: the NPU's own port, between a switch and the NPU.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};

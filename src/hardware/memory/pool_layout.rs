@@ -16,7 +16,7 @@ pub(super) struct AccessHop {
     pub stage: u32,
     /// Number of bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// The same number if switches gather or reduce the bytes: see [`AccessHop::at_identical_servers`].
+    /// The value of `weight` if switches gather or reduce the bytes: see [`AccessHop::at_identical_servers`].
     pub in_switch: f64,
 }
 
@@ -64,9 +64,9 @@ const FIRST_PORT: u32 = 1;
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {
-    /// Creates a layout of the memories, with a total of `memories` bytes per second, and the ports of `npus` NPUs,
-    /// which are spread evenly over `stations`. In one round, in which each link sends one chunk, all memories together
-    /// send `round` bytes.
+    /// Creates a layout of memories and of the ports of `npus` NPUs. The memories have `memories` bytes per second in
+    /// total, and the NPUs are spread evenly over `stations`. In one round, each link sends one chunk, and all memories
+    /// together send `round` bytes.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());

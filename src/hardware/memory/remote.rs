@@ -9,9 +9,9 @@ use std::fmt;
 
 /// A model of remote memory that the caller implements.
 pub trait MemoryModel: fmt::Debug {
-    /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns its end, which must not be before
-    /// `now`. Accesses arrive in ascending order of time. Accesses of one instant arrive in the order in which they
-    /// take their lanes.
+    /// Begins an access of `access.bytes` bytes by `access.npu` at `now`. Returns the end of the access, which must not
+    /// be before `now`. Accesses arrive in ascending order of time. Accesses of one instant arrive in the order in
+    /// which they take their lanes.
     fn begin_access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
@@ -86,7 +86,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Creates a memory that computes the ends of accesses by `model`.
+    /// Creates a memory in which `model` computes the ends of accesses.
     pub fn of_model(memory: &RemoteMemory, model: Box<dyn MemoryModel>) -> Self {
         Self {
             latency: memory.latency,
@@ -97,7 +97,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Begins an access. Returns the end of the access if the end is already known, as with channels: they serve
+    /// Begins an access. Returns the end of the access if the end is already known, as with channels. Channels serve
     /// accesses in the order of these calls, and each access occupies a channel for latency + bytes / bandwidth. `None`
     /// if the end depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and
     /// [`Self::serve_due_chunks`] then yield the end.
@@ -145,9 +145,9 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Divides the links' bandwidth among the accesses in flight, after all events of `now`, including chunks. Returns
-    /// the time and the number (of this computation of rates) with which to call [`Self::handle_settlement`] next. They
-    /// replace the time and number of earlier calls.
+    /// Divides the links' bandwidth among the accesses in flight. Call it after all other events of `now`, including
+    /// chunks. Returns the time at which to call [`Self::handle_settlement`] next, and the number to pass, which
+    /// identifies this division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
@@ -156,8 +156,8 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Passes the ends of accesses to `take`. Does nothing if rates were computed anew after the event with number
-    /// `settlement` was scheduled.
+    /// Passes the ends of accesses to `take`. Does nothing if the bandwidth was divided again after the event with
+    /// number `settlement` was scheduled.
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.end_accesses(now, settlement, take),
@@ -176,7 +176,7 @@ impl RemoteMemoryModel {
     }
 
     /// Serves chunks that are due `now` at ports shared with messages. `serve` returns the time at which the port
-    /// begins to serve a chunk. `take` receives the ends of accesses. Called after the other events of an instant.
+    /// begins to serve a chunk. `take` receives the ends of accesses. Call it after all other events of the instant.
     pub fn serve_due_chunks(
         &mut self,
         now: Time,

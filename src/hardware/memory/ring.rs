@@ -39,7 +39,7 @@ pub struct RingPool {
     /// Number of stations, each with a memory, from 1 to [`Self::MOST`]. The machine's number of NPUs must be a
     /// multiple of this number.
     pub groups: u32,
-    /// Bytes per second of a link, which has one direction.
+    /// Bytes per second of a link, which carries bytes in one direction only.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
@@ -51,8 +51,8 @@ pub struct RingPool {
 }
 
 impl RingPool {
-    /// Maximum number of stations. An access uses as many links as there are stations, so the limit also bounds the
-    /// links of an access.
+    /// Maximum number of stations. An access uses one link for each station, so this limit also bounds the links of an
+    /// access.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits_npus(&self, npus: u32) -> bool {
@@ -109,9 +109,10 @@ mod tests {
 
     #[test]
     fn busiest_links_carry_an_eighth_of_all() {
-        // 8 stations with 2 NPUs each, which load 1 MB each: 50 stages. Memory 40 kB / 100 GB/s = 0.4 us; ring 40 kB x
-        // 8 / 8 / 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone
-        // would take 16 MB / 8 / 10 GB/s = 200 us.
+        // There are 8 stations with 2 NPUs each. Each NPU loads 1 MB, which takes 50 stages. A stage takes 40 kB / 100
+        // GB/s = 0.4 us in the memory, 40 kB x 8 / 8 / 10 GB/s = 4 us in the ring, and 320 kB / 1,600 GB/s = 0.2 us in
+        // the ports. The total is 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone would take 16 MB / 8 / 10 GB/s =
+        // 200 us.
         assert_eq!(
             simulate_common_end(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
             200_600_000
@@ -121,8 +122,8 @@ mod tests {
             simulate_common_end(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
         );
-        // 5 stations with one NPU each. The links take 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us, which is 25 stages
-        // of 2.4 us; the memory takes 0.4 us and the port 0.4 us.
+        // There are 5 stations with one NPU each. The links take 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us, which is
+        // 25 stages of 2.4 us; the memory takes 0.4 us and the port 0.4 us.
         assert_eq!(
             simulate_common_end(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
             60_800_000

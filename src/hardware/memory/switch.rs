@@ -9,7 +9,7 @@
 //! n ports ─── n / f1 links ─── n / (f1 x f2) links ─── … ─── G memories
 //! ```
 //!
-//! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. If level l has n[l]
+//! Every NPU loads W bytes, spread evenly over G memories. Each memory sends chunks of c bytes. If level l has n[l]
 //! switches, each above n / n[l] NPUs, the times in seconds are:
 //!
 //! ```text
@@ -59,7 +59,7 @@ impl SwitchPool {
         self.bytes_per_round() / f64::from(npus)
     }
 
-    /// Returns the bytes that all memories together send in one round of one chunk each.
+    /// Returns the bytes that all memories together send in one round, in which each memory sends one chunk.
     fn bytes_per_round(&self) -> f64 {
         f64::from(self.groups) * self.chunk.0 as f64
     }
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn every_level_is_a_stage() {
-        // W = 150 kB: 16 x 150 / (2 x 120) = 10 stages. Memory 120 kB / 50 GB/s = 2.4 us; level 1 has 4
-        // switches: 240 kB / (4 x 20 GB/s) = 3 us; level 2 has 2: 240 kB / (2 x 30) = 4 us; ports
-        // 240 kB / (16 x 10) = 1.5 us. 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
+        // W = 150 kB takes 16 x 150 / (2 x 120) = 10 stages. A stage takes 120 kB / 50 GB/s = 2.4 us in the memory, 240
+        // kB / (4 x 20 GB/s) = 3 us in the 4 switches of level 1, 240 kB / (2 x 30 GB/s) = 4 us in the 2 switches of
+        // level 2, and 240 kB / (16 x 10 GB/s) = 1.5 us in the ports. The total is 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
         assert_eq!(
             simulate_common_end(&three_levels(), 16, 150_000, false),
             46_900_000

@@ -203,7 +203,7 @@ at = "6,0-1"
 bandwidth = "7 GB/s"
 "#;
 
-/// Ports are endpoints numbered after the NPUs, in the order of their NPUs.
+/// Ports are endpoints with numbers above all NPUs. Their order is the order of the NPUs at which they are.
 #[test]
 fn ports_lie_at_npus() {
     let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();
