@@ -19,7 +19,7 @@ pub struct GoalSchedule {
 /// Program of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalProgram {
-    /// Operations in the order of the text. Messages with equal tags match in this order.
+    /// Operations in the order of the text. Messages with equal tags match in the order of these operations.
     pub operations: Vec<GoalOperation>,
 }
 
@@ -66,7 +66,7 @@ impl GoalSchedule {
     pub fn begins_as_goal(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Comments may come first. The parser returns their line ends as words.
+        // Comments may come first. The parser returns the line ends of comments as words.
         let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }

@@ -146,8 +146,8 @@ impl MscclAlgorithm {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
             let end = match rest {
-                // The XML parser treats only this form as a declaration. Any other `<?` begins a
-                // processing instruction; quotes inside it have no meaning.
+                // The XML parser accepts only `<?xml` and a blank as the start of a declaration. Any other `<?`
+                // begins a processing instruction; quotes inside it have no meaning.
                 [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => {
                     text_after_unquoted(inside, b"?>")
                 }

@@ -5,7 +5,7 @@
 //! texts are interned, and only arguments that the conversion needs are kept. Readers check which keys are present
 //! and ignore the file's version, because versions do not determine the keys.
 //!
-//! Damage is reported as an error with its byte offset. Damage that profilers and scripts are known to cause is
+//! Readers report damage as an error with a byte offset. Damage that profilers and scripts are known to cause is
 //! repaired if it has only one possible meaning ([`JsonRepairKind`]), and each repair is reported.
 
 mod activities;
@@ -62,7 +62,7 @@ use std::collections::BTreeMap;
 /// A process group that a file declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Name by which operators refer to the group, often a number.
+    /// Name that operators use for the group, often a number.
     pub name: String,
     /// Purpose of the group, as given by the program.
     pub desc: String,

@@ -4,8 +4,8 @@
 //! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates;
 //! the next layer starts afterwards. In the backward pass, from the last layer to the first, the
 //! input gradient computes and communicates in the same way. Then the weight gradient is computed
-//! and its collective starts. Only the same layer of the next pass waits for this collective. Times
-//! are in nanoseconds.
+//! and its collective starts. Only the same layer of the next pass waits for the weight gradient's
+//! collective. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -59,7 +59,8 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, ns.
     pub ns: u64,
-    /// Collective after the compute; `None` if there is none, or if it has zero bytes.
+    /// Collective after the compute; `None` if the stage has no collective, or a collective of zero
+    /// bytes.
     pub comm: Option<SimaiComm>,
 }
 

@@ -4,8 +4,8 @@
 //! [`TextWorkload::write_rank`] produces the same traces as Chakra's public converter, byte for byte. Names
 //! and ids are the same (ids continue from rank to rank), and dependencies are in the same order. A `NONE`
 //! outside DLRM becomes an all-reduce of the size in the file, which is zero. Times, which are cycles in
-//! ASTRA-sim 1.0, are read as microseconds. The public converter would silently misread some invalid inputs,
-//! or crash on them; here they are rejected with the line of the error.
+//! ASTRA-sim 1.0, are read as microseconds. The public converter would silently misread some invalid inputs, or
+//! crash on them; chakram rejects these inputs with the line of the error.
 
 mod emit;
 mod parse;

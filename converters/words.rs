@@ -1,5 +1,5 @@
-//! Splits lines into words with columns, for errors with an exact position. Used for text formats with
-//! one line per layer.
+//! Splits lines into words with columns, for errors with an exact position. Parsers of text formats
+//! with one line per layer use this module.
 
 use chakram_trace::format::{TraceError, TraceLocation, escape_name};
 

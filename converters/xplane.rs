@@ -1,9 +1,8 @@
 //! Converts profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
 //!
-//! A file is an `XSpace` of planes. Each device has a plane with a line per stream; one plane contains
-//! the host's threads, and another the compiled programs (`HloProto`). Fields follow the public
-//! `xplane.proto` and `hlo.proto`. Each profile file is in memory once, and events borrow from its
-//! contents.
+//! A file is an `XSpace` of planes. Each device has a plane with a line per stream; one plane contains the
+//! host's threads, and another plane contains the compiled programs (`HloProto`). Fields follow the public
+//! `xplane.proto` and `hlo.proto`. Each profile file is in memory once, and events borrow from its contents.
 //!
 //! - `space` parses planes, lines, events and stats;
 //! - `timeline` finds the time slices of a device's streams, and the calls that launched them;

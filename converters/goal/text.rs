@@ -1,8 +1,9 @@
 //! Converts traces to GOAL schedules, and writes schedules as text.
 //!
 //! Nodes that occupy a lane become calculations that last their recorded duration plus their delay. If a
-//! communication node has a delay, a calculation of this length precedes it. Times are rounded to nanoseconds. GOAL
-//! has neither collectives nor kernel work, so traces with collectives or without times are rejected.
+//! communication node has a delay, a calculation with the delay's length precedes the communication. Times are
+//! rounded to nanoseconds. GOAL has neither collectives nor kernel work, so traces with collectives or without
+//! times are rejected.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;

@@ -1,4 +1,5 @@
-//! Parses MSCCL's XML. Its elements are nested in this order: `algo`, `gpu`, `tb` (thread block), `step`.
+//! Parses MSCCL's XML. An `algo` element contains `gpu` elements, which contain `tb` elements (thread blocks), which
+//! contain `step` elements.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};
@@ -71,8 +72,8 @@ impl<'d> XmlElement<'d> {
         })
     }
 
-    /// Returns the child elements, sorted by their attribute `key`. All must be named `name`, and the attributes must
-    /// be 0, 1, 2, ….
+    /// Returns the child elements, sorted by their attribute `key`. All child elements must be named `name`, and
+    /// their attributes `key` must be 0, 1, 2, ….
     fn numbered_children(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(XmlElement) {
@@ -111,7 +112,7 @@ impl MscclAlgorithm {
     /// Fails if the format is violated, if a peer or step does not exist, or if a message's send and receive do not
     /// match. The error contains the line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        // No byte order mark is removed here, because the XML parser itself skips one.
+        // Keep a byte order mark, because the XML parser skips it.
         let document = Document::parse(text).map_err(|error| {
             let place = TraceLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),

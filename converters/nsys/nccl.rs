@@ -1,10 +1,11 @@
 //! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems, and assigns them to the kernels that execute
 //! them.
 //!
-//! A range has a name such as `ncclAllReduce` and a payload: bytes of the message, root or peer, and since NCCL 2.24
-//! the communicator. Some NCCL builds write all of these fields into the name (`ncclAllReduce(): commHash 0x1, …,
-//! data_size 4096, …`); such names are supported too. NCCL launches the kernels of a group of calls when the group
-//! ends. A call therefore belongs to the next launch of its kind on its thread.
+//! A range has a name such as `ncclAllReduce` and a payload: the message size, the root or peer, and (since NCCL
+//! 2.24) the communicator. Some NCCL builds write all of these fields into the name
+//! (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`); such names are supported too. NCCL launches the kernels
+//! of a group of calls when the group ends. A call therefore belongs to the next launch of the same kind on the same
+//! thread.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -43,16 +44,17 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the message, or of one rank's buffer in a collective. `None` if the export does not contain it.
+    /// Bytes of the message, or of one rank's buffer in a collective. `None` if the export does not contain the
+    /// size.
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, by its rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator; `None` if the export does not contain it.
+    /// Name of the communicator; `None` if the export does not contain the name.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Parses a range with the name `name` and the payload `json`. Returns `None` if it is not a
+    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is not a
     /// communication range of NCCL.
     pub fn parse_range(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {

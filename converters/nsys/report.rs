@@ -91,7 +91,7 @@ impl ProcessCapture {
         event.details = self.details.intern_key(details);
     }
 
-    /// Finishes the process's trace, and returns it with its file.
+    /// Finishes the process's trace; returns the file and the trace.
     pub fn finish_trace(mut self) -> (PathBuf, KinetoTrace) {
         self.trace.details = self.details.into_keys();
         self.trace.left_out = self.left_out.into_iter().collect();
@@ -415,7 +415,7 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Reads the launches of CUDA graphs that the profiler traced as a whole. Each graph becomes one
-    /// kernel on its stream.
+    /// kernel on the stream that ran the graph.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {

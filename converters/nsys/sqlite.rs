@@ -60,7 +60,7 @@ pub(crate) enum SqliteValue<'r> {
 pub(crate) struct ValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
-    /// Returns the integer; `None` for other values.
+    /// Returns the integer; `None` if the value is not an integer.
     pub fn to_integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
@@ -72,12 +72,12 @@ impl<'r> SqliteValue<'r> {
         }
     }
 
-    /// Returns the integer; `None` if it is negative, and for other values.
+    /// Returns the integer; `None` if the value is a negative integer, or no integer.
     pub fn to_count(self) -> Option<u64> {
         u64::try_from(self.to_integer()?).ok()
     }
 
-    /// Returns the text, with invalid Unicode replaced; `None` for other values.
+    /// Returns the text, with invalid Unicode replaced; `None` if the value is not a text.
     pub fn to_text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
@@ -507,7 +507,7 @@ impl TableRowReader<'_> {
             return Err(self.damaged_page(number, &found));
         }
         // If a row exceeds a page, the file format requires that the page contains only a prefix of the row. The
-        // prefix's length is chosen so that the rest fills whole overflow pages.
+        // prefix's length is chosen so that the rest of the row fills whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length
@@ -609,7 +609,7 @@ impl TableRowReader<'_> {
     }
 }
 
-/// Offset of the page header within a page. In page 1 it follows the file header.
+/// Offset of the page header within a page. In page 1, the page header follows the file header.
 fn header_at(page: u32) -> usize {
     if page == 1 { HEADER } else { 0 }
 }

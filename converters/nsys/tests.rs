@@ -1,4 +1,4 @@
-//! Tests with generated exports, whose correct results are known.
+//! Tests the conversion on generated exports with known results.
 
 mod writer;
 
@@ -202,8 +202,8 @@ impl MadeExport {
                     made.copies.push(row);
                     continue;
                 }
-                // Only exports with one process have communication kernels. These run on the same streams as the
-                // other kernels.
+                // Only exports with one process have communication kernels. Communication kernels run on the same
+                // streams as other kernels.
                 let comm = kind == 1 && processes == 1;
                 if comm {
                     let is_sized = numbers.below(2) == 0;

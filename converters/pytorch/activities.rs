@@ -60,14 +60,14 @@ pub struct Activity {
     pub kind: ActivityKind,
     /// Start, ns since the epoch by this rank's clock.
     pub begin: i64,
-    /// End, ns, by the same clock.
+    /// End, ns since the epoch by this rank's clock.
     pub end: i64,
 }
 
 /// Where a call was submitted and where it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPlacement {
-    /// Lane on which the call runs.
+    /// Lane that the call runs on.
     pub lane: ActivityLane,
     /// Host interval that submitted the call.
     pub item: u32,
@@ -94,7 +94,7 @@ pub struct DependencyStats {
     pub handoffs: u64,
     /// Dependencies dropped because the earlier activity ended after the later activity began.
     pub cut: u64,
-    /// Number of communication calls for whose result no wait was found.
+    /// Number of communication calls without a wait for their result.
     pub unawaited: u64,
 }
 
@@ -259,7 +259,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
     }
 }
 
-/// Returns, per thread, whether it only executes work requested by other threads.
+/// Returns, per thread, whether the thread only executes work that other threads requested.
 fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {

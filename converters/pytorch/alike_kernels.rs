@@ -2,9 +2,9 @@
 //! of copies are estimated in the same way.
 //!
 //! Kernels launched before the capture began, or by a graph, have no operator, so their shapes are unknown. A
-//! kernel of the same name is the same program on other data. If there are several such kernels, the kernel with
-//! the nearest duration is chosen. The chosen kernel's FLOPs and bytes (`work'`) are scaled by the ratio of the
-//! durations:
+//! kernel of the same name is the same program on other data. If several kernels have the same name, the kernel
+//! with the nearest duration is chosen. The chosen kernel's FLOPs and bytes (`work'`) are scaled by the ratio of
+//! the durations:
 //!
 //! ```text
 //! work = work' t / t'
@@ -112,7 +112,7 @@ mod tests {
         // The first kernel is shorter than all known kernels, and the second is longer.
         assert_eq!(work(0, 50), Some((1000, 250)));
         assert_eq!(work(0, 800), Some((32_000, 1600)));
-        // All kernels with name 1 have known work, and no kernel with name 2 has.
+        // All kernels with name 1 have known work, and no kernel with name 2 has known work.
         assert_eq!(work(1, 50), None);
         assert_eq!(work(2, 10), None);
     }

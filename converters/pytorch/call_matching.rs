@@ -134,7 +134,8 @@ pub fn expand_pattern(
 /// Reason why a call is unmatched: its partner's kernel is missing.
 const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped";
 
-/// Returns a rank's calls in program order, with their indices. The indices of dropped calls follow all others.
+/// Returns a rank's calls in program order, with their indices. The indices of dropped calls follow the indices of
+/// all other calls.
 fn sort_calls(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();

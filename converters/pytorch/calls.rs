@@ -32,7 +32,7 @@ pub enum CommOp {
 pub struct CommCall {
     /// Index of the host interval (a timeline entry) that made the call.
     pub item: u32,
-    /// Record function id of the call's operator. A rank's calls are sorted by this id.
+    /// Record function id of the call's operator. A rank's calls are sorted by record function id.
     pub rf_id: u64,
     /// Whether the call is a collective, a send or a receive.
     pub act: CommOp,
@@ -67,14 +67,14 @@ pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
     /// Calls whose kernels the profiler dropped. Dropped calls get no node, but other ranks' calls are still
-    /// matched with dropped calls. Their launch times replace the missing kernel times.
+    /// matched with dropped calls. The launch times of dropped calls replace the missing kernel times.
     pub dropped: Vec<CommCall>,
     /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,
     /// Number of communication intervals without an operator that requested them.
     pub orphans: u64,
-    /// Pairs (kernel, first kernel of its call) for all kernels but the first of each call, sorted. Both are
-    /// indices in [`RankTimeline::devices`].
+    /// Pairs (kernel, first kernel of its call) for all kernels but the first of each call, sorted. Both
+    /// kernels are given as indices in [`RankTimeline::devices`].
     pub further: Vec<(u32, u32)>,
     /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
     /// is unknown.

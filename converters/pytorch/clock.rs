@@ -1,9 +1,10 @@
 //! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all members at about the same moment. On two ranks, its recorded end
-//! times therefore differ by the difference between the two clocks, plus the delay in noticing the end. The *estimate*
-//! is the median of these differences over all collectives that the two ranks share. Causality bounds the estimate: no
-//! member can end before the last has started, and no message arrives before it was sent.
+//! A collective that needs every member ends on all members at about the same moment. On two ranks, the recorded end
+//! times of such a collective therefore differ by the difference between the two clocks, plus the delay in noticing
+//! the end. The *estimate* is the median of these differences over all collectives that the two ranks share.
+//! Causality bounds the estimate: no member can end before the last has started, and no message arrives before it was
+//! sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
 //! explains, the rank's times are corrected by a line:
@@ -32,7 +33,7 @@ pub struct ClockOffset {
     /// Correction per unit of time since `drift_from`, in parts of 10^12.
     #[serde(rename = "drift_ppt")]
     pub drift: i64,
-    /// Time by the rank's clock at which the drift correction is zero, ns.
+    /// Time (ns, by the rank's clock) when the drift correction is zero.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
     /// Median difference of end times, ns; zero if no collective was observed.
@@ -205,8 +206,8 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Errors in the two clocks can make the bounds contradict each other. Then the estimate is used
-    // unchanged, or the middle of the bounds if there is no estimate.
+    // Errors in the two clocks can make the bounds contradict each other. In this case, use the estimate unchanged,
+    // or the middle of the bounds if there is no estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -261,10 +262,9 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the drift of the second rank's clock against the first's, and the moment at which the
-/// correction for drift is zero. The drift is the median slope between collectives half the window
-/// apart, because the median is robust against stragglers. The drift is zero if the scatter of the
-/// differences can explain the growth.
+/// Returns the drift of the second rank's clock against the first rank's clock, and the time (ns) when the drift
+/// correction is zero. The drift is the median slope between collectives half the window apart, because the median is
+/// robust against stragglers. The drift is zero if the scatter of the differences can explain the growth.
 fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -305,8 +305,8 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let spread = median_distance(&left, middle) as f64;
     let growth = drift_gain(drift, to.saturating_sub(from)).saturating_abs();
     // A slope fitted to n differences of standard deviation s = 1.48 × spread has a standard error of s √12 / √n per
-    // window. A slope from medians has 1.25 times this error: 6.4 × spread / √n. A growth of four standard errors
-    // counts as significant.
+    // window. The error of a slope from medians is 1.25 times as large: 6.4 × spread / √n. A growth of four standard
+    // errors counts as significant.
     let chance = 4.0 * 6.4 * spread / (ends.len() as f64).sqrt();
     if growth >= LEAST_GROWTH && growth as f64 > chance {
         (drift, from)

@@ -34,7 +34,8 @@ pub struct EmitContext<'a> {
     pub matches: &'a [CallMatchInfo],
     /// Start of the job, by this rank's clock, ns.
     pub start: i64,
-    /// Whether no node of the job ran on a device. If so, host operators count as compute.
+    /// Whether no node of the job ran on a device. If no node ran on a device, host operators
+    /// count as compute.
     pub host_computes: bool,
     /// Time that the profiler needs to write one record, ns.
     pub record_ns: u64,

@@ -67,7 +67,7 @@ pub struct HostNodeLinks {
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes with a record function id but without an event. Their work ran on threads
+    /// Number of host nodes with a record function id but without an event. The work of these nodes ran on threads
     /// that Kineto did not record, or before Kineto's recording started.
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
@@ -128,8 +128,8 @@ pub struct EventLinkError {
     pub offset: Option<u64>,
 }
 
-/// Maximum share of pairs with different names. Above this share, the files are assumed to come from
-/// different runs.
+/// Maximum share of pairs with different names. If more pairs have different names, the files are assumed to come
+/// from different runs.
 const MAX_RENAMED: f64 = 0.02;
 /// Minimum confidence for matching by order.
 const MIN_CONFIDENCE: f64 = 0.9;
@@ -215,8 +215,8 @@ impl HostNodeLinks {
         }
     }
 
-    /// Returns the share of nodes that are linked, times the share of compared shapes that are equal. Only threads
-    /// that Kineto recorded count.
+    /// Returns the share of nodes that are linked, times the share of compared shapes that are equal. Counts only
+    /// threads that Kineto recorded.
     pub fn link_confidence(&self) -> f64 {
         let watched = || self.threads.iter().filter(|row| row.events > 0);
         let nodes: u64 = watched().map(|row| row.nodes).sum();

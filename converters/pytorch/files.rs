@@ -327,8 +327,8 @@ fn describe_others(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the only file of one kind in `files`, which belong to one rank. If there are several, leaves aside files
-/// of a different process than `other`, except files that the user named.
+/// Returns the only file of one kind in `files`, which belong to one rank. If there are several files, leaves aside
+/// files of a different process than `other`, but keeps files that the user named.
 fn require_single(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
@@ -416,8 +416,8 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder. If there are none, returns the files directly in
-/// its subfolders.
+/// Returns the JSON files and archives directly in a folder. If the folder contains neither, returns the JSON files
+/// and archives directly in the folder's subfolders.
 fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = folder_entries(folder)?;
     if !files.is_empty() {
@@ -489,8 +489,8 @@ fn rank_in(
 }
 
 /// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in
-/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` do not count. If the file's name has no
-/// number, the number after `rank` in the folder's name is used.
+/// `host.3.json`, `kineto_3.json.gz`, `worker3`. Numbers in versions such as `1.0.2` do not count as ranks. If the
+/// file's name has no number, the number after `rank` in the folder's name is used.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = without_versions(name.split(".json").next()?);

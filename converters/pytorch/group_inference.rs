@@ -1,10 +1,10 @@
 //! Determines the process group of each communication call.
 //!
-//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so their
-//! group is inferred. If only one group exists, every call belongs to it. Otherwise the worker threads identify the
-//! group, because gloo creates two workers for every new group. If NCCL's records contain only the number of
-//! members, the stream identifies the group. Messages have no worker. A message belongs to the group of all ranks,
-//! unless its send and receive would then not match.
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not name their
+//! group, so this module infers the group. If only one group exists, every call belongs to it. Otherwise the worker
+//! threads identify the group, because gloo creates two workers for every new group. If NCCL's records contain only
+//! the number of members, the stream identifies the group. Messages have no worker. A message belongs to the group
+//! of all ranks, unless its send and receive would not match in that group.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;
@@ -127,8 +127,8 @@ pub fn resolve_run(
                     inferred.only += 1;
                     only
                 }
-                // This is provisional: `messages` moves the message to another group if its send and
-                // receive do not match.
+                // The choice is provisional: `messages` moves the message to another group if its send and receive
+                // do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     if let Some(group) = by_thread() {
@@ -145,7 +145,7 @@ pub fn resolve_run(
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
                         // A barrier moves no data, so it keeps its recorded time, and nothing waits for it. A kernel
-                        // of an unknown group is treated in the same way.
+                        // of an unknown group also keeps its recorded time, and nothing waits for it.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -241,7 +241,7 @@ pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) 
         .unwrap_or(0)
 }
 
-/// Returns the groups that the records of calls describe. Each has a name, and either its members (listed or
+/// Returns the groups that the records of calls describe. Each group has a name, and either its members (listed or
 /// computed) or only their number.
 fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
@@ -325,8 +325,8 @@ fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
     is_default || group.size.is_none_or(|size| size as usize == all.len())
 }
 
-/// Merges the groups that `rank` declares into `groups`. Returns their indices; the first is the group of all
-/// ranks.
+/// Merges the groups that `rank` declares into `groups`. Returns the indices of these groups; the first index is the
+/// group of all ranks.
 fn merge_declared(
     rank: &RankTimeline,
     all: &[u32],

@@ -77,7 +77,7 @@ pub struct ObserverRecord {
     pub storages_out: (u32, u32),
 }
 
-/// Properties of operators. Operators with equal operands, for example in successive layers, share them.
+/// Properties of operators. Operators with equal operands, for example in successive layers, share one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostNodeForm {
     /// Scope of the record function: 0 is a function, 1 a backward function, 7 a user range.
@@ -93,8 +93,8 @@ pub struct HostNodeForm {
     pub shapes_out: u32,
     /// Index in [`HostTrace::texts`] of the output types, in Python's notation.
     pub types_out: u32,
-    /// Index in [`HostTrace::texts`] of the scalar values as a JSON list. They are kept only if they determine how
-    /// much the operator computes or moves.
+    /// Index in [`HostTrace::texts`] of the scalar values as a JSON list. The values are kept only if they
+    /// determine how much the operator computes or moves.
     pub values: u32,
     /// Bytes of the input tensors, each tensor counted once.
     pub bytes_in: u64,

@@ -2,12 +2,13 @@
 //! times.
 //!
 //! Operators begin one tick apart, in the order of their ids, and each ends with the last operator that ran inside
-//! it. Ticks only define an order. Nodes made from such events have no duration, and the replay computes their times
-//! from their work.
+//! it. Ticks only define an order. Nodes made from such events have no duration, so the replay computes the nodes'
+//! times from their work.
 //!
 //! Every operator that requests communication is assumed to execute it immediately. The file's intervals of gloo's
-//! workers are ignored, because they contain no information without times. Even their nesting is arbitrary: when a
-//! worker starts an interval, it is pushed onto the stack of the operator that the caller is running.
+//! workers are ignored, because they contain no information without times. Even the nesting of these intervals is
+//! arbitrary: when a worker starts an interval, the observer pushes the interval onto the stack of the operator that
+//! the caller is running.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};
@@ -57,8 +58,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of one kind no operator in the file requests. Intervals without a request come
-/// from library calls without operators.
+/// Returns the number of worker intervals of one kind that no operator in the file requests. Intervals without a
+/// request come from library calls without operators.
 fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
@@ -141,8 +142,9 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 /// For each operator, returns the index in `order` of the operator that encloses it.
 ///
 /// The observer writes an operator when it ends. On one thread, an operator ran inside another if it began later
-/// and ended earlier. This order is more reliable than the file's own parent links, because a link names the top of
-/// a stack that gloo's workers share. But if another tool sorted the file, only the links are available.
+/// and ended earlier. The order of starts and ends is more reliable than the file's own parent links, because a link
+/// names the top of a stack that gloo's workers share. But if another tool sorted the file, only the links are
+/// available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);

@@ -13,8 +13,8 @@
 //! match the messages that `m` sends. Between two ranks, both sides must agree on the first and the
 //! last message in each direction.
 //!
-//! If several models are valid, the one with p(m) = p(t) in the most groups is used, for example a
-//! rank with the same tensor shard. Among equally good models, the nearest captured rank is used.
+//! If several models are valid, the model with p(m) = p(t) in the most groups is used, for example a rank with the
+//! same tensor shard. Among equally good models, the nearest captured rank is used.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};

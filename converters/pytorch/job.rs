@@ -21,7 +21,7 @@ use rank_capture::RankCapture;
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Number of the only step to convert, from its range `ProfilerStep#N`; `None` to convert all steps.
+    /// Number N of the only step to convert, which has the range `ProfilerStep#N`; `None` to convert all steps.
     pub step: Option<u64>,
     /// Number of ranks in the job. If set, ranks without a capture are inferred.
     pub infer_ranks: Option<u32>,

@@ -118,9 +118,10 @@ pub struct PythonEvent {
 /// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventDetails {
-    /// Stream of the device; −1 if the event has none. Device work then runs on the stream of its track.
+    /// Stream of the device; −1 if the event has none. Device work without a recorded stream runs on the stream of
+    /// its track.
     pub stream: i64,
-    /// Device; −1 if the event has none. Device work then runs on the device of its track.
+    /// Device; −1 if the event has none. Device work without a recorded device runs on the device of its track.
     pub device: i32,
     /// Bytes copied or set.
     pub bytes: u64,
@@ -131,8 +132,8 @@ pub struct EventDetails {
     /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation; [`NONE`] if
     /// unknown.
     pub types: u32,
-    /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list. They are kept
-    /// only if they determine how much the operator computes or moves; otherwise this is [`NONE`].
+    /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list. The values are kept only if
+    /// they determine how much the operator computes or moves; otherwise this index is [`NONE`].
     pub values: u32,
     /// Bytes of the input tensors. Tensor lists without a type do not count.
     pub bytes_in: u64,
@@ -240,7 +241,7 @@ impl KinetoTrace {
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process that ran any.
+    /// Returns the number of operators of each process that ran operators.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
@@ -270,12 +271,12 @@ impl KinetoTrace {
         known.unwrap_or(&EventDetails::ABSENT)
     }
 
-    /// Returns the arguments of an event; `None` if they were not kept.
+    /// Returns the arguments of an event; `None` if the arguments were not kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at(event.details)
     }
 
-    /// Returns the arguments of the details at `index`; `None` if they were not kept.
+    /// Returns the arguments of the details at `index`; `None` if the arguments were not kept.
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)

@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Builds a host trace from the operators and annotations of `kineto`. `order` contains their indices in any
-/// order; all must have record function ids.
+/// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices of these
+/// events in any order; all these events must have record function ids.
 pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];

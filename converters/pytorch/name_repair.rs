@@ -9,7 +9,8 @@
 pub(super) struct NameLayout {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
-    /// Keys that cannot occur inside a name. If one occurs, the supposed name spans several elements.
+    /// Keys that cannot occur inside a name. If one of these keys occurs, the supposed name spans several
+    /// elements.
     pub never: &'static [&'static str],
 }
 

@@ -74,7 +74,7 @@ impl NvlinkRate {
         Self { all, most_ll }
     }
 
-    /// Returns the NVLink rates of the device `name`; `None` if it has no NVLink or is unknown.
+    /// Returns the NVLink rates of the device `name`; `None` if the device has no NVLink or is unknown.
     pub fn of_device(name: &str) -> Option<Self> {
         // On these cards, NVLink bridges connect only pairs of devices, if any.
         if name.contains("PCIe") || name.contains("NVL") {
@@ -103,7 +103,7 @@ impl NvlinkRate {
         })
     }
 
-    /// Returns the time by NCCL's formula, ns; `None` if it does not apply.
+    /// Returns the time by NCCL's formula, ns; `None` if the formula does not apply.
     fn formula_time(
         &self,
         name: &str,

@@ -13,8 +13,8 @@ use chakram_trace::graph::Interner;
 ///
 /// If an operator's children together move about as many bytes as its own tensors have, the
 /// operator does no work of its own. If an operator's tensors have more than twice its children's
-/// bytes, the operator also does work of its own. The children then are only small steps, such as
-/// converting a scalar.
+/// bytes, the operator also does work of its own. In this case, the children are only small steps, such as the
+/// conversion of a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
     /// Cost attributed to each host interval; empty unless host operators count as compute.
@@ -184,7 +184,7 @@ impl OperatorCostCache {
     }
 }
 
-/// Returns the cost of an operator; `plain` is its name without `aten::`.
+/// Returns the cost of an operator; `plain` is the operator's name without `aten::`.
 fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form_of_node(node);
     let text = |number| host.texts.get(number);

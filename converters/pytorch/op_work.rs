@@ -50,7 +50,8 @@ impl OpCost {
     }
 }
 
-/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is its name without `aten::`.
+/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is the operator's name without
+/// `aten::`.
 pub(super) fn estimate_cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
     let flops = attention::attention_flops(plain, operands)
         .or_else(|| products::product_flops(plain, operands));

@@ -2,7 +2,7 @@
 //!
 //! Later stages order operators by record function id, and assign an interval of gloo's workers to the last operator
 //! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start. The operator of an
-//! interval in flight is found by kind and size, and the interval gets the next id after its operator's.
+//! interval in flight is found by kind and size, and the interval gets the id after the operator's id.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
 use super::elements::elements_of;
@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 /// Maximum number of open operators that are searched for the operator of an interval.
 const OPEN: usize = 256;
 
-/// Assigns ids to all operators and annotations if any of them has none. Returns whether ids were assigned,
+/// Assigns ids to all operators and annotations if any of these events has no id. Returns whether ids were assigned,
 /// and the indices of these events (sorted by start if ids were assigned).
 pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
@@ -75,7 +75,7 @@ fn find_requester(
 ) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
         operator.kind.is_carried_by(kind)
-            // A message's interval is on its caller's thread.
+            // A message's interval is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
     let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;

@@ -53,7 +53,7 @@ const PROFILED: RecordEstimate = RecordEstimate {
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;
-/// Maximum number of views for a median; more views do not improve it.
+/// Maximum number of views for a median; more views do not improve the median.
 const MOST_VIEWS: usize = 20_000;
 
 /// Returns the cost of a record of `rank`, whose files were joined by `method`. Returns `None` if the

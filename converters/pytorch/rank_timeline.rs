@@ -53,7 +53,7 @@ pub struct HostInterval {
     pub parent: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End, ns by the same clock.
+    /// End, ns since the epoch by this rank's clock.
     pub end: i64,
 }
 
@@ -200,7 +200,7 @@ impl RankTimeline {
         self.kineto.details_at(event.details)
     }
 
-    /// Returns the arguments of an event; `None` if they were not kept.
+    /// Returns the arguments of an event; `None` if the arguments were not kept.
     pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }

@@ -64,8 +64,8 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns a description of a file that is not a capture; `None` unless its first bytes alone identify
-/// it.
+/// Returns a description of a file that is not a capture; `None` unless the first bytes alone identify the kind
+/// of file.
 pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -87,7 +87,8 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, what)| *what)
 }
 
-/// Returns a description of a file that is not a capture; `None` unless its beginning identifies it.
+/// Returns a description of a file that is not a capture; `None` unless the beginning identifies the kind of
+/// file.
 pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
     /// Bytes at the start of a JSON file that are searched for its kind.
     const HEADING: usize = 256;

@@ -71,7 +71,7 @@ pub(super) trait ElementReader {
     fn record_repair(&mut self, repair: JsonRepair);
 }
 
-/// Reads the file at `path`. Returns the length of its decompressed text in bytes.
+/// Reads the file at `path`. Returns the length of the decompressed text in bytes.
 pub(super) fn read_elements(
     path: &Path,
     format: &mut impl ElementReader,
@@ -292,8 +292,8 @@ impl JsonWalker<'_> {
         }
     }
 
-    /// Consumes the element at the window's next byte, and returns its length. Returns `None` if the
-    /// scanner cannot read it.
+    /// Consumes the element at the window's next byte, and returns its length. Returns `None` if the scanner
+    /// cannot read the element.
     #[inline]
     fn scan_next<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct ConversionSummary {
     /// Number of ranks in the job; may exceed the number of captures.
     pub world: u32,
-    /// Whether nothing ran on a device. If so, host operators count as compute.
+    /// Whether nothing ran on a device. If nothing ran on a device, host operators count as compute.
     pub host_computes: bool,
     /// Groups, each with the number of its collectives.
     pub groups: Vec<GroupSummary>,

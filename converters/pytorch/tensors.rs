@@ -75,7 +75,7 @@ fn split_at_commas(text: &str) -> Vec<&str> {
 pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
-    /// Size of the tensor in bytes; `None` if it does not fit in 64 bits.
+    /// Size of the tensor in bytes; `None` if the size does not fit in 64 bits.
     pub bytes: Option<u64>,
     /// Whether the tensor is on a device other than the CPU.
     pub on_device: bool,

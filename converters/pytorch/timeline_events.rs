@@ -21,7 +21,8 @@ pub struct TimelineEvent {
 impl TimelineEvent {
     /// Converts `events` to this smaller form, and frees the memory that is no longer needed.
     pub fn convert_all(events: Vec<KinetoEvent>) -> Vec<Self> {
-        // This collects in place, because two small events fit into the memory of one original event.
+        // `collect` reuses the memory of `events`, because two small events fit into the memory of one
+        // original event.
         let mut kept: Vec<Self> = events.into_iter().map(Self::from_event).collect();
         kept.shrink_to_fit();
         kept

@@ -11,18 +11,18 @@
 //! ```
 //!
 //! In rooted collectives and in messages, a member may end before the last needed member has started.
-//! Such a member did not wait, and is called *eager*. In a collective without a root, no member can end early; if
-//! one does, the clocks are inaccurate or a thread was scheduled late. In this case, the transfer is zero and the
-//! whole time is waiting.
+//! A member that ends early did not wait, and is called *eager*. In a collective without a root, no member can end
+//! early; if one does, the clocks are inaccurate or a thread was scheduled late. In this case, the transfer is zero
+//! and the whole time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A message of a batch has ended when
 //! its sender's or its receiver's kernel has ended.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The recorded interval of a host message ends when the program has waited for the message, which may be long after
-//! its arrival. If the program did not block on a message, the transfer time is estimated from messages of the same
-//! size that the program blocked on. The estimate is the median transfer time of these messages, limited by the
+//! The recorded interval of a host message ends when the program has waited for the message, possibly long after the
+//! message arrived. If the program did not block on a message, the transfer time is estimated from messages of the
+//! same size that the program blocked on. The estimate is the median transfer time of these messages, limited by the
 //! message's own recorded times.
 
 mod absent_ranks;

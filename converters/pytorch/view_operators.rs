@@ -51,7 +51,7 @@ const OTHERS: &[&str] = &[
     "unbind",
 ];
 
-/// Returns whether an operator only returns a view; `plain` is its name without `aten::`.
+/// Returns whether an operator only returns a view; `plain` is the operator's name without `aten::`.
 pub(super) fn is_view(plain: &str) -> bool {
     VIEWS.binary_search(&plain).is_ok()
 }

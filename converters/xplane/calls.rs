@@ -120,8 +120,8 @@ impl CollectiveCalls {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of a slice of unmatched communication, or 0 if they are unknown. Returns `None`
-    /// if the slice is something else.
+    /// Returns the bytes of a slice of unmatched communication, or 0 if the bytes are unknown. Returns `None` if the
+    /// slice is something else.
     pub fn unmatched_bytes(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
@@ -134,8 +134,8 @@ impl CollectiveCalls {
     }
 }
 
-/// Returns the collective that a slice executes; `Some(None)` if its groups are unknown. On a GPU, only kernels of a
-/// communication library count, because the instruction's other kernels prepare the data.
+/// Returns the collective that a slice executes; `Some(None)` if the collective's groups are unknown. On a GPU, only
+/// kernels of a communication library count, because the instruction's other kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DeviceSlice<'_>,

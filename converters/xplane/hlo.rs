@@ -89,7 +89,7 @@ impl HloModules {
     }
 
     /// Returns the collective of the instruction `op` in a file's program: `None` if the instruction is not a
-    /// collective, `Some(None)` if its groups are unknown.
+    /// collective, `Some(None)` if the collective's groups are unknown.
     pub fn find_collective(
         &self,
         file: usize,
@@ -100,7 +100,8 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may have the same name. If only one of them has the instruction, it is used.
+            // Several programs may have the same name. If only one of these programs has the instruction, this
+            // program is used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)

@@ -267,7 +267,7 @@ fn read_device<'a>(
     Ok(this)
 }
 
-/// Sorts the calls by start, and cuts off each at the start of the next call on its thread.
+/// Sorts the calls by start, and cuts off each call at the start of the next call on its thread.
 fn sort_host_calls(device: &mut DeviceTimeline<'_>) {
     let launches = &mut device.launches;
     let mut order: Vec<u32> = (0..launches.len() as u32).collect();

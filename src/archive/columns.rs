@@ -61,7 +61,7 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Index of outlines, templates and columns by their contents, so that further records reuse known ones.
+/// Index of outlines, templates and columns by their contents, so that further records reuse existing entries.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
     /// Outlines, indexed by the number of the outline's key.

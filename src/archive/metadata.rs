@@ -28,7 +28,7 @@ enum MetadataType {
     Date,
 }
 
-/// Keys with a fixed type, independent of their values.
+/// Keys whose type is fixed and does not depend on the value.
 const KEYS: [(&str, MetadataType); 12] = [
     ("cluster", MetadataType::Text),
     ("commit", MetadataType::Text),

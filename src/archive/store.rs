@@ -53,7 +53,7 @@ impl Archive {
         })
     }
 
-    /// Returns the path with which the archive was opened.
+    /// Returns the path that the archive was opened with.
     pub fn path(&self) -> &Path {
         &self.path
     }

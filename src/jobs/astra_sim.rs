@@ -25,7 +25,7 @@ use chakram_trace::format::file::{PrefixedTraceFiles, RankFile, TraceContents, r
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::{Path, PathBuf};
 
-/// A job from ASTRA-sim's inputs: the inputs, the traces, and notes about them.
+/// A job from ASTRA-sim's inputs: the inputs, the traces, and notes about the inputs.
 #[derive(Debug)]
 pub struct AstraSimJob {
     /// The inputs without the traces.
@@ -286,7 +286,7 @@ fn read_tensors(
 }
 
 /// Returns the file of each rank (possibly compressed or in another format), and the files of ranks
-/// for which the network has no NPU.
+/// that have no NPU in the network.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixedTraceFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path_of_rank(rank));

@@ -77,7 +77,7 @@ pub fn note_settings(
         let run = ReplayedRun { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
-        // If the inputs are equal, so are the results, and no replay is needed.
+        // Equal inputs give equal results, so no replay is needed.
         let is_default = without.workload.is_none()
             && without.options.is_none()
             && machine == prepared.machine();

@@ -105,7 +105,8 @@ impl JobOutputs {
     }
 
     /// Uses the trace `written` for `rank` too: as a hard link if `link` is true; otherwise as a
-    /// copy. Returns `None` if this is impossible; the caller must then write the trace again.
+    /// copy. Returns `None` if the trace can be neither linked nor copied; in this case, the caller must
+    /// write the trace again.
     pub fn share_trace(
         &mut self,
         rank: u32,

@@ -34,7 +34,7 @@ pub struct ReplayOption {
     pub key: SettingKey,
     /// Placeholder of the value in help; empty for switches.
     pub value: &'static str,
-    /// Help text. In this text, keys of other options are in braces.
+    /// Help text. In the help text, keys of other options are in braces.
     pub help: &'static str,
     /// Word of the default value; empty if there is none.
     pub default: &'static str,
@@ -469,7 +469,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Names options in the form of flags; `{:#}` names them by their keys in files.
+/// Names options in the form of flags; `{:#}` names options by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -513,7 +513,7 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails if an option does not accept its words, or if options contradict each other.
+    /// Fails if an option's value is invalid, or if options contradict each other.
     pub fn parse_settings<'w>(
         given: impl IntoIterator<Item = (SettingKey, &'w [String])>,
     ) -> Result<Self, ReplaySettingsError> {

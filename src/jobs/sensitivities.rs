@@ -129,7 +129,7 @@ fn rate_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // The makespan may have a kink as close to the unchanged run as these factors.
+            // The makespan may have a kink very near the unchanged run, so try factors nearer to 1.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {

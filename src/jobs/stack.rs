@@ -16,8 +16,8 @@ use std::io;
 
 const ROOT: &[&str] = &["name", "description", "plan", "npu"];
 
-/// Plan options that a stack may set, because software decides them. The user decides degrees,
-/// batches and recomputation.
+/// Plan options that a stack may set, because the software decides their values. The user decides
+/// degrees, batches and recomputation.
 const OF_STACKS: &[&str] = &[
     "accumulate",
     "attention",
@@ -196,8 +196,8 @@ impl SoftwareStack {
         &self.description
     }
 
-    /// Returns `machine` with the stack's durations in place of the machine's, and a report about
-    /// these durations.
+    /// Returns `machine` with the stack's durations in place of the machine's durations, and a
+    /// report about the stack's durations.
     ///
     /// # Errors
     ///

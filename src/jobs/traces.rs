@@ -84,7 +84,8 @@ impl JobTraces {
         &self.found.files
     }
 
-    /// Returns the declarations of the job file with `groups` as the groups, but without its ranks.
+    /// Returns the declarations of the job file with `groups` as the groups, but without the job
+    /// file's ranks.
     pub fn describe_job(&self, groups: DeclaredGroups) -> JobFile {
         merge_declarations(&self.found, groups)
     }

@@ -68,7 +68,7 @@ pub(super) fn host_syncs(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| sync_stream(rank, syncs[i].1));
-        // The launched event that ended last, on the call's stream if the capture names one.
+        // The event that ended last among the launched events (on the call's stream if the capture names a stream).
         let last = match stream {
             Some(stream) => launches.last_event_before(stream, item.start),
             None => launches.last_event_to_end(rank, item.start, item.end),
@@ -130,7 +130,8 @@ pub(super) fn place_device_activities(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // The latest activities on the stream so far. There are several if one kernel executed a batch of messages.
+    // The latest activities on the stream so far. The list has several activities if one kernel executed a batch of
+    // messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {
@@ -173,8 +174,8 @@ pub(super) fn place_device_activities(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // Messages of a batch run concurrently. On one lane they would wait for one another, so each gets its
-            // own lane.
+            // Messages of a batch run concurrently. On one lane, these messages would wait for one another, so each
+            // message gets its own lane.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -312,8 +313,9 @@ fn link_collectives(
 /// collective.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended, its stream was
-/// idle, and it began right after the call. `communicating` lists the communication streams.
+/// Returns the kernels that waited for `call`. A kernel that waited was launched before the call ended, and began
+/// right after the call on a stream that was idle at the call's end. `communicating` lists the communication
+/// streams.
 fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();

@@ -63,7 +63,7 @@ pub(super) fn link_handoffs(
 /// Returns the threads' gaps that are longer than Python's usual gaps, and the start of every thread except
 /// the first.
 fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
-    /// Gaps shorter than this, ns, are attributed to Python.
+    /// Minimum length of a gap, ns; shorter gaps are attributed to Python.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
     for &thread in free {
@@ -87,7 +87,7 @@ fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<Thre
 /// Period without recorded work on a thread.
 struct ThreadGap {
     thread: u32,
-    /// End of the previous activity; `i64::MIN` if there is none.
+    /// End of the previous activity; `i64::MIN` if the thread had no earlier activity.
     since: i64,
     /// First activity after the gap.
     work: u32,

@@ -38,8 +38,8 @@ const PROMPT: i64 = 40_000;
 /// Maximum number of nested operators around the operator that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time from which each call's result could be used. This may be after the call's end, because the
-/// worker may first copy the result into place.
+/// Sets the time from which each call's result could be used. The result may become usable after the call's end,
+/// because the worker may first copy the result into place.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in group_calls_by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -52,8 +52,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // Once the next call is launched, the worker may already prepare it. From then on,
-                // only work on this call's results counts.
+                // Once the next call is launched, the worker may already prepare it. After the next launch, count
+                // only work on this call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -90,7 +90,7 @@ pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&Threa
     segments.get(index).filter(|segment| segment.from < time)
 }
 
-/// Finds the host's waits for its own communication, and the calls on which the host blocked.
+/// Finds the host's waits for its own communication, and the calls that the host blocked on.
 pub(super) fn find_host_waits(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -221,7 +221,7 @@ fn find_wait_by_time(
 pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
 
 impl CallResultUses {
-    /// Finds all host intervals that use a storage to which a call writes.
+    /// Finds all host intervals that use a storage that a call writes to.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list

@@ -8,7 +8,7 @@ use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lanes, ordered by the time at which they become free.
+/// Lanes, ordered by the time when they become free.
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host executed, with its dependencies.
@@ -66,7 +66,7 @@ pub(super) fn place_in_flight(
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
             let launch = chains.last_activity_before(caller, call.launched, &activities.list);
-            // The call was queued if its worker was still busy at its launch.
+            // If the worker was still busy when the call was launched, the call was queued.
             let busy = chains.last_activity_before(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);

@@ -52,7 +52,7 @@ pub(super) fn build_chains(
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each host interval, choose a part of its own time: the longest part without waiting between the
+    // For each host interval, choose the longest part of its own time that contains no wait and is between the
     // child calls around its position.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
@@ -166,8 +166,8 @@ pub(super) fn build_chains(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order = own_places::order_items(rank, own.items.clone(), &places);
-        // Most activities are in order already. Only host intervals that overlap without nesting, or
-        // contain waits, move.
+        // Most activities are in order already. Only host intervals that overlap without nesting, or that
+        // contain waits, change their places.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {

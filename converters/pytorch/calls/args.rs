@@ -482,7 +482,7 @@ mod tests {
             (based.sends, based.receives),
             (Some(vec![20, 20]), Some(vec![10, 30]))
         );
-        // The cases are: rows of 3 B; no rows at all; rows that do not divide 40 B; and no sizes, which
+        // The cases are: rows of 3 B; no rows at all; 3 rows, which cannot share 40 B equally; and no sizes, which
         // means equal parts.
         assert_eq!(split_in_proportion(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
         assert_eq!(split_in_proportion(&[0, 0], 0), Some(vec![0, 0]));

@@ -227,8 +227,8 @@ impl OperatorIdsByStart {
     }
 }
 
-/// Returns the call of a kernel. Uses the kernel's own arguments if it has any, otherwise the kind in the kernel's
-/// name and the inputs of the surrounding operator.
+/// Returns the call of a kernel. Uses the kernel's own arguments if there are any; otherwise, uses the kind in the
+/// kernel's name and the inputs of the surrounding operator.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -375,8 +375,8 @@ impl LaunchContext {
 /// Returns the indices of the `record_param_comms` host intervals in `batch`. The single launch `launch` executes
 /// all messages of the batch.
 fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
-    // Host intervals are sorted by thread and start, so the intervals inside the batch have indices between those of
-    // the batch and the launch.
+    // Host intervals are sorted by thread and start, so the batch's intervals have indices between the batch's index
+    // and the launch's index.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];
@@ -397,8 +397,8 @@ pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, 
     call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 
-/// Returns the group that a `record_param_comms` names in its attributes, or else among its inputs. Before
-/// version 1.1.0, only the inputs name it.
+/// Returns the group that a `record_param_comms` names in its attributes, or else among its inputs. Before schema
+/// 1.1.0, only the inputs name the group.
 pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
     if let Some((_, asked)) = recorded_call(rank, index) {
         return asked.group;
@@ -428,7 +428,7 @@ fn call_of(
     };
     let act = act_named(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
-    // The element size of an unknown type is unknown, so record only the call itself.
+    // If the type is unknown, the element size is unknown too, so record only the call itself.
     let size = element_bytes(&dtype).unwrap_or(0);
     let elements = |attribute, argument| -> u64 {
         text(attribute, argument)

@@ -57,7 +57,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything was launched on a device. If so, the calls are kernels.
+/// Returns whether anything was launched on a device. If anything was launched, kernels execute the calls.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }
@@ -82,10 +82,10 @@ fn build_call(
     // A message's interval is on the caller's thread; a collective's interval is on a worker's thread.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is passed to gloo while its operator runs. Its interval opens afterwards, sometimes after the
-    // receiver has received the message, so the transfer is taken to start with the operator. A collective starts
-    // when its worker has copied the input. The copies that the worker makes at the end are not part of the transfer
-    // either.
+    // A message is passed to gloo while its operator runs. The message's interval opens afterwards, sometimes after
+    // the receiver has received the message, so the transfer is taken to start with the operator. A collective
+    // starts when its worker has copied the input. The copies that the worker makes at the end are not part of the
+    // transfer.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {

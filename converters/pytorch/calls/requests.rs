@@ -3,8 +3,8 @@
 //! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
 //! coalescing manager record every request separately. One launch at the group's end executes all requests of the
 //! group; this launch is outside the requests' ranges. A launch outside all requests therefore belongs to the
-//! requests that its thread made since the previous launch. If a group is too large for one kernel, several launches
-//! follow each other.
+//! requests that its thread made since the previous launch. If a group is too large for one kernel, NCCL launches
+//! several kernels in succession.
 
 use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -116,7 +116,7 @@ struct ThreadTraversal {
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests of the last launch. Further launches right after it execute the same requests.
+    /// Requests of the last launch. Further launches right after the last launch execute the same requests.
     last: Vec<CommRequest>,
 }
 

@@ -180,7 +180,7 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     /// Returns the bytes that an unequal all-to-all sends to each member, and the bytes that it receives from
-    /// each, as texts. Both are empty if the sizes are unknown, and for other operations.
+    /// each, as texts. Both texts are empty if the sizes are unknown, and for other operations.
     fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();

@@ -27,8 +27,8 @@ pub(super) fn order_activities(
     if order.len() == activities.list.len() {
         return order;
     }
-    // The times contradict program order: a call ended before an earlier call began. In this case only
-    // the dependencies determine the order.
+    // If a call ended before an earlier call began, the times contradict program order, so only the dependencies
+    // determine the order.
     sort_topologically(rank, activities, &[])
 }
 

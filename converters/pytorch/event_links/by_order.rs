@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 const SEQUENCE: usize = 12;
 /// Number of sequences searched per thread.
 const SEQUENCES: usize = 64;
-/// If the ratio of events to nodes on a thread is above this, Kineto is assumed to have recorded longer than the
-/// observer.
+/// If the ratio of events to nodes on a thread is above this limit, Kineto is assumed to have recorded longer than
+/// the observer.
 const LONGER: f64 = 1.05;
 
 /// A thread in one file: the indices of its nodes (host file) or events (Kineto) in order, each with a key for its
@@ -287,7 +287,7 @@ impl ShapeAgreement {
     }
 }
 
-/// Compares shapes argument by argument. Before 2024, Kineto did not record the shapes of lists, so they
+/// Compares shapes argument by argument. Before 2024, Kineto did not record the shapes of lists, so shapes of lists
 /// are not compared.
 fn shapes_agree(host: &str, kineto: &str) -> bool {
     let parse =

@@ -14,7 +14,7 @@ pub(super) fn take_unnumbered(
     held: &InMemoryFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {
     // If there are one host trace and several Kineto traces, the Kineto trace of the same process is used, and the
-    // others are left aside.
+    // other Kineto traces are left aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };

@@ -118,6 +118,6 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
     Ok((captures, others))
 }
 
-/// Number of bytes that are inspected at the beginning of a file, as stored. Even if compressed, they contain
-/// the first keys.
+/// Number of bytes that are inspected at the beginning of a file, as stored. Even in a compressed file, this number
+/// of bytes contains the first keys.
 const PACKED_BEGINNING: u64 = 1 << 17;

@@ -65,7 +65,7 @@ pub(super) fn assign_groups(
             let found = match &fitting[..] {
                 // Only one declared group has this size, so there is nothing to infer.
                 [_] => continue,
-                // Some ranks have no capture. One of them may be a member instead of the captured rank
+                // Some ranks have no capture. A rank without a capture may be a member instead of the captured rank
                 // with the nearest times.
                 [] if ranks.len() < world as usize => None,
                 [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
@@ -115,9 +115,9 @@ fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Compares the end times of this communicator's collectives with those of `other`, and returns their mean
-    /// deviation, ns. Returns `None` if the collectives differ. If the clocks are `apart` (not shared), first
-    /// removes the constant offset between them.
+    /// Compares the end times of this communicator's collectives with the end times in `other`, and returns the mean
+    /// deviation of the differences, ns. Returns `None` if the collectives differ. If the clocks are `apart` (not
+    /// shared), first removes the constant offset between the clocks.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()

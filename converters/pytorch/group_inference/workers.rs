@@ -116,7 +116,7 @@ pub(super) fn assign_worker_groups(
     let most = own.iter().map(Vec::len).max().unwrap_or(0).min(MOST);
     let mut scored: Vec<((u64, i64), PoolAssignment, WorkerGroups)> = Vec::new();
     for way in 0..2 {
-        // The loop visits all sets of used groups; `MOST` limits their number to 4,096.
+        // The loop visits all sets of used groups; `MOST` limits the number of sets to 4,096.
         for places in 1..1_u32 << most {
             let given: Option<WorkerGroups> = own
                 .iter()

@@ -325,8 +325,8 @@ const ONE_RUN: &str = "convert the captures of one run, all profiled over the sa
 /// Maximum gap between the profiled periods of ranks on one host, ns. Ranks on one host share a clock, so the gap is
 /// small.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between the profiled periods of ranks on different hosts, ns. It is larger than the
-/// gap on one host, because the hosts' clocks differ.
+/// Maximum gap between the profiled periods of ranks on different hosts, ns. The limit is larger than the limit on
+/// one host, because the hosts' clocks differ.
 const APART: i64 = 10_000_000_000;
 
 /// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks profiled in different periods.
@@ -389,8 +389,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures contain no ranks and do not overlap in time. Such captures are successive windows of
-/// one process, not two ranks.
+/// Returns whether two captures contain no ranks and do not overlap in time. Two captures of this kind are
+/// successive windows of one process, not two ranks.
 fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());

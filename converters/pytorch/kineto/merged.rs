@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
-    /// Returns the traces of the ranks in this file, sorted by rank. If the file contains one process,
-    /// returns only this trace.
+    /// Returns the traces of the ranks in this file, sorted by rank. If the file contains one process, returns the
+    /// trace unchanged.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
         let Some(places) = self.label_tracks().or_else(|| self.track_offsets()) else {
             return vec![self];
@@ -96,8 +96,8 @@ impl KinetoTrace {
         if labels.len() < 2 {
             return None;
         }
-        // If labels contain a single number, it is the rank. Labels with several numbers (tensor and data
-        // parallelism) get ranks in sorted order.
+        // If each label contains a single number, this number is the rank. Labels with several numbers (tensor and
+        // data parallelism) get ranks in sorted order.
         let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
         let of_label: BTreeMap<&str, u32> = (0..)
             .zip(&labels)

@@ -51,7 +51,7 @@ const DAMAGED: &str =
     "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// A stream id. Some versions of Kineto write it as a pointer, or write −1 as an unsigned 64-bit number.
+/// A stream id. Some versions of Kineto write the id as a pointer, or write −1 as an unsigned 64-bit number.
 struct StreamId(i64);
 
 impl TryFrom<i128> for StreamId {
@@ -221,8 +221,8 @@ impl KinetoReader {
         let track = self.track_of(raw, at)?;
         let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
-        // Some device plug-ins record neither stream nor device. In their traces, each device has a process, and
-        // each stream a track.
+        // Some device plug-ins record neither stream nor device. In traces of these plug-ins, each device has a
+        // process, and each stream has a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream_of_track(track),
@@ -383,8 +383,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         "PROFILER_",
     ];
     let args = &raw.args;
-    // HCCL operations are on one track per group. Their copies are also recorded as tasks, which must not count
-    // again.
+    // HCCL operations are on one track per group. Copies within HCCL operations are also SDMA or RDMA tasks, and must
+    // not count twice.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }

@@ -43,7 +43,7 @@ impl TrackTable {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// Returns the index of a track, which is added if it is new. Returns `None` if the table is full.
+    /// Returns the index of a track, and adds the track if it is new. Returns `None` if the table is full.
     pub fn track_index(
         &mut self,
         pid: Option<JsonText<'_>>,

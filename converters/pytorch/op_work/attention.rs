@@ -204,7 +204,7 @@ pub(super) fn needs_values(name: &str) -> bool {
     find_signature(name).is_some()
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if they are unknown, `None` if the operator is not
+/// Returns the FLOPs of the operator `name`: `Some(None)` if the FLOPs are unknown, `None` if the operator is not
 /// attention.
 pub(super) fn attention_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(find_signature(name)?.count_flops(operands))

@@ -12,8 +12,8 @@ pub(in crate::pytorch) enum ComputeHint {
     Unclear,
 }
 
-/// Prefixes of the kernels that Inductor generates from element-wise operators and reductions. After the
-/// prefix, the name lists these operators.
+/// Prefixes of the kernels that Inductor generates from element-wise operators and reductions. After the prefix,
+/// the name lists the fused operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
 /// Parts of names of kernels that multiply matrices, in NVIDIA's and AMD's libraries, and in libraries for
@@ -83,7 +83,7 @@ const MOVES: [&str; 26] = [
 
 /// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // Remove "fbgemm", the name of an embedding library. It contains "gemm" and occurs in the types of the
+    // Remove "fbgemm", the name of an embedding library. The name contains "gemm" and occurs in the types of the
     // library's kernels, but does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));

@@ -83,7 +83,7 @@ pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
     row_access_of(name).is_some()
 }
 
-/// Returns whether the operator's scalar values determine how much it moves.
+/// Returns whether the operator's scalar values determine how many bytes the operator moves.
 pub(super) fn needs_values(name: &str) -> bool {
     matches!(
         row_access_of(name),
@@ -91,8 +91,8 @@ pub(super) fn needs_values(name: &str) -> bool {
     )
 }
 
-/// Returns the bytes that the operator `name` moves: `Some(None)` if they are unknown, `None` if the operator is not
-/// a lookup.
+/// Returns the bytes that the operator `name` moves: `Some(None)` if the bytes are unknown, `None` if the operator
+/// is not a lookup.
 pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(row_access_of(name)?.count_bytes(operands))
 }

@@ -78,8 +78,8 @@ pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if its shapes do not determine them, `None` if it is not a
-/// matrix multiplication.
+/// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine the FLOPs, `None` if the
+/// operator is not a matrix multiplication.
 pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product_kind(name)?.count_flops(operands))
 }

@@ -56,7 +56,7 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // Among events with the same start, the longest comes last, so that it keeps its time.
+        // Among events with the same start, the longest event comes last, so that it keeps its time.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
@@ -289,7 +289,7 @@ fn number_items(
     list
 }
 
-/// Returns the devices on which work ran, sorted.
+/// Returns the devices that ran work, sorted.
 fn device_numbers(kineto: &KinetoTrace) -> Vec<i32> {
     let events = kineto.events.iter();
     let work = events.filter(|event| event.category.is_work());

@@ -97,7 +97,7 @@ impl RankTimeline {
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
-            // If two calls start at the same time, the longer encloses the shorter.
+            // If two calls start at the same time, the longer call encloses the shorter one.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
             found.place_calls(

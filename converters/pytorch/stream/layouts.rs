@@ -53,9 +53,9 @@ struct RecordedValue {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text` with a known layout. Stores the texts of its values in `values`,
-    /// by index, and returns its length. Only valid JSON values are accepted; values with an index below `plain`
-    /// must be strings without escapes.
+    /// Reads the element at the start of `text` with a known layout. Stores the texts of the element's values in
+    /// `values`, by index, and returns the element's length. Only valid JSON values are accepted; values with an
+    /// index below `plain` must be strings without escapes.
     #[inline]
     pub fn read_by_layout<'a>(
         &self,
@@ -152,8 +152,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after `before`; adds it if necessary. Returns `None` if there are too many
-    /// steps.
+    /// Returns the step with this text after `before`; adds the step if necessary. Returns `None` if there are too
+    /// many steps.
     fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,

@@ -72,8 +72,8 @@ pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceEr
     TraceError::invalid_at(place, found, hint)
 }
 
-/// Builds the error for a value that the parser rejected. The value is at the start of `text`, whose offset is
-/// `offset`.
+/// Builds the error for a value that the parser rejected. The value is at the start of `text`, and `text`
+/// begins at `offset` in the whole text.
 #[cold]
 pub(super) fn explain_error(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
     let lines = text.split_inclusive(|b| *b == b'\n');

@@ -255,7 +255,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Consumes a comma or the closing bracket `close`. Returns whether it was the bracket.
+    /// Consumes a comma or the closing bracket `close`. Returns whether the consumed byte was the bracket.
     #[inline]
     fn read_separator(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek_byte()?;

@@ -3,7 +3,7 @@
 //! The last member to start may be an absent member, so the time after the last known start is only
 //! an upper bound of the transfer. A *size class* contains all collectives of one kind and group size whose bytes
 //! have the same power of two. A collective with an absent member gets the smallest transfer time of its class and of
-//! the classes with more bytes, because more bytes cannot be faster. The rest of its time is waiting.
+//! the classes with more bytes, because more bytes cannot be faster. The rest of the collective's time is waiting.
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the
 //! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
@@ -14,8 +14,8 @@
 //! Host threads that execute a collective usually start late, so the smallest time is an outlier. Assume that each of
 //! `n` members is equally likely to be last, and that `k` members are captured. Then the fraction `k / n` of a
 //! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
-//! times, in other words the quantile `k / 2n` of all times. If all members are captured, this is the median of the
-//! whole class; if few are captured, it is the smallest time.
+//! times, in other words the quantile `k / 2n` of all times. If all members are captured, the estimate is the median
+//! of the whole class; if few are captured, it is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the group's first inferred
 //! member. This member starts later than its model by the length of the wait.
@@ -69,8 +69,8 @@ type SizeClass = (usize, usize, Option<u32>);
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
-    /// Number of captured members, summed over all collectives. Divided by [`Self::members`], it is the fraction
-    /// of captured members.
+    /// Number of captured members, summed over all collectives. Divided by [`Self::members`], this number is the
+    /// fraction of captured members.
     seen: usize,
     members: usize,
     on_device: bool,

@@ -39,7 +39,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Parses the whole file as JSON. Returns `None` if it is not valid JSON.
+/// Parses the whole file as JSON. Returns `None` if the file is not valid JSON.
 fn parsed(path: &Path) -> Option<Value> {
     let contents = TraceContents::open_any(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()

@@ -22,8 +22,8 @@ pub fn compress_frame(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io
     compress_parts(bytes, &[], level, dictionary)
 }
 
-/// Compresses `bytes`, whose parts end at `ends` and have different statistics. A zstd block uses one entropy code
-/// for all of its bytes, so each part that is large enough gets a separate block.
+/// Compresses `bytes`; the parts of `bytes` end at `ends` and have different statistics. A zstd block uses one
+/// entropy code for all of its bytes, so each part that is large enough gets a separate block.
 pub fn compress_parts(
     bytes: &[u8],
     ends: &[usize],

@@ -18,7 +18,7 @@ const MOST_PLACES: u64 = 8;
 
 /// First byte of a record's key if the record is stored unchanged.
 const LITERAL_KEY: u8 = 0;
-/// First byte of the key of a line of a text.
+/// First byte of a text line's key.
 const LINE_KEY: u8 = 5;
 /// Maximum number of bytes before a line's first number that identify the meaning of the line's numbers.
 const MEANING: usize = 24;

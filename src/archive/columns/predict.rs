@@ -53,7 +53,8 @@ pub enum Predictor {
     Template = 4,
     /// The value in the same record of the base; the previous value if that record has no value.
     Base = 5,
-    /// The prediction of `Base`, plus the difference between the previous value and its counterpart in the base.
+    /// The prediction of `Base`, plus the difference between the previous value and the previous value's
+    /// counterpart in the base.
     BaseShifted = 6,
     /// The value of another column in the same record divided by 1000, rounded down, or 0 if the record has no
     /// such value.

@@ -38,7 +38,7 @@ fn spread_septets(value: u64) -> (u64, usize) {
 }
 
 impl<'b> RecordWriter<'b> {
-    /// Starts at the beginning of `buffer`, whose contents are ignored.
+    /// Starts at the beginning of `buffer`, and ignores the old contents of `buffer`.
     pub fn new(buffer: &'b mut Vec<u8>) -> Self {
         Self { buffer, at: 0 }
     }
@@ -73,8 +73,8 @@ impl<'b> RecordWriter<'b> {
         self.at
     }
 
-    /// Writes the length of the contents that begin at `from` before these contents. If the length needs more or fewer
-    /// bytes than the `left` reserved bytes, the contents are moved.
+    /// Writes the length of the contents from `from` on, in front of these contents. If the length needs more or
+    /// fewer bytes than the `left` reserved bytes, the contents are moved.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);

@@ -8,7 +8,7 @@ use super::predict::{ColumnSlice, RecordCursor};
 const SAMPLE: usize = 512;
 /// Number of sampled records checked first; a relation is dropped if it fits none of these records.
 const GLANCE: usize = 16;
-/// Minimum value at which predicting a column as a sum of two others is worthwhile.
+/// Minimum value for which a prediction as the sum of two other columns is worthwhile.
 const LARGE: u64 = 1 << 8;
 
 /// Returns, for each column, the columns that probably predict its values: one column whose values are about 1000

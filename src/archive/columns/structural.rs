@@ -76,7 +76,7 @@ impl StructuralColumns {
     }
 
     /// Sets `fixed` to the values in the template of a record; a slot with a value in a column gets `None`. Returns a
-    /// number that distinguishes the template from others with the same outline.
+    /// number that distinguishes the template from other templates with the same outline.
     pub fn fix_values(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
         let mut variant = 1;
         fixed.clear();

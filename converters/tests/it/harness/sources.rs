@@ -57,7 +57,7 @@ pub fn xplane(data: &[u8]) {
 
 /// Converts arbitrary bytes. The bytes must be rejected, or be an export that converts to valid traces.
 pub fn nsys(data: &[u8]) {
-    // Several threads of a process may run this concurrently, so each thread writes a file of its own.
+    // Several threads of a process may run this function concurrently, so each thread writes a file of its own.
     let thread = format!("{:?}", std::thread::current().id());
     let number: String = thread.chars().filter(char::is_ascii_digit).collect();
     let name = format!("chakram-nsys-{}-{number}", std::process::id());
