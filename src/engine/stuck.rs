@@ -367,13 +367,13 @@ impl StuckDiagnosis<'_, '_> {
         Some(self.runs[run].nodes_of_members()[member.index()] != NONE)
     }
 
-    /// Returns true if all dependencies of a node are complete and the node is not.
+    /// Returns true if a node is incomplete although all its dependencies are complete.
     fn is_posted(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
         self.flow.is_posted(instance, node)
     }
 }
 
-/// By instance: for each incomplete node, one of its incomplete dependencies.
+/// One incomplete dependency of each incomplete node, by instance.
 #[derive(Default)]
 struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 

@@ -1,4 +1,4 @@
-//! Checks for replays on tiles: faulty cores must not run ranks, faulty links must not cut off any route, and the
+//! Checks for replays on tiles. Faulty cores must not run ranks, and faulty links must not cut off any route. The
 //! network model must not be the port model, because cores have no ports.
 
 use super::error::ReplayRefusal;

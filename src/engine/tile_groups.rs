@@ -10,10 +10,10 @@
 //! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: as long as all
 //! members end their nodes in the same rounds, every member, simulated separately, would take the same steps as the
 //! leader. Messages are submitted in the order of their keys, whichever instance posts them, and loads and stores in
-//! the order of instances. If only some members end a node in a round, the group is *split* before this has any
-//! consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of the leader's state
-//! and pending kernels (`split`). The parts are then separate groups or single ranks. When neighbouring parts end a
-//! collective together in equal states, they join again (`rejoin`).
+//! the order of instances. If only some members end a node in a round, the group is *split* before this difference has
+//! any consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of the leader's
+//! state and pending kernels (`split`). The parts are then separate groups or single ranks. When neighbouring parts
+//! end a collective together in equal states, they join again (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
 //! Pipeline stages therefore form separate groups. The instances are consecutive, because launch orders may depend on
@@ -88,7 +88,7 @@ struct IncompleteStep {
     present: Vec<(InstanceIndex, Time)>,
 }
 
-/// Instances that are all simulated by the first one.
+/// A group of instances. Its first instance is simulated on behalf of all.
 #[derive(Debug, Default)]
 struct TileGroup {
     /// Index of the original group, from which this group was split.
@@ -107,8 +107,8 @@ struct TileGroup {
 struct GroupOrigin {
     /// Number of groups and single instances into which the original group is currently split.
     parts: u32,
-    /// For each lane of the NPU, true if collectives that wait for all members share the lane with other nodes. Empty
-    /// if no lane is shared.
+    /// One flag per lane of the NPU: true if collectives that wait for all members share the lane with other nodes.
+    /// Empty if no lane is shared.
     shared_lanes: Vec<bool>,
 }
 
@@ -117,7 +117,7 @@ struct GroupOrigin {
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
     origins: Vec<GroupOrigin>,
-    /// For each instance, the index of its group.
+    /// Index of each instance's group.
     of: Vec<u32>,
     /// Index of each instance's original group, at the start of the run.
     origin_of: Vec<u32>,
@@ -260,7 +260,7 @@ impl TileGroups {
     }
 
     /// Schedules the end of a node that is carried out for each member separately. If all members of a group end
-    /// together, one event ends all.
+    /// together, one event ends the node for all of them.
     #[inline]
     pub fn schedule_group_end(
         &mut self,
@@ -364,7 +364,8 @@ impl TileGroups {
     }
 }
 
-/// Returns true if, according to the plan, `next` does the same work as the instances from `start` up to it.
+/// Returns true if, according to the plan, `next` does the same work as the instances between `start` and
+/// `next`, including `start`.
 fn can_join_group(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));

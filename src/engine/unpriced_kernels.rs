@@ -79,8 +79,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time
-    /// and, if these are most kernels, an error for reports. `basis` counts all other kernels.
+    /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no
+    /// time. If most kernels take no time, also returns an error for reports. `basis` counts all other kernels.
     pub fn settle_unpriced(
         &self,
         workload: &Workload,

@@ -74,7 +74,7 @@ fn operation_of(
     }
 }
 
-/// Builds the error about the untimed `nodes`, of which there must be at least one.
+/// Builds the error about the untimed `nodes`; there must be at least one.
 pub(super) fn refuse_untimed(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
     let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
         let mut instances = workload.instances().iter();

@@ -26,7 +26,8 @@ impl StuckDiagnosis<'_, '_> {
             let halves = messages.iter().zip(&running.planned.pairs);
             let halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
-            // Halves are matched in the order of issue, so the missing half is the first incomplete one.
+            // Halves are matched in the order of issue, so the missing half is the first incomplete
+            // half.
             halves
                 .map(|(half, _)| InstanceNode {
                     instance: other,

@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::format_count;
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Reason why a rank cannot simulate a later rank, as far as it is known before the run.
+/// Reason, known before the run, why a rank cannot simulate a later rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RankDifference {
     Graph,
@@ -17,7 +17,8 @@ pub(super) enum RankDifference {
 /// A rank of a launch, and the rank's plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
-/// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can.
+/// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can
+/// simulate them.
 pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {

@@ -7,7 +7,7 @@
 //!
 //! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
 //! events. Nodes that are carried out per member may be pending with different end times, because a group waits for its
-//! members' ends anyway. Kernels may not be pending: parts with a running kernel stay separate until they end a
+//! members' ends anyway. Kernels must not be pending: parts with a running kernel stay separate until they end a
 //! collective while no kernel runs.
 
 use super::shared_lanes::parked_of;

@@ -17,8 +17,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
-    /// Returns, for each lane of the NPU, true if other nodes share the lane with a collective of the instance that
-    /// waits for every member (empty if no lane is shared).
+    /// Returns one flag per lane of the NPU: true if other nodes share the lane with a collective of the instance
+    /// that waits for every member. The list is empty if no lane is shared.
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();

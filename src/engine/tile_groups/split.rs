@@ -27,8 +27,9 @@ pub enum GroupPartStep {
 }
 
 impl TileGroups {
-    /// Settles one step that only some members of a group have taken. Announced ends happen separately, and a group is
-    /// split if its members differ. Returns the resulting steps (empty when everything is settled).
+    /// Settles one step that only some members of a group have taken. If the step is an announced end, each member
+    /// gets an end event of its own. If the members differ in another step, the group is split. Returns the resulting
+    /// steps (empty when everything is settled).
     #[inline(never)]
     pub fn settle_uneven(
         &mut self,

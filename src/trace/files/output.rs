@@ -196,7 +196,7 @@ impl FinishedFile {
     }
 
     /// Duplicates the file as `path`: as a hard link if `link` is set and the system supports hard links, otherwise as
-    /// a copy. Returns `None` if the file went to a device.
+    /// a copy. Returns `None` if the file was written to a device.
     pub fn duplicate_as(
         &self,
         path: &Path,

@@ -122,7 +122,7 @@ impl OutputSet {
     }
 
     /// Creates `path` with the contents of `written`: as a hard link if `link` is set and the system supports hard
-    /// links, otherwise as a copy. Returns `None` if `written` went to a device.
+    /// links, otherwise as a copy. Returns `None` if `written` is a device.
     pub fn duplicate_as(
         &mut self,
         written: OutputHandle,

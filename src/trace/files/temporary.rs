@@ -128,7 +128,7 @@ fn host_namespace() -> &'static str {
     })
 }
 
-/// Removes from `folder` the temporary files of killed processes.
+/// Removes the temporary files of killed processes from `folder`.
 pub(super) fn remove_stale(folder: &Path) {
     let Ok(listing) = fs::read_dir(folder) else {
         return;

@@ -23,7 +23,7 @@ pub fn varint_length(value: u64) -> usize {
 }
 
 impl MessageEncoder {
-    /// Clears the message, and keeps its memory for the next one.
+    /// Clears the message, and keeps its memory for the next message.
     pub fn clear(&mut self) {
         self.0.clear();
     }

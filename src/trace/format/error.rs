@@ -243,7 +243,7 @@ impl TraceError {
         Self::invalid_at(place, found, hint)
     }
 
-    /// Builds the error about a file that is invalid by itself or together with others.
+    /// Builds the error about a file that is invalid by itself or together with other files.
     #[cold]
     pub fn invalid_file(
         file: impl Into<PathBuf>,

@@ -62,7 +62,8 @@ fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Co
     Cow::Owned(out)
 }
 
-/// Returns a name from a file for messages: [`escape_control_characters`] and shortened to 60 characters.
+/// Prepares a name from a file for messages: escapes it ([`escape_control_characters`]) and shortens it
+/// to 60 characters.
 pub fn escape_name(name: &str) -> String {
     const SHOWN: usize = 60;
     let mut text = String::new();

@@ -185,7 +185,7 @@ impl TraceContents {
     }
 
     /// Adds the file's name to an error about these contents. For a trace that was upgraded or read from text, also
-    /// translates the location to the record, byte or line of the original.
+    /// translates the location to the record, byte or line of the original file.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
@@ -232,7 +232,7 @@ impl DecompressedStream<'static> {
         let io = |doing| move |source| TraceError::from_io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("read the size"))?;
-        // A named pipe has no known size, so its size is counted while it is read.
+        // A named pipe has no known size, so its bytes are counted while it is read.
         if metadata.is_file() {
             Self::new(file, CompressedSize::Known(metadata.len()))
         } else {

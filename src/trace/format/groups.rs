@@ -59,8 +59,8 @@ pub fn change_metadata(
     Ok(keep_layout_of(values, text))
 }
 
-/// Returns the JSON `text` in the form of `before`. If `before` is a Python list of one string and `text` needs no
-/// escapes, the result is such a list too.
+/// Returns the JSON `text` in the notation of `before`. If `before` is a Python list of one string and `text`
+/// needs no escapes, the result is such a list too.
 pub fn keep_layout_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));

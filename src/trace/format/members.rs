@@ -33,7 +33,7 @@ const NODE_ATTRIBUTES: u32 = 10;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceMembers {
-    /// The ranks; the trace is written for the first.
+    /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
     /// The members' cores on a machine of tiles (empty if the trace states none).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +75,7 @@ impl TraceMembers {
         Ok(members)
     }
 
-    /// Reads the members from a metadata record. Fails if they are invalid.
+    /// Reads the members from a metadata record. Fails if the members are invalid.
     fn find_in_metadata(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
         let Some(attribute) = iter_attributes(record, METADATA_ATTRIBUTES)
             .find(|(attribute, _)| attribute.name == MEMBERS.as_bytes())
@@ -94,7 +94,8 @@ impl TraceMembers {
     }
 }
 
-/// Iterates over the readable attributes of a record, which are its fields `field`, with their offsets.
+/// Iterates over the readable attributes of a record and their offsets. The attributes are the record's
+/// fields with the number `field`.
 fn iter_attributes<'a>(
     record: RawRecord<'a>,
     field: u32,

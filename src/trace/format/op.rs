@@ -112,9 +112,9 @@ pub enum Op<'a> {
         bytes: u64,
         /// The group.
         group: GroupName<'a>,
-        /// Rank of the root, for collectives that have one; `None` means the group's first member.
+        /// Rank of the root, for collectives with a root; `None` means the group's first member.
         root: Option<u32>,
-        /// Mask of the participating dimensions of the machine; `None` means all.
+        /// Mask of the participating dimensions of the machine; `None` means all dimensions.
         dimensions: Option<u32>,
         /// True if the trace marks the collective as host work.
         host: bool,

@@ -13,10 +13,10 @@ pub const LAUNCH: &str = "launch";
 /// Attribute with the number of the profiled step, if it differs from the caller's.
 pub const STEP: &str = "step";
 /// Attribute with the innermost Python call: the call's index in [`CallStacks`] plus 1, or 0 for none. The attribute
-/// is written only if its value differs from the caller's.
+/// is written only if its value differs from the caller's value.
 pub const STACK: &str = "stack";
 
-/// Place of a node in the program; fields are `None` if its record does not state them.
+/// Place of a node in the program. A field is `None` if the node's record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Id of the node that called or launched this node.
@@ -70,8 +70,8 @@ pub struct CallStacks {
 const MODULE: &str = "nn.Module: ";
 
 impl CallStacks {
-    /// Attributes of the metadata record: the names as a list of texts, then two numbers per call: the index of the
-    /// call's name, and the distance to the enclosing call (0 for none).
+    /// Attributes of the metadata record. The first lists the names as texts. The second has two numbers per call:
+    /// the index of the call's name, and the distance to the enclosing call (0 for none).
     pub const ATTRIBUTES: [&str; 2] = ["stack_names", "stacks"];
 
     /// Returns true if there are no calls.

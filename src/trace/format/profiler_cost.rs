@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum CostBasis {
     /// The cost was computed from steps that the same job ran without a profiler.
     MeasuredSteps,
-    /// The cost was computed from operators of the capture that only create a view of a tensor. Nearly all of their
-    /// time is the profiler's.
+    /// The cost was computed from operators of the capture that only create a view of a tensor. The profiler causes
+    /// nearly all of their time.
     Views,
     /// The cost was measured in other jobs, on another machine.
     OtherJobs,

@@ -1,4 +1,4 @@
-//! Generated message types, which are used for writing and rewriting and by tools, but not by the fast reader.
+//! Generated message types for writing, rewriting and tools. The fast reader does not use them.
 
 #![allow(
     missing_docs,

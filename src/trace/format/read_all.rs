@@ -11,7 +11,7 @@ const FIRST: u64 = 1 << 16;
 ///
 /// # Errors
 ///
-/// Returns an error if reading fails, or the memory limit would be exceeded.
+/// Returns an error if reading fails, or if the memory limit would be exceeded.
 pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append_all(source, expected, &mut bytes).map(|()| bytes)

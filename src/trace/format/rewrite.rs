@@ -9,7 +9,7 @@ use crate::format::wire::{RawRecord, WireCursor, WireValue};
 /// New value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeEdit<'e> {
-    /// Count. An existing attribute keeps its type, a new one is a `uint64`.
+    /// Count. An existing attribute keeps its type; a new attribute is a `uint64`.
     Count(u64),
     /// Text. An existing attribute keeps its type if it is text, or if the new text is a number.
     Text(&'e str),
@@ -17,8 +17,8 @@ pub enum AttributeEdit<'e> {
     Remove,
 }
 
-/// Changes to apply to a record; `None` leaves a field unchanged. All other fields, including unknown ones, are
-/// copied.
+/// Changes to apply to a record; `None` leaves a field unchanged. All other fields, including unknown fields,
+/// are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
     /// New id of a node.
@@ -271,7 +271,8 @@ mod tests {
 
     #[test]
     fn what_is_not_named_stays_byte_for_byte() {
-        // Fields out of order, unpacked dependencies, and an unknown field 40 (varint 7).
+        // The record has fields out of order, unpacked dependencies, and an unknown field 40
+        // (varint 7).
         let node = Node {
             id: 9,
             name: "mm".to_owned(),

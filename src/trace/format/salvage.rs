@@ -51,7 +51,7 @@ pub struct SalvageReport {
     pub lost: Vec<LostRange>,
     /// Records kept although their lengths were damaged: (record number, byte offset).
     pub repaired: Vec<(usize, usize)>,
-    /// True if the metadata record was lost, and replaced by an empty one.
+    /// True if the metadata record was lost, and replaced by an empty record.
     pub metadata_lost: bool,
     /// Nodes dropped because an earlier node has the same id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,
@@ -91,7 +91,7 @@ impl SalvageReport {
 pub struct SalvageOptions {
     /// Schema generation, or `None` if unknown.
     pub generation: Option<SchemaGeneration>,
-    /// Whether to keep dependencies on missing nodes.
+    /// True if dependencies on missing nodes are kept.
     pub keep_dangling: bool,
 }
 

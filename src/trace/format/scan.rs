@@ -35,7 +35,7 @@ pub struct NodeView<'a> {
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
     /// Recorded duration, or zero if the trace does not state it. For a communication node with a [`wait`](Self::wait),
-    /// the duration of the transfer alone.
+    /// this is the duration of the transfer alone.
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds; `recorded` may be more precise.
     pub micros: u64,
@@ -55,7 +55,7 @@ pub struct NodeView<'a> {
     /// still be known.
     pub flops_unknown: bool,
     /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state the
-    /// start, which is true of files from nearly all tools. Replays ignore this field.
+    /// start; files from nearly all tools do not state it. Replays ignore this field.
     pub start_micros: u64,
     /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
@@ -112,7 +112,7 @@ impl<'a> NodeView<'a> {
 pub struct TraceMetadata {
     /// Recorded end of the rank's last event, relative to the start of the job.
     pub captured: Option<Span>,
-    /// Names of lanes, each as: whether the lane is a host thread, its number, its name.
+    /// Names of lanes, as (true for a host thread, number, name).
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
     pub roles: GroupRoles,
@@ -134,7 +134,7 @@ pub struct TraceMetadata {
     pub stacks: CallStacks,
 }
 
-/// Device, host and software of a capture, or `None` if the capture does not state them.
+/// Device, host and software of a capture. A field is `None` if the capture does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureContext {
     /// Name of the device, such as `Tesla V100-SXM2-32GB`.
@@ -205,7 +205,7 @@ fn parse_core_place(text: &str) -> Option<[u32; 2]> {
 
 /// Reads the metadata record, the first of a file.
 ///
-/// The content of a metadata record varies between versions, so only relevant attributes of the wrong type are errors.
+/// The content of a metadata record varies between versions, so a wrong type is an error only in relevant attributes.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributes::default();
@@ -382,8 +382,8 @@ impl<'a> NodeFields<'a> {
     }
 }
 
-/// For a record that [`scan_node`] rejects: recovers the id, the name (if it is UTF-8) and the dependencies that
-/// precede the first invalid byte. The operation is [`Op::NoOp`].
+/// Recovers the id, the name (if it is UTF-8) and the dependencies before the first invalid byte from a record
+/// that [`scan_node`] rejects. The operation is [`Op::NoOp`].
 pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);

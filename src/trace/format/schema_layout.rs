@@ -55,7 +55,7 @@ pub(super) struct MessageLayout {
 pub(super) struct LayoutFit {
     /// True if the message has fields that the layout does not know.
     pub unknown: bool,
-    /// True if fields are out of order or lists are split, which is legal but not written by any known tool.
+    /// True if fields are out of order or lists are split. Both are legal, but no known tool writes them.
     pub unusual: bool,
     /// Mask of the fields that are present: bit `n` is set if field `n` is present.
     pub present: u64,

@@ -1,4 +1,4 @@
-//! Lists that signal handlers may read, because they take no lock and free nothing.
+//! Lists that signal handlers may read, because the lists take no lock and free nothing.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};

@@ -194,7 +194,7 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        // The bytes that the length announces may be missing, so memory grows only as bytes arrive.
+        // The bytes that the length states may be missing, so memory grows only as bytes arrive.
         file::append_all(source, 0, record).map_err(read_error)?;
         let read = record.len();
         if (read as u64) < announced {

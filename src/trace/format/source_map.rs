@@ -8,7 +8,7 @@ pub struct SourceMap(SourcePositions);
 
 #[derive(Clone, Debug)]
 enum SourcePositions {
-    /// Byte offsets of the records in the original file, and whether a metadata record was inserted at the start.
+    /// Byte offsets of the records in the original file, and true if a metadata record was inserted at the start.
     Records(Vec<usize>, bool),
     /// Lines and columns of the records in the original text.
     Lines(Vec<(u32, u32)>),

@@ -1,8 +1,7 @@
 //! Table of the attributes that replays read: name, content, decoding and encoding.
 //!
 //! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to
-//! [`append_replayed_attributes`]. The meaning of the attribute is defined by the code that builds a node's operation
-//! or view.
+//! [`append_replayed_attributes`]. The code that builds a node's operation or view defines the attribute's meaning.
 
 use super::AttrView;
 use crate::format::encoder::MessageEncoder;

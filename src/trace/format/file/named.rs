@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf, is_separator};
 #[derive(Debug)]
 pub struct PrefixedTraceFiles {
     prefix: String,
-    /// For each rank, the index of the ending that has precedence among the endings of the rank's existing files.
+    /// Index of the ending with precedence among the endings of each rank's existing files.
     best: BTreeMap<u32, usize>,
 }
 

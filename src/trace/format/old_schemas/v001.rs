@@ -143,8 +143,8 @@ fn convert_comm_type(
     }
 }
 
-/// The closures create values of the types that current tools use for these attributes, or of wider types if a value
-/// does not fit.
+/// Encodes a value in the type that current tools use for its attribute, or in a wider type if the value does not
+/// fit.
 fn encode_int64(value: u64) -> Value {
     i64::try_from(value).map_or(Value::Uint64Val(value), Value::Int64Val)
 }

@@ -16,7 +16,7 @@ const SCAN_FACTOR: usize = 64;
 /// Byte range of a message in the file.
 type MessageRange = Range<usize>;
 
-/// Records of a file, under the assumption that the file is of one particular generation.
+/// Records of a file, assuming one particular generation of the schema.
 struct SalvagedFile {
     generation: SchemaGeneration,
     /// The metadata record, if it is sound.
@@ -106,7 +106,7 @@ pub(super) fn salvage_frames(
 }
 
 /// Returns the records under the generation that explains the most bytes. Fails if two generations explain the same
-/// number.
+/// number of bytes.
 fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
     // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes.
