@@ -5,10 +5,10 @@
 //! group names share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
-//! bytes. A collective takes 24 further bytes and a message 20; names take additional memory. If one node uses an
-//! optional column, the column takes memory for every node. Delays and waiting times take 8 bytes each; memory
-//! changes 4 (and 80 for each distinct change); kernel shapes 4 (and 64 for each distinct shape); callers, steps and
-//! Python calls 4 each.
+//! bytes. Each collective takes another 24 bytes, and each message another 20 bytes. Names take additional memory.
+//! If one node uses an optional column, the column takes memory for every node. Per node, delays and waiting times
+//! take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes each. In
+//! addition, each distinct memory change takes 80 bytes, and each distinct kernel shape takes 64 bytes.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -122,11 +122,11 @@ pub struct CollectiveNode {
     pub group: u32,
     /// Index of this call among the calls of its group slot, from 0 in program order.
     pub sequence: u32,
-    /// Rank of the root, `u32::MAX` for the group's first member.
+    /// Rank of the root, or `u32::MAX` for the group's first member.
     pub root: u32,
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// True if this member did not wait for the others when it was recorded.
+    /// True if this member did not wait for the other members when it was recorded.
     pub eager: bool,
     /// True if the size is unknown; the node then takes its recorded duration.
     pub size_unknown: bool,
@@ -165,7 +165,7 @@ pub struct MessageNode {
 pub struct GraphRepairs {
     /// Number of control dependencies that were dropped because the predecessor does not exist.
     pub dangling_control: u64,
-    /// Number of control dependencies of nodes on themselves that were dropped.
+    /// Number of dropped control dependencies of nodes on themselves.
     pub self_control: u64,
     /// Number of control dependencies that were dropped because they form a cycle with other dependencies.
     pub cyclic_control: u64,
@@ -185,13 +185,13 @@ pub struct Graph {
     recorded: Vec<Span>,
     sparse: SparseColumns,
     changes: Vec<MemoryChanges>,
-    /// Distinct kernels: the shape, and whether the kernel belongs to a backward pass.
+    /// Distinct kernels, as (shape, true for a backward pass).
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// The array has one word per node; the meaning of the word depends on the node's type. For a collective or a
-    /// message, the index into `calls` or `messages`. Unknown communication: its running index. Kernels: the number
-    /// format. For a load or a store, the direction, whether switches gather or reduce, and the memory.
+    /// One word per node. For a collective or a message, the word is the index into `calls` or `messages`. For
+    /// unknown communication, it is a running index. For a kernel, it is the number format. For a load or a store,
+    /// it encodes the direction, whether switches gather or reduce, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -199,7 +199,7 @@ pub struct Graph {
     lanes: Vec<Lane>,
     groups: Vec<GroupSlot>,
     calls: Vec<CollectiveNode>,
-    /// Splits of the calls with unequal parts, ascending by call.
+    /// Bytes per member for each call with unequal parts, in ascending order of calls.
     splits: Vec<CallSplits>,
     messages: Vec<MessageNode>,
     /// Number of nodes of unknown communication.
@@ -301,8 +301,8 @@ impl Graph {
         self.recorded[node.index()]
     }
 
-    /// Returns the bytes that the node allocates and frees on its NPU, or `None` if it changes no
-    /// memory.
+    /// Returns the bytes that the node allocates and frees on its NPU, or `None` if the node
+    /// changes no memory.
     #[inline]
     pub fn memory_changes_of(&self, node: NodeIndex) -> Option<&MemoryChanges> {
         let place = self.sparse.memory_of.get(node).checked_sub(1)?;

@@ -44,7 +44,7 @@ pub struct RankGroup {
 /// Graphs, instances in ascending order of their ranks, and groups.
 #[derive(Debug)]
 pub struct Workload {
-    /// Shared, because parts of a job keep all of its graphs.
+    /// The graphs are shared, because parts of a job keep all of the job's graphs.
     graphs: Arc<[Graph]>,
     instances: Vec<RankInstance>,
     groups: Vec<RankGroup>,
@@ -276,8 +276,8 @@ impl WorkloadBuilder {
         Some(stated.max(self.ranks_seen()))
     }
 
-    /// Binds groups to their ranks, and checks that all ranks are present. `ranks` is the size of the job,
-    /// [`Self::ranks_seen`] if `None`.
+    /// Binds groups to their ranks, and checks that all ranks are present. `ranks` is the size of the job;
+    /// `None` means [`Self::ranks_seen`].
     pub fn finish_workload(
         self,
         ranks: Option<u32>,
@@ -448,8 +448,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns a copy of the workload with the profiler's cost added to each graph's times, or removed if the times
-    /// include the cost here.
+    /// Returns a copy of the workload that adds the profiler's cost to each graph's times, or subtracts the cost if
+    /// the times include it.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -464,13 +464,13 @@ impl Workload {
         }
     }
 
-    /// Returns the sizes of the two most frequent matrix multiplications (rows, columns, summed-over size). Together
-    /// they identify a model's width, tensor degree and micro-batch. Among equally frequent multiplications, the
-    /// largest comes first. If there is only one multiplication, its sizes are returned twice.
+    /// Returns the sizes of the two most frequent matrix multiplications (rows, columns, summed-over size).
+    /// Together, the two sizes identify a model's width, tensor degree and micro-batch. Among equally frequent
+    /// multiplications, the largest comes first. If there is only one multiplication, its sizes are returned twice.
     ///
     /// The most frequent multiplication alone is not enough, because it belongs to the feed-forward network (MLP). A
-    /// model of twice the width with four times as many shards has the same multiplication there. The second most
-    /// frequent multiplication belongs to attention and differs between such models.
+    /// model of twice the width with four times as many shards has the same multiplication in its MLP. The second
+    /// most frequent multiplication belongs to attention and differs between such models.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {

@@ -35,7 +35,7 @@ pub enum TextFormat {
 pub struct TextTrace {
     /// The contents of a file of the current schema.
     pub bytes: Vec<u8>,
-    /// Original lines of its records.
+    /// Original lines of the trace's records.
     pub(super) origins: SourceMap,
 }
 

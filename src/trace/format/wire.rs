@@ -2,7 +2,7 @@
 
 use super::TraceError;
 
-/// Maximum record size that a frame may announce; lengths in the format have 32 bits.
+/// Maximum record size that a frame may state; lengths in the format have 32 bits.
 pub(super) const MAX_RECORD: u64 = u32::MAX as u64;
 /// Maximum nesting depth of groups (the deprecated wire types 3 and 4).
 const MAX_GROUP_DEPTH: usize = 100;
@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn frames_name_the_record_and_the_byte_where_a_file_breaks() {
-        // Record 0 has 2 bytes (offsets 1..3). Record 1 announces 5 bytes, but only 1 is left.
+        // Record 0 has 2 bytes (offsets 1..3). Record 1 states a length of 5 bytes, but only 1 is
+        // left.
         let file = [2, 10, 0, 5, 8];
         let mut frames = FrameCursor::new(&file);
         let first = frames.next_record().unwrap().unwrap();

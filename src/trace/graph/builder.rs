@@ -88,7 +88,7 @@ pub struct GraphBuilder {
     changes: Interner<MemoryChanges>,
     /// Names of memories outside the NPU.
     remote_memories: Interner<String>,
-    /// Kernels: the shape, and whether the kernel belongs to a backward pass.
+    /// Distinct kernels, as (shape, true for a backward pass).
     kernels: Interner<(KernelShape, bool)>,
     /// Predecessors of all nodes, with the flag [`CONTROL`] for control dependencies; the predecessors of node i end
     /// before `pred_end[i]`.
@@ -445,7 +445,7 @@ impl GraphBuilder {
         self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
-        // In nearly all traces, the order of ids is already a valid order; `link` detects this as a by-product.
+        // In nearly all traces, the order of ids is already a valid order. `link_successors` detects this without extra cost.
         if !self.link_successors(with_control) && !self.sort_program_order() {
             if self.policy != DependencyPolicy::Auto || self.control_dependency_count() == 0 {
                 return Err(self.cycle_error());

@@ -2,9 +2,9 @@
 //!
 //! Files state durations and delays, but not start times. The start times are computed in one pass over the graph, by
 //! the rules of a replay with captured times. A node is *ready* when its delay has passed after the end of its last
-//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves first
-//! the node that became ready first; nodes that became ready together are served by ascending id. The node ends when
-//! its duration has passed. The computation visits each node once, in the order of readiness.
+//! predecessor (or after the start of the rank). A ready node *starts* when its lane is free. A lane serves nodes in
+//! the order in which they became ready. Nodes that became ready together are served by ascending id. The node ends
+//! when its duration has passed. The computation visits each node once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};
@@ -31,14 +31,14 @@ pub struct NodeTiming {
 /// run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedTimeline {
-    /// Start of each node; [`Time::END`] if it does not run.
+    /// Start of each node; [`Time::END`] if the node does not run.
     pub start: Vec<Time>,
-    /// End of each node; [`Time::END`] if it does not run.
+    /// End of each node; [`Time::END`] if the node does not run.
     pub end: Vec<Time>,
-    /// For each node, the node whose end allowed it to start. The cause is the predecessor that ended last, or the
-    /// previous node on the lane if that node ended later; [`NONE`] if the node waited for nothing.
+    /// Node whose end allowed each node to start. The cause is the predecessor that ended last, or the previous
+    /// node on the lane if that node ended later; [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
-    /// For each node, the number of nodes before it on its longest dependency chain.
+    /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,
     /// Number of nodes that ran.
     pub ran: usize,
@@ -48,8 +48,8 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that, at this instant, all other events were over and settling nodes (see [`NodeTiming::settles`])
-    /// began.
+    /// Number of times that settling nodes (see [`NodeTiming::settles`]) have begun at this instant, each time after
+    /// all other events.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,
@@ -90,8 +90,8 @@ impl CapturedTimeline {
             level: vec![0; count],
             ran: 0,
         };
-        // For each node, the end of its last predecessor. For each lane, the time at which the lane is free again, and
-        // the node that occupied it until then.
+        // `freed` has the end of each node's last predecessor. `lanes` has the time at which each lane is free
+        // again, and the node that occupied the lane until then.
         let mut freed = vec![TimelineInstant::default(); count];
         let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
         // A node ends after it became ready, so its successors become ready later. A queue ordered by readiness
@@ -140,7 +140,8 @@ impl CapturedTimeline {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
-    /// Returns the node that ends last (the first of several). Returns `None` if no node runs.
+    /// Returns the node that ends last. If several nodes end last, returns the first of them.
+    /// Returns `None` if no node runs.
     pub fn last_to_end(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));

@@ -74,7 +74,7 @@ impl Csr {
         (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the topological order that is smallest by index, which is program order if indices follow ids. Nodes on
+    /// Returns the topological order that prefers lower indices. This is program order if indices follow ids. Nodes on
     /// a cycle and their successors are missing.
     pub fn topological_order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.row_count()];
@@ -98,7 +98,8 @@ impl Csr {
         order
     }
 
-    /// Returns for each node whether it is missing from `order`, because it is on a cycle or depends on a cycle.
+    /// Returns one flag per node: true if the node is missing from `order`, because it is on a cycle or depends
+    /// on a cycle.
     pub fn find_unordered(&self, order: &[u32]) -> Vec<bool> {
         let mut stuck = vec![true; self.row_count()];
         order.iter().for_each(|&node| stuck[node as usize] = false);

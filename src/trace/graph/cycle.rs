@@ -21,8 +21,8 @@ pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
         forward: rows,
         backward: &rows.reverse_edges(),
     };
-    // The search uses Kosaraju's algorithm, because petgraph's version of Tarjan's is recursive and overflows the stack
-    // on long chains.
+    // The search uses Kosaraju's algorithm, because petgraph's version of Tarjan's algorithm is recursive and overflows
+    // the stack on long chains.
     let knots = kosaraju_scc(&NodeFiltered::from_fn(both, stuck));
     let knot = knots
         .iter()
@@ -35,8 +35,8 @@ pub fn find_short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
     for &node in knot {
         inside[node as usize] = true;
     }
-    // The breadth-first search is written out here, because petgraph's does not record predecessors, and petgraph's A*
-    // resolves ties by the layout of a heap.
+    // The breadth-first search is written out here, because petgraph's search does not record predecessors, and
+    // petgraph's A* resolves ties by the layout of a heap.
     let mut reached_from: Vec<Option<u32>> = vec![None; count];
     let mut queue = VecDeque::from([start]);
     while let Some(node) = queue.pop_front() {

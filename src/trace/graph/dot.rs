@@ -54,7 +54,7 @@ pub fn render_dot(vertices: &[DotVertex], arrows: &[DotEdge]) -> String {
     format!("{drawn:?}")
 }
 
-/// Escapes `text` for a quoted string: quotes and backslashes are escaped, control characters replaced.
+/// Escapes quotes and backslashes in `text` for a quoted string, and replaces control characters.
 fn escape_quoted(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

@@ -19,7 +19,7 @@ pub fn stable_hash(value: &impl Hash) -> u64 {
 pub struct NameTable {
     text: String,
     ends: Vec<u32>,
-    /// For each name, the upper half of its hash, and its index. The hash is stored so that the table can grow without
+    /// Upper half of each name's hash, and the name's index. The hash is stored so that the table can grow without
     /// reading the names.
     index: HashTable<(u32, u32)>,
     /// Staged names, concatenated. [`NameTable::settle_staged_names`] interns them.
@@ -85,8 +85,8 @@ impl NameTable {
             .map(|&(_, found)| found)
     }
 
-    /// Returns the index of `name`, which is added if it is new, or `None` if the arena is full (4
-    /// GiB).
+    /// Returns the index of `name`. Adds the name if it is new. Returns `None` if the arena is full
+    /// (4 GiB).
     #[inline]
     pub fn intern_name(&mut self, name: &str) -> Option<u32> {
         self.intern_hashed((HASHER.hash_one(name) >> 32) as u32, name)
@@ -198,7 +198,7 @@ impl<K> Default for Interner<K> {
 }
 
 impl<K: Hash + Eq> Interner<K> {
-    /// Returns the index of `key`, which is added if it is new. If the same key is looked up twice in a row, the second
+    /// Returns the index of `key`. Adds the key if it is new. If the same key is looked up twice in a row, the second
     /// look-up takes only one comparison.
     #[inline]
     pub fn intern_key(&mut self, key: K) -> u32 {

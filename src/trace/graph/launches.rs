@@ -1,4 +1,4 @@
-//! For graphs without host work: adds a host that launches the nodes one by one.
+//! Adds a host that launches the nodes one by one, to graphs without host work.
 //!
 //! ```text
 //! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs
@@ -122,7 +122,7 @@ mod tests {
         let cost = Span(7);
         let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
-        // Kernels 0 to 2, launches 3 to 5.
+        // Nodes 0 to 2 are the kernels, and nodes 3 to 5 are their launches.
         assert_eq!(
             edges,
             [(0, 1), (1, 2), (3, 0), (3, 4), (4, 1), (4, 5), (5, 2)]
@@ -149,7 +149,7 @@ mod tests {
             let waits = node.0 == 0;
             (node.0 != 1).then_some(HostLaunch { cost, waits })
         };
-        // Node 1 has no launch: launch 3 is for node 0, launch 4 for node 2.
+        // Node 1 has no launch. Node 3 launches node 0, and node 4 launches node 2.
         let graph = chain().with_launches(first_waits, 9);
         let edges: Vec<_> = graph.successor_rows().edges().collect();
         assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);

@@ -40,7 +40,7 @@ const NONE: u32 = u32::MAX;
 
 impl Graph {
     /// Resolves the stated origins: ids of callers become nodes, and nodes without a step or stack
-    /// inherit their caller's. Nodes on a cycle of callers inherit nothing.
+    /// inherit their caller's step or stack. Nodes on a cycle of callers inherit nothing.
     pub(super) fn resolve_origins(&mut self, stated: &RecordedOrigins, index_of: &IdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {
@@ -76,8 +76,8 @@ impl Graph {
         }
     }
 
-    /// For each node, returns the node's own value or, if there is none, the value of the nearest caller that has
-    /// one. Values are increased by one, because 0 means no value.
+    /// Returns the value of each node. A node without a value of its own gets the value of the nearest caller
+    /// with a value. Values are increased by one, because 0 means no value.
     fn inherit_from_callers(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {

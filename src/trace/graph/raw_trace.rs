@@ -98,18 +98,18 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
     pub metadata: TraceMetadata,
     /// The nodes.
     pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
-    /// State of the retention, which spans all nodes.
+    /// State that the retention keeps across all nodes.
     pub retained: K,
     /// Errors, in the order of the file.
     pub faults: Vec<ReadFault>,
-    /// Memory changes of the nodes that have any, ascending by index in `nodes`.
+    /// Memory changes of the nodes that change memory, ascending by index in `nodes`.
     pub memory: Vec<(u32, MemoryChanges)>,
     deps: Vec<RawDependency>,
     index_of: IdMap,
     unsorted: bool,
 }
 
-/// Lower bound, correct for nearly all files, on the average record size in bytes.
+/// Lower bound on the average record size in bytes, correct for nearly all files.
 const USUAL_RECORD: usize = 64;
 
 /// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A

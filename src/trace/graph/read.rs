@@ -38,7 +38,7 @@ impl SettingChoice for ProfilerPolicy {
 pub struct GraphProfiler {
     /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
-    /// True if any node states the part of the profiler's cost in its times.
+    /// True if any node states how much of its times is the profiler's cost.
     pub charged: bool,
     /// Information from the metadata record.
     pub said: CaptureProfiler,

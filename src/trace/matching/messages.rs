@@ -83,7 +83,7 @@ pub enum MessageDisagreement<S = ()> {
         k: usize,
         /// The half without a counterpart.
         half: MessageHalf<S>,
-        /// Last half on this channel of the rank with fewer halves.
+        /// Last half of the rank that has fewer halves on this channel.
         last: Option<MessageHalf<S>>,
     },
 }

@@ -45,8 +45,8 @@ pub struct RankComms {
 }
 
 impl RankComms {
-    /// Collects the communication of `rank`. `order` lists nodes in program order; `declared` has the members of
-    /// groups.
+    /// Collects the communication of `rank`. `order` lists nodes in program order; `declared` returns the
+    /// members of a group.
     pub fn new<'m>(
         raw: &RawTrace<'_>,
         rank: u32,
@@ -94,7 +94,7 @@ impl RankComms {
 #[derive(Clone, Debug)]
 pub struct CommMatches<'r> {
     channels: Vec<&'r CommChannel>,
-    /// For each rank, the global index of each of its channels.
+    /// Global indices of each rank's channels.
     numbers: Vec<Vec<u32>>,
     /// Steps of all ranks, each as (channel, index in the channel) and a reference to the step, in ascending order.
     met: Vec<((u32, u32), CommRef)>,

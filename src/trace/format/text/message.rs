@@ -46,7 +46,7 @@ pub(super) struct JsonNode {
 }
 
 impl JsonNode {
-    /// Clears the node, and keeps its memory for the next one.
+    /// Clears the node, and keeps its memory for the next node.
     pub fn clear(&mut self) {
         let Self {
             name,

@@ -47,14 +47,14 @@ const ALL: [(ValueKind, &str); 15] = [
 ];
 
 impl ValueKind {
-    /// Returns the type of field `number` of an attribute, and whether the field is a list.
+    /// Returns the type of field `number` of an attribute, and true if the field is a list.
     pub fn of_field(number: u32) -> Option<(Self, bool)> {
         let index = usize::try_from(number).ok()?.checked_sub(3)?;
         let (kind, _) = ALL.get(index / 2)?;
         Some((*kind, index % 2 == 1))
     }
 
-    /// Returns the type of values under a JSON key, such as `int64_val` or `int64List`, and whether they are lists.
+    /// Returns the type of values under a JSON key, such as `int64_val` or `int64List`, and true for lists.
     pub fn of_key(key: &str) -> Option<(Self, bool)> {
         let (name, list) = match key {
             _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),

@@ -32,7 +32,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the inner writer. All data has been written to it, but not flushed.
+    /// Returns the inner writer. All data has been written to the inner writer, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -81,8 +81,8 @@ fn what_is_written_is_read_back() {
         },
     ];
     for (i, op) in ops.into_iter().enumerate() {
-        // The durations are zero, a whole number of microseconds, and a time that is not a whole number of
-        // microseconds.
+        // The durations are zero, a whole number of microseconds, and a number of microseconds with a
+        // fraction.
         for ns in [0, 5_000, 1_234] {
             let node = NodeView {
                 lane: Some(7),
@@ -114,8 +114,8 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Returns the node of `file`, after checking that its records equal the output of the generated
-/// types.
+/// Returns the node of `file`, after checking that the file's records equal the output of the
+/// generated types.
 fn second(file: &[u8]) -> RawRecord<'_> {
     let mut frames = FrameCursor::new(file);
     let metadata = frames.next_record().unwrap().unwrap();
@@ -248,7 +248,8 @@ fn declared_groups_are_read_back() {
     assert_eq!(back, declaring);
     let written = proto::Node::decode(second(&file).bytes).unwrap();
     assert_eq!(written.r#type, NodeType::MetadataNode as i32);
-    // The writer rejects group declarations on a node of another type, because they would be lost.
+    // The writer rejects group declarations on a node of another type, because the declarations
+    // would be lost.
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let kernel = NodeView {
         groups: Some(text),

@@ -119,8 +119,8 @@ impl GraphBuilder {
         sorted
     }
 
-    /// Sorts collectives and messages into program order, if it differs from ascending order. Returns false if a cycle
-    /// prevents any order.
+    /// Sorts collectives and messages into program order, if program order differs from ascending order. Returns false
+    /// if a cycle prevents any order.
     pub(super) fn sort_program_order(&mut self) -> bool {
         let order = self.graph.successors.topological_order();
         if order.len() < self.graph.ids.len() {

@@ -9,7 +9,7 @@ use chakram_trace::format::proto::{GlobalMetadata, Node};
 use chakram_trace::format::wire::FrameCursor;
 use prost::Message;
 
-/// Decodes the metadata record and the nodes of a file by the generated types.
+/// Decodes the metadata record and the nodes of a file with the generated types.
 pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
     let mut frames = FrameCursor::new(contents);
     let mut metadata = GlobalMetadata::default();

@@ -233,8 +233,8 @@ fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<boo
     Ok(true)
 }
 
-/// Returns the bytes of a length-delimited field, or `None` for other wire types, or if its length is not
-/// minimally encoded.
+/// Returns the bytes of a length-delimited field, or `None` for other wire types, or if the field's
+/// length is not minimally encoded.
 fn read_length_delimited<'a>(
     cursor: &mut WireCursor<'a>,
     wire: u64,

@@ -165,7 +165,7 @@ proptest! {
         in_inputs in unknown(),
     ) {
         let mut bytes = scattered(&node, unpacked, &order, &unknown);
-        // Parts with fields that are not in the schema.
+        // The attributes and the inputs have fields that are not in the schema.
         let inner = AttributeProto { name: "odd".into(), ..AttributeProto::default() }.encode_to_vec();
         prost::encoding::bytes::encode(10, &[inner, in_attribute].concat(), &mut bytes);
         prost::encoding::bytes::encode(8, &in_inputs, &mut bytes);

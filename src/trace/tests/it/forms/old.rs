@@ -40,12 +40,12 @@ fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> WireMessage {
         .with_numbers(4, parents)
 }
 
-/// The numbers of node types since 0.0.3, by their earlier numbers.
+/// Node types' numbers since 0.0.3, indexed by their earlier numbers.
 const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 #[test]
 fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
-    // Every field has a distinct value; types and collectives have each of their values once.
+    // Every field has a distinct value. Each type and each collective occurs once.
     let all = head(7, "all", 3, &[3, 5])
         .with_numbers(5, &[1])
         .with_number(6, 1 << 40)
@@ -208,7 +208,7 @@ fn what_is_current_is_left_alone() {
         metadata.clone(),
         WireMessage::default().with_message(2, attribute.clone()),
         metadata.clone().with_message(2, attribute),
-        // Records with unknown fields, and an empty record.
+        // The first record has an unknown field, or is empty.
         metadata.with_number(99, 1),
         WireMessage::default(),
     ] {

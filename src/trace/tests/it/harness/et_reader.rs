@@ -1,5 +1,5 @@
 //! Reads arbitrary bytes as a trace file. No reader may panic, and the fast reader must agree with the generated
-//! types on every record that these can read.
+//! types on every record that the generated types can read.
 
 use super::oracle;
 use chakram_trace::format::file::decompress_bytes;

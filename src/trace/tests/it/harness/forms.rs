@@ -17,8 +17,8 @@ fn sensible(error: &TraceError) {
     assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
 }
 
-/// Checks that the generated types accept all records of a converted file. Returns their number, including the
-/// metadata.
+/// Checks that the generated types accept all records of a converted file. Returns the number of records,
+/// including the metadata.
 fn current(contents: &[u8]) -> usize {
     let mut frames = FrameCursor::new(contents);
     let mut records = 0;

@@ -44,7 +44,7 @@ impl DependencyVisitor for Lists {
     }
 }
 
-/// Reads `record` by the fast reader.
+/// Reads `record` with the fast reader.
 pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     let mut lists = Lists::default();
     let node = scan::scan_node(record, &mut lists)?;

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// Every attribute that a reader uses except `in_switch`, and some that it ignores.
+/// Every attribute that a reader uses except `in_switch`, and some attributes that it ignores.
 const NAMES: [&str; 29] = [
     "is_cpu_op",
     "num_ops",
@@ -222,8 +222,8 @@ pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Encodes `node` with its parts in this order, and with unknown fields (index in the order, field) before some of
-/// them.
+/// Encodes `node` with its parts in this order. Unknown fields, given as (index in the order, field), precede some
+/// parts.
 pub fn scattered(
     node: &Node,
     unpacked: bool,

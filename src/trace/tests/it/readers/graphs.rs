@@ -182,8 +182,8 @@ fn delays_and_waits_follow_ids() {
     }
 }
 
-/// Optional values take no memory if no node has one. If one node has a delay, every node takes 8
-/// more bytes.
+/// Optional values take no memory if no node has such a value. If one node has a delay, every node
+/// takes 8 more bytes.
 #[test]
 fn delays_take_room_only_where_there_are_any() {
     let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
@@ -352,8 +352,8 @@ fn the_profiler_is_left_out_and_put_back() {
         node.attr.push(number("profiler_ns", profiler));
         node
     };
-    // Costs: 300 of 500 ns delay; 500 ns delay and 200 of 1,000 ns duration; 2,000 ns, limited to 500 ns delay and
-    // 1,000 ns duration; no cost.
+    // The costs of the nodes are 300 ns of a 500 ns delay; a 500 ns delay and 200 ns of a 1,000 ns duration; 2,000
+    // ns, limited to a 500 ns delay and a 1,000 ns duration; and nothing.
     let nodes = [
         node(1, 500, 300),
         node(2, 500, 700),

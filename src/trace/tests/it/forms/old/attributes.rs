@@ -1,11 +1,11 @@
-//! Attributes of 0.0.2 and of both kinds of 0.0.3, which distinguish these generations.
+//! Attributes of 0.0.2 and of both variants of 0.0.3. The attributes distinguish these generations.
 
 use super::{TYPES, attribute, decoded, encode_file, head, upgraded};
 use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade_contents};
 use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use testkit::wire::WireMessage;
 
-/// Differences of 0.0.2 and 0.0.3: their attributes.
+/// Encoding of attributes in one generation.
 pub struct Attributes {
     pub generation: SchemaGeneration,
     /// Field numbers of boolean, float, unsigned, signed and text values; the lists follow in the
