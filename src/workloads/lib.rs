@@ -1,4 +1,4 @@
-//! Workloads that need no capture: models, and the work of ranks that train or run them under a
+//! Workloads without a capture: models, and the work of ranks that train or run a model under a
 //! plan.
 
 pub mod generate;

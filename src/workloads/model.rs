@@ -1,8 +1,8 @@
 //! Models: networks of layers, described independently of the NPUs that run them.
 //!
 //! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes
-//! in a model are per *sample*: a sequence of tokens, an image, a row of features. Models are
-//! independent of batches, ranks and time.
+//! in a model are per *sample*: a sequence of tokens, an image, or a row of features. A model does
+//! not depend on batches, ranks or time.
 //!
 //! A model is loaded from a TOML file or a preset, or created from a few numbers
 //! ([`TransformerModel`], [`VisionTransformer`]).
@@ -14,10 +14,9 @@
 //!   ([`OperatorKind::Embedding`]).
 //! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward
 //!   pass of one sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations,
-//!   softmax, sums) is not counted, as in most papers. All pairs of tokens in attention are
-//!   counted, even with a causal mask, as in Megatron-LM's formulas.
-//!   [`OperatorKind::causally_skipped_multiplications`] is the part that kernels for causal attention
-//!   skip.
+//!   softmax, sums) is not counted, as in most papers. All pairs of tokens in attention count, even
+//!   with a causal mask, as in Megatron-LM's formulas. Kernels for causal attention skip
+//!   [`OperatorKind::causally_skipped_multiplications`] of them.
 //! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
 //!   ([`OperatorKind::saved_bytes`]).
 //!
@@ -70,8 +69,8 @@ pub struct Model {
 pub struct ModelLayer {
     /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model: before, in or after the blocks. Plans treat the three
-    /// positions differently.
+    /// Position of the layer in the model: before, in or after the blocks; plans treat the three
+    /// differently.
     pub role: LayerRole,
     /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
@@ -97,7 +96,7 @@ pub struct LayerOperator {
     pub name: String,
     /// Kind of the operator, with its sizes.
     pub work: OperatorKind,
-    /// Axis along which tensor parallelism splits the operator.
+    /// Axis along which tensor parallelism splits the operator, if it does.
     pub cut: TensorSplit,
     /// True for an operator on the skip path, which joins the branch again at an
     /// [`OperatorKind::Residual`].
@@ -106,13 +105,13 @@ pub struct LayerOperator {
     pub training: WeightTraining,
 }
 
-/// Weights of an operator that training changes.
+/// The weights of an operator that training changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightTraining {
     /// All weights.
     #[default]
     All,
-    /// No weights: they have neither gradients nor state of an optimizer.
+    /// No weights: they have neither gradients nor optimizer state.
     Frozen,
     /// A low-rank adapter of frozen weights: the product of a matrix with `rank` columns and a matrix with `rank` rows
     /// (Hu et al., "LoRA", 2021).
@@ -122,20 +121,20 @@ pub enum WeightTraining {
     },
 }
 
-/// Axis along which tensor parallelism splits an operator (Shoeybi et al., "Megatron-LM", 2019,
-/// section 3).
+/// Axis along which a tensor group splits an operator (Shoeybi et al., "Megatron-LM", 2019, section
+/// 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
     /// Every member computes the whole operator. With sequence parallelism, each member computes
     /// the operator only for its own tokens.
     Replicated,
-    /// Split by outputs: each member has some columns of the weights and needs the whole input. The input's
-    /// gradient is summed over members.
+    /// Split by outputs: each member has some columns of the weights and needs the whole input. The
+    /// members sum the input's gradient.
     ColumnParallel,
-    /// Split by inputs: each member has some rows of the weights. The outputs are summed over members.
+    /// Split by inputs: each member has some rows of the weights. The members sum the outputs.
     RowParallel,
-    /// The operator is between one that is split by outputs and one that is split by inputs: each
-    /// member computes its own heads, or its own columns of an activation.
+    /// The operator is between an operator that is split by outputs and one that is split by
+    /// inputs. Each member computes its own heads, or its own columns of an activation.
     InsideRegion,
 }
 
@@ -153,12 +152,12 @@ pub enum OperatorKind {
         outputs: u64,
         /// True if a bias vector is added to each row.
         bias: bool,
-        /// True if the weights belong to the embedding, so that they are not counted here.
+        /// True if the weights belong to the embedding, where they are counted.
         tied: bool,
     },
     /// Products of queries with keys, softmax, and products of scores with values.
     Attention {
-        /// Tokens of a sample, to whose keys and values a query can attend.
+        /// Tokens of a sample; a query can attend to their keys and values.
         tokens: u64,
         /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
@@ -179,11 +178,11 @@ pub enum OperatorKind {
         /// a gain. All query heads share one gain, and all key heads share another.
         qk_norm: bool,
     },
-    /// Attention with one of three additions: value heads of another width than query and key
-    /// heads, tokens that attend to only some other tokens, or an additional score per head (a
+    /// Attention with at least one of three additions: values of another width than queries and
+    /// keys, tokens that attend only to some other tokens, or an additional score per head (a
     /// sink).
     ShapedAttention {
-        /// Tokens of a sample, to whose keys and values a query can attend.
+        /// Tokens of a sample; a query can attend to their keys and values.
         tokens: u64,
         /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
         /// context parallelism.
@@ -199,12 +198,12 @@ pub enum OperatorKind {
         /// Columns of a query or key head that rotary embedding rotates. With latent vectors, all
         /// key heads share one set of rotated columns.
         turned: u64,
-        /// Elements of the latent vector from which a token's keys and values are computed; 0 if
-        /// there is none.
+        /// Elements of the latent vector that determines a token's keys and values; 0 if there is
+        /// none.
         latent: u64,
         /// The earlier tokens to which a token attends.
         span: AttentionSpan,
-        /// True if each head has a trained weight that is one more score in its softmax.
+        /// True if each head has a trained weight that is an additional score in its softmax.
         sinks: bool,
         /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
@@ -213,8 +212,9 @@ pub enum OperatorKind {
         /// True if query and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to
-    /// the query heads, and from one of `kv_rank` elements to the heads of keys and values.
+    /// The two up-projections of latent attention. The first computes the query heads from a latent
+    /// vector of `query_rank` elements, and the second computes the heads of keys and values from a
+    /// latent vector of `kv_rank` elements.
     LatentUp {
         /// Number of tokens per sample.
         rows: u64,
@@ -258,7 +258,7 @@ pub enum OperatorKind {
         /// True if a bias vector is added to each row.
         bias: bool,
     },
-    /// Sum of the results of each token's copies, weighted by the token's scores.
+    /// Adds up the results of each token's copies, weighted by the token's scores.
     ExpertCombine {
         /// Number of tokens per sample.
         tokens: u64,
@@ -278,18 +278,18 @@ pub enum OperatorKind {
         bias: bool,
     },
     /// An element-wise function. If `gated`, the input has `2 width` columns: the function is
-    /// applied to one half, which is then multiplied by the other half.
+    /// applied to one half, and its result is multiplied by the other half.
     Activation {
         /// The function, applied to each element.
         function: ActivationFunction,
-        /// Rows of input and output: tokens, or pixels.
+        /// Rows of the input and of the output: tokens, or pixels.
         rows: u64,
         /// Number of columns of the output.
         width: u64,
         /// True if the activation has a gate (SwiGLU).
         gated: bool,
     },
-    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks,
+    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks, it
     /// adds up the embeddings of an input.
     Residual {
         /// Rows of both summands: tokens, or pixels.
@@ -356,8 +356,8 @@ pub enum OperatorKind {
         /// Number of rows that are looked up per sample.
         lookups: u64,
     },
-    /// Dot products of all pairs of `vectors` vectors, appended to the first vector (the
-    /// interaction of DLRM).
+    /// Dot products of all pairs of `vectors` vectors, appended to the first vector (DLRM's
+    /// interaction).
     Interaction {
         /// Number of input vectors.
         vectors: u64,
@@ -403,12 +403,12 @@ impl AttentionSpan {
 pub struct RouterForm {
     /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if a bias per expert is added to the scores when experts are chosen. The bias balances
-    /// the load of experts and has no gradient.
+    /// True if the choice of experts uses scores plus a bias per expert. The bias balances the load
+    /// of experts and has no gradient.
     pub correction: bool,
     /// True if scores are computed with the logistic function, false if with a softmax.
     pub sigmoid: bool,
-    /// Number of groups of experts, of which a token first chooses the best ones; 0 or 1 without
+    /// Number of groups of experts, if a token first chooses the best groups; 0 or 1 without
     /// groups.
     pub groups: u64,
     /// Number of groups whose experts a token may choose.
@@ -428,7 +428,7 @@ pub enum ActivationFunction {
 }
 
 impl ActivationFunction {
-    /// Every function, with its name in files.
+    /// Every function, with its name in model files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Relu, "relu"),
         (Self::Gelu, "gelu"),
@@ -448,8 +448,8 @@ impl ModelLayer {
 }
 
 impl ModelLayer {
-    /// Returns true if operator `index` is an operator of the experts, or the dispatch or combine
-    /// around them.
+    /// Returns true if operator `index` belongs to the experts, or is the dispatch before them or
+    /// the combine after them.
     pub fn stands_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();
@@ -463,7 +463,7 @@ impl ModelLayer {
 }
 
 impl LayerOperator {
-    /// Creates an operator on the branch, not on the skip path.
+    /// Creates an operator that is on the branch, not on the skip path.
     pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
         Self {
             name: name.into(),

@@ -9,8 +9,8 @@
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
 //!
 //! In training and prefill, latent vectors are expanded, so that each head has its own keys and
-//! values. In decoding, only the latent vectors are cached: see [`OperatorKind::cached_elements`]
-//! and [`OperatorKind::decode_multiplications`].
+//! values. In decoding, only the latent vectors are cached (see [`OperatorKind::cached_elements`]
+//! and [`OperatorKind::decode_multiplications`]).
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
@@ -20,10 +20,10 @@ use super::{
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without the additional parts. If the model's block has experts, all layers that
-    /// are not dense have them.
+    /// The model without the additional parts. If the model's block has experts, so do all layers
+    /// that are not dense.
     pub base: TransformerModel,
-    /// Latent attention, which replaces attention with directly computed keys and values.
+    /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttention>,
     /// True if the matrix products before attention have biases, even if other products have none.
     pub qkv_biases: bool,
@@ -31,8 +31,8 @@ pub struct TransformerArchitecture {
     pub sinks: bool,
     /// The earlier tokens to which a token attends, in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of layers with full attention, counted in layers; the last layer of each period has
-    /// it; 0 if no layer has it.
+    /// Number of layers from one layer with full attention to the next; the last layer of each
+    /// period has full attention; 0 if no layer has it.
     pub full_every: u64,
     /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,
@@ -40,10 +40,10 @@ pub struct TransformerArchitecture {
     pub shared_ffn: u64,
     /// Rule by which the router chooses experts from scores.
     pub router: RouterForm,
-    /// Number of layers at the model's beginning that have no experts.
+    /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,
-    /// Period of layers with experts, counted in layers; the last layer of each period has experts.
-    /// The other layers of a period are dense.
+    /// Number of layers from one layer with experts to the next; the last layer of each period has
+    /// experts, and the others are dense.
     pub experts_every: u64,
     /// Intermediate size of the MLP (feed-forward network) in dense layers.
     pub dense_ffn: u64,
@@ -59,17 +59,17 @@ pub struct LatentAttention {
     pub query_rank: u64,
     /// Elements of the latent vector of keys and values.
     pub kv_rank: u64,
-    /// Columns of a query or key head to which rotary embedding is not applied.
+    /// Columns of a query or key head without rotary embedding.
     pub plain: u64,
-    /// Columns of a query or key head to which rotary embedding is applied. All key heads share a
-    /// single set of these columns.
+    /// Columns of a query or key head with rotary embedding. All key heads share a single set of
+    /// these columns.
     pub turned: u64,
     /// Elements of a value vector per head.
     pub values: u64,
 }
 
 impl TransformerArchitecture {
-    /// Creates an architecture that is `base` without additional parts.
+    /// Creates an architecture that equals `base`, without additional parts.
     pub fn plain_model(base: TransformerModel) -> Self {
         Self {
             base,
@@ -98,7 +98,7 @@ impl TransformerArchitecture {
         for (index, layer) in (0..).zip(blocks) {
             layer.operators = self.block_operators(index);
         }
-        // The predictions of all tokens share one logits matrix.
+        // The predictions of all tokens share one matrix for logits.
         let predictions = self.more_predictions.saturating_add(1);
         for operator in layers
             .iter_mut()
@@ -278,7 +278,7 @@ impl TransformerArchitecture {
         dispatch
     }
 
-    /// Returns the shared experts' MLP, which is on the skip path around the routed experts.
+    /// Returns the shared experts' MLP, placed on the skip path around the routed experts.
     fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
@@ -297,8 +297,8 @@ impl TransformerArchitecture {
         perceptron.collect()
     }
 
-    /// Returns a block that predicts one more token. It consists of norms of the hidden state and
-    /// of the token's embedding, a matrix product that joins both, a copy of the last block, and a
+    /// Returns a block that predicts one more token. The block has norms of the hidden state and of
+    /// the token's embedding, a matrix product that joins the two, a copy of the last block, and a
     /// norm before the model's logits.
     fn prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;

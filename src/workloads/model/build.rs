@@ -20,8 +20,8 @@ const MOST_LAYERS: u64 = 20_000;
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
-    /// Parses a model file. Error messages name the file `file`. If `tokens` is given, samples have
-    /// `tokens` tokens instead of the file's number.
+    /// Parses a model file. Error messages name the file `file`. If `tokens` is given, it replaces
+    /// the file's number of tokens per sample.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl ModelDefinition {
         )
     }
 
-    /// Like [`parse`](Self::parse), but the caller's `sizes` replace the file's.
+    /// Like [`parse`](Self::parse), but the caller's `sizes` replace the sizes in the file.
     ///
     /// # Errors
     ///
@@ -47,15 +47,15 @@ impl ModelDefinition {
     }
 }
 
-/// Parses and checks the model in `text`. Error messages name the text `file`. The caller's
-/// `sizes`, if given, replace the file's.
+/// Parses and checks the model in `text`. Error messages call the text `file`. The caller's `sizes`
+/// replace the file's sizes.
 fn parse_definition(
     text: &str,
     file: &str,
     sizes: ModelSizes,
 ) -> Result<ModelDefinition, ModelError> {
     let ModelSizes { tokens, layers } = sizes;
-    // TOML never starts with a brace, so this file is JSON.
+    // A TOML file never starts with a brace, so this file is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
         check_counts(&model, file)?;
@@ -117,7 +117,7 @@ fn parse_definition(
 fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
-    // Counts saturate, so u64::MAX means an overflow.
+    // Counts saturate, so `u64::MAX` means an overflow.
     let counts = [
         (model.parameter_count(), "parameters"),
         (model.multiplication_count(), "multiplications"),
@@ -136,7 +136,7 @@ fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     }
 }
 
-/// Returns the caller's number of blocks if given, otherwise the file's.
+/// Returns the caller's number of blocks if there is one, otherwise the file's.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.require_field("layers", "the number of blocks")?;
     let own = field.read_integer_between(1, MOST_LAYERS)?;
@@ -187,7 +187,7 @@ fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     ])
 }
 
-/// Rejects a changed number of tokens, because this model's sizes do not depend on tokens.
+/// Rejects a changed number of tokens for a model whose sizes do not depend on tokens.
 fn reject_sequence_change(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

@@ -5,8 +5,8 @@ use crate::generate::schedule::PipelineSchedule;
 use crate::model::{LayerRole, Model, ModelLayer};
 
 /// Returns the first layer of each part; the last entry is the number of layers. With
-/// [`SplitUnit::Blocks`], layers before the blocks belong to the first part, and layers after them
-/// to the last. With [`SplitUnit::Layers`], all layers have the same weight.
+/// [`SplitUnit::Blocks`], layers before the blocks belong to the first part, and layers after the
+/// blocks belong to the last part. With [`SplitUnit::Layers`], all layers count equally.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.part_count(plan.pipeline) as usize;
@@ -17,7 +17,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // The blocks and the layers divide evenly, and there are no more parts than layers, because
+    // The numbers of blocks and layers divide evenly, and there are not more parts than layers:
     // `check` rejects other plans.
     match plan.split {
         SplitUnit::Layers => {
@@ -41,8 +41,8 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 }
 
 /// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the
-/// start of each run and the end of the last. Later runs are filled first, so that the first run,
-/// whose stage has the most micro-batches in flight, gets only what remains.
+/// start of each run and, as the last entry, the end of the last run. Later runs are filled first,
+/// so that the first run gets only the rest: its stage has the most micro-batches in flight.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -54,7 +54,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
         }
         runs <= parts
     };
-    // The largest sum is at least the largest count, and at most the total.
+    // The minimal largest sum is between the largest count and the total.
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let largest = counts.iter().max().map_or(0, |&count| count.into());
     let (mut least, mut most) = (largest, total);
@@ -135,14 +135,14 @@ mod tests {
         }
     }
 
-    /// Llama's head takes more work than half a block, so the stage with the head gets fewer
-    /// blocks.
+    /// The counts are work; Llama's head takes more work than a block, so the stage with the head
+    /// gets fewer blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // A total of 30 is divided into three parts: some part has at least three blocks (12), or
-        // two blocks and the head (14). If each part has at most 12, the last part has the head and
-        // one block, the second part three blocks, and the first part the other two.
+        // A total of 30 is divided into three parts, so some part has at least three blocks (12),
+        // or two blocks and the head (14). If no part exceeds 12, the last part has the head and
+        // one block, the second part has three blocks, and the first part has the other two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

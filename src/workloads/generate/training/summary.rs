@@ -20,8 +20,8 @@ pub struct PlanSummary {
     pub micro_batches: u32,
     /// Number of parameters of the model without adapters, independent of the plan.
     pub parameters: u64,
-    /// Number of parameters with gradients: all parameters, the parameters that are not frozen, or
-    /// the adapters' parameters.
+    /// Number of parameters with gradients: all parameters, the unfrozen parameters, or the
+    /// adapters' parameters.
     pub trained_parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
@@ -30,14 +30,15 @@ pub struct PlanSummary {
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks execute in a step.
     pub flops: u128,
-    /// The recomputation policy that is used; `as-needed` is replaced by the policy that it chose.
+    /// The recomputation policy of the generated traces; `as-needed` is replaced by the policy that
+    /// chakram chose.
     pub recompute: super::RecomputePolicy,
-    /// Idle time of a stage divided by its computing time, if all passes take equally long and
-    /// messages take no time. `None` if the schedule has no formula.
+    /// Idle time of a stage divided by its computing time, if all passes take the same time and
+    /// messages take none. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
     /// Process groups of the job, by kind.
     pub groups: Vec<ParallelGroups>,
-    /// For every member of a tensor group and every replica, the ranks through which its activations pass:
+    /// For every member of a tensor group in every replica, the ranks that its activations pass:
     /// one per stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of one rank per stage.
@@ -68,24 +69,24 @@ pub struct StageSummary {
     pub flops: u128,
     /// Maximum bytes in use at once, if nodes run in id order.
     pub peak: u64,
-    /// True if the rank accesses remote memory, which then stores the state that does not fit on
-    /// the NPU.
+    /// True if the rank accesses remote memory, which then stores the state that does not fit into
+    /// the NPU's own memory.
     pub streams: bool,
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
     /// Maximum number of passes whose activations are stored, and the bytes of one of these passes.
-    /// The schedule's memory for activations is their product.
+    /// The product of the two is the schedule's memory for activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,
 }
 
-/// Collectives of one operation and one group kind, or messages.
+/// Collectives of one operation, kind of group and phase, or messages of one phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationTotals {
     /// Name of the operation: a collective such as `all-reduce`, or `send`.
     pub kind: String,
-    /// Kind of the groups; `stages` for messages between stages.
+    /// Kind of the groups; `stages` for messages between pipeline stages.
     pub family: &'static str,
     /// Phase of the step (such as forward); `None` if nodes have no phase.
     pub phase: Option<TrainingPhase>,
@@ -122,8 +123,8 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the kind of a group. The group of all ranks has a kind only if some kind of group
-    /// contains all ranks.
+    /// Returns the kind of a group. The group of all ranks has a kind only if the plan has a kind
+    /// of group that contains all ranks.
     fn group_kind(
         &self,
         group: GroupName<'_>,
@@ -134,8 +135,7 @@ impl RankTally<'_> {
         let placement = &self.plan.placement;
         let named = |family| placement.group_name(family, self.place) == group;
         let whole = |family| placement.member_count(family) == placement.rank_count();
-        // If several kinds contain all ranks, guess the intended kind from the collective and its
-        // phase.
+        // If several kinds contain all ranks, guess the kind from the collective and its phase.
         let likely = match phase {
             _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
@@ -177,7 +177,8 @@ impl Sink for RankTally<'_> {
                     (GroupName::World, _) | (_, None) => self.plan.placement.rank_count(),
                     (_, Some(family)) => self.plan.placement.members_at(family, self.place),
                 };
-                // `comm_size` may be the size of a member's shard, but totals count whole buffers.
+                // `comm_size` may be the size of one member's shard, but totals count whole
+                // buffers.
                 let bytes = kind.buffer_bytes(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", |one| self.plan.placement.kind_name(one));
                 (kind.to_string(), word, bytes)
@@ -230,7 +231,7 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
-    /// Returns the samples, tokens and FLOPs of all steps, with FLOPs counted as model FLOPs.
+    /// Returns the samples and tokens of all steps, and their model FLOPs.
     pub(super) fn work_amounts(&self) -> WorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());

@@ -3,8 +3,8 @@
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
 
-/// Checks that `cut` can split `operator` among the `members` of a tensor group. Vocabularies are padded, so
-/// they need not divide evenly.
+/// Checks that `cut` can split `operator` among the `members` of a tensor group. Vocabularies are
+/// padded, so their sizes always divide.
 pub(super) fn check_divides(
     operator: &LayerOperator,
     cut: TensorSplit,
@@ -23,7 +23,7 @@ pub(super) fn check_divides(
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {
-            // Padding is possible for heads, but not for columns of an MLP.
+            // Heads can be padded, but columns of an MLP cannot.
             let or = if spec.is_attention() {
                 "; or pad_heads = true"
             } else {

@@ -49,7 +49,7 @@ fn ranks_are_like_those_of_their_stage() {
     plans[2].scatter_gather = true;
     plans[2].batch = 6 * 2;
     plans[2].ranks = (0..12).rev().collect();
-    // 14 layers cannot be divided evenly among five stages.
+    // 14 layers do not divide evenly among five stages.
     let uneven = || ParallelismPlan {
         pipeline: 5,
         split: plan::SplitUnit::Multiplications,
@@ -61,8 +61,8 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, each stage has two kinds of traces, whatever its number of members: adapters, and
-/// members that are not adapters.
+/// With adapters, each stage has two kinds of traces, regardless of its number of members: traces
+/// of adapters, and traces of other members.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -96,7 +96,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
 }
 
 /// SRAM and accesses are limited to one tile, so nearly every load and store is split into the
-/// maximum number of parts. Operators then have more than 80 nodes, which is more than with unsplit
+/// maximum number of accesses. An operator then has more than 80 nodes, more than with unsplit
 /// accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
@@ -242,7 +242,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(found[0].0, [format!("mb1/{layer}/bwd/{finder}")]);
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
-    // Without the norm's kernel, the norm's gradients are complete when the previous node ends.
+    // Without the norm's kernel, the norm's gradients are complete when the node before it ends.
     plan.without.add_effect(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
@@ -311,8 +311,8 @@ fn what_does_not_divide_is_refused() {
             "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is \
              after the 12 blocks",
         ),
-        // Stages that cover only the blocks are reported first, even if other options are invalid
-        // too.
+        // If stages cover only the blocks, this error is reported first, even if other options are
+        // invalid too.
         (
             |p| {
                 p.stages = vec![[0, 11]];

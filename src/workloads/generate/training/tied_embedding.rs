@@ -12,10 +12,10 @@ pub(super) struct TiedEmbedding {
 }
 
 impl TiedEmbedding {
-    /// Records the table, if `operator` looks up the shared weights. Rejects a tied matrix product
-    /// if a member's shards of the product's weights and of the table differ. The table's rows
-    /// (sharded by k) are the product's outputs (sharded by n), and its columns (sharded by n) are
-    /// the product's inputs (sharded by k).
+    /// Records the table, if `operator` looks up the weights that two operators share. Rejects a
+    /// tied matrix product if a member has different shards of the product's weights and of the
+    /// table. The table's rows (sharded by k) are the product's outputs (sharded by n), and the
+    /// table's columns (sharded by n) are the product's inputs (sharded by k).
     pub fn check_operator(
         &mut self,
         layer: &str,

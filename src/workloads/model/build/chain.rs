@@ -1,4 +1,4 @@
-//! Parses `kind = "layers"`, which lists every operator. An operator's input sizes are computed
+//! Parses `kind = "layers"`, which lists every operator. The sizes of an operator's input follow
 //! from the operators before it.
 
 use super::operator::{self, ActivationShape, LayerCursor};
@@ -21,8 +21,7 @@ const ROLES: [(LayerRole, &str); 3] = [
     (LayerRole::Output, "output"),
 ];
 
-/// Returns three values: the number of tokens per sample, `None` in place of a hidden size, and the
-/// layers.
+/// Returns the number of tokens per sample, `None` because there is no hidden size, and the layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
@@ -40,7 +39,7 @@ pub(super) fn parse_layers(
         let field = table.require_field("name", "the layer's name")?;
         let name = field.read_line()?;
         let role = table.read_choice("role", &ROLES)?;
-        // `repeat` is at most the number of layers that may still follow, so `layers` never exceeds
+        // `repeat` is limited to the remaining number of layers, so `layers` never exceeds
         // MOST_LAYERS.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table
@@ -64,7 +63,7 @@ pub(super) fn parse_layers(
         let items = table.require_field("operators", "an array of operators")?;
         let items =
             items.read_items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
-        // The sum cannot overflow, because the file's size and MOST_LAYERS limit the factors.
+        // The sum cannot overflow, because the file's length and MOST_LAYERS limit its factors.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators in the layers so far");

@@ -12,7 +12,7 @@ use crate::model::{
 use chakram_trace::format::TensorClass;
 
 /// Number of tokens. The next constants are the hidden size, the number of query heads, the number
-/// of KV heads, the head size, and the intermediate size of the MLP.
+/// of KV heads, the head size, and the MLP's width.
 const T: u64 = 16;
 const H: u64 = 16;
 const A: u64 = 4;
@@ -59,7 +59,7 @@ fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
     }
 }
 
-/// Returns a plan with two replicas, each of two ranks that share the tokens of their sequences.
+/// Returns a plan with two replicas, each with two ranks that share the tokens of their sequences.
 fn shared(exchange: ContextExchange) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.context, plan.batch) = (2, 2, 4);
@@ -89,8 +89,8 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
-/// Each context-parallel rank has half of the tokens and half of the causal pairs: 68 of 16 x 17 /
-/// 2 = 136.
+/// Each rank of a context group has half of the tokens, and half of the causal pairs: 68 of 16 x
+/// 17 / 2 = 136.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -101,14 +101,14 @@ fn kernels_have_the_tokens_of_a_rank() {
         let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
         assert_eq!(of("fwd/attention.qkv"), qkv);
         assert_eq!(of("fwd/norm1"), [0, 2 * 2 * t * H]);
-        // A rank rotates only its own queries and keys: half of the tokens with all heads, or half
-        // of the heads with all tokens.
+        // A rank rotates only its own queries and keys: all heads for half of the tokens, or half
+        // of the heads for all tokens.
         assert_eq!(
             of("fwd/attention.core.rotary"),
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads the keys and values of all heads, or of some heads, for all tokens.
+        // Attention reads the keys and values of all tokens, for all heads or for the rank's heads.
         // Attention writes an output of the same size as the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
@@ -123,8 +123,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together execute the same number of FLOPs as one rank without parallelism: with either
-/// exchange, fused or unfused, causal or not.
+/// All ranks together execute the same number of FLOPs as one rank without parallelism, for both
+/// exchanges, fused and unfused, with and without a causal mask.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -152,8 +152,8 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// Counts pairs one by one: every rank that has the i-th piece of a sequence from each end has the
-/// same number of pairs.
+/// Counts pairs one by one: if each rank has the i-th piece from both ends of a sequence, all ranks
+/// have the same number of pairs.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -255,7 +255,7 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
         } else {
             [2, 2]
         };
-        // The model has two layers, and the plan one micro-batch.
+        // The model has two layers, and the plan has one micro-batch.
         assert_eq!(count(&plan), 2 * (one_way[0] + one_way[1]) * 2);
         plan.recompute = RecomputePolicy::Full;
         assert_eq!(count(&plan), 2 * (2 * one_way[0] + one_way[1]) * 2);
@@ -281,13 +281,13 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     let found = &summary.stages[0].communication;
     let context = found.iter().filter(|one| one.family == "context");
-    // In each of two layers and two micro-batches, the forward pass has a gather, and the backward
-    // pass a gather and a reduce-scatter.
+    // In each of two layers and two micro-batches, the forward pass has one gather, and the
+    // backward pass has one gather and one reduce-scatter.
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 
-/// Every rank has all of the model's weights. Gradients are summed over all four ranks, and these
-/// ranks also shard the state under ZeRO.
+/// Every rank has all of the model's weights. All four ranks sum their gradients, and under ZeRO
+/// they also shard the state.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
     let weights = pattern(&ParallelismPlan::new()).model.parameter_count();
@@ -312,8 +312,8 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// Tensors that are saved for the backward pass have only the rank's own tokens, but attention's
-/// kernels save all keys and values.
+/// Saved tensors contain only the rank's own tokens, except that attention's kernels save all keys
+/// and values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -337,7 +337,7 @@ fn memory_is_that_of_a_ranks_tokens() {
     assert_eq!(temporary(&(core("bwd") + ".reduce-scatter")), [0, all]);
 }
 
-/// Experts are divided among replicas, even if the replicas share a sequence's tokens.
+/// Replicas divide the experts, even if the replicas share a sequence's tokens.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
     let routing = ExpertRouting {
@@ -358,7 +358,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
     assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
 }
 
-/// A stage sends only the activations of its rank's own tokens to the next stage.
+/// A stage sends only the activations of the rank's own tokens to the next stage.
 #[test]
 fn boundaries_have_a_ranks_tokens() {
     let mut plan = shared(ContextExchange::AllToAll);
@@ -429,8 +429,9 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     );
 }
 
-/// Returns the pairs of queries and keys in a step of a ring, by rank and step, by walking all pairs of tokens. Rank `i`
-/// has pieces `i` and `2 ranks - 1 - i` of a sequence, and in step `k` the keys of rank `i - k`.
+/// Returns the number of pairs of queries and keys, by rank and step of a ring, counted one by one.
+/// Rank `i` has pieces `i` and `2 ranks - 1 - i` of a sequence, and in step `k` it has the keys of
+/// rank `i - k`.
 fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     let piece = tokens / (2 * ranks);
     let owner = |token: u64| {
@@ -449,7 +450,7 @@ fn pairs_of_steps(tokens: u64, ranks: u64, causal: bool) -> Vec<Vec<u64>> {
     pairs
 }
 
-/// Every rank has the same work in each step, and a step's kernel has the FLOPs of its pairs.
+/// Every rank has the same work in each step, and the FLOPs of a step's kernel match its pairs.
 #[test]
 fn steps_of_a_ring_have_equal_work() {
     for ranks in [2_u32, 4] {
@@ -478,14 +479,14 @@ fn steps_of_a_ring_have_equal_work() {
     }
 }
 
-/// A rank sends its own keys and values, and the keys and values that arrive, to the next rank. The
-/// sends overlap the previous step's kernel.
+/// A rank sends its own keys and values, and all received keys and values, to the next rank. The
+/// sends overlap the kernel of the previous step.
 #[test]
 fn keys_and_values_pass_around_a_ring() {
     let mut plan = ParallelismPlan::new();
     (plan.context, plan.context_exchange) = (4, ContextExchange::Ring);
     let nodes = &ranks(&plan)[1];
-    // Keys and values of four tokens.
+    // Keys and values of four tokens (a rank's share of the sequence).
     let keys = 2 * 2 * (T / 4) * V * W;
     let messages = |pass: &str| {
         let prefix = format!("mb0/layer1/{pass}/attention.core.");
@@ -504,7 +505,8 @@ fn keys_and_values_pass_around_a_ring() {
         let both = |name: &&str| [format!("{name}.send"), format!("{name}.receive")];
         names.iter().flat_map(both).collect()
     };
-    // 2 (s / P) kv e (P - 1) bytes, and twice this number in the backward pass.
+    // A rank sends 2 (s / P) kv e (P - 1) bytes, for s tokens, P ranks and kv columns of e bytes;
+    // in the backward pass, it sends twice this number.
     assert_eq!(messages("fwd"), each(&["step1", "step2", "step3"]));
     assert_eq!(
         messages("bwd"),
@@ -533,7 +535,7 @@ fn keys_and_values_pass_around_a_ring() {
             vec![core("fwd", ".step1.receive"), core("fwd", "")],
         ),
         (core("fwd", ".merge.step1"), vec![core("fwd", ".step1")]),
-        // What arrived is sent on at once.
+        // A rank sends received keys on at once.
         (
             core("fwd", ".step2.send"),
             vec![core("fwd", ".step1.receive")],
@@ -546,7 +548,7 @@ fn keys_and_values_pass_around_a_ring() {
             "fwd/attention.out".to_owned(),
             vec![core("fwd", ".merge.step3")],
         ),
-        // Gradients that arrive are added after the next kernel.
+        // A rank adds received gradients after its next kernel.
         (
             core("bwd", ".step1.gradients.send"),
             vec![core("bwd", ".step1")],
@@ -580,7 +582,8 @@ fn keys_and_values_pass_around_a_ring() {
         .filter(|one| one.family == "context")
         .map(|one| (&one.kind[..], one.calls, one.bytes))
         .collect();
-    // Two layers.
+    // Each of two layers sends the keys three times forward, and the keys or their gradients six
+    // times backward.
     let keys = u128::from(keys);
     assert_eq!(
         sent,
@@ -588,7 +591,7 @@ fn keys_and_values_pass_around_a_ring() {
     );
 }
 
-/// Other heads, tied keys and masks go around a ring too, and windows are refused.
+/// Rings work for grouped heads, normalised heads and latent attention, but not for windows.
 #[test]
 fn rings_are_refused_for_windows() {
     for (name, accepted) in [

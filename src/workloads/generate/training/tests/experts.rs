@@ -13,8 +13,8 @@ use chakram_trace::format::{TensorClass, TrainingPhase};
 
 mod forms;
 
-/// Number of tokens. The next constants are the hidden size, the numbers of experts and of copies
-/// of a token, and the columns of an expert.
+/// Number of tokens. The next constants are the hidden size, the number of experts, the number of
+/// copies of a token, and the width of an expert.
 const T: u64 = 12;
 const H: u64 = 16;
 const X: u64 = 4;
@@ -81,7 +81,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
     let nodes = &ranks(ParallelismPlan::new())[0];
     let up = 2 * F;
     for (name, expected) in [
-        // The product of tokens and the router's weights, in numbers of 2 B.
+        // This is the product of tokens and the router's weights, in numbers of 2 B.
         (
             "fwd/experts.dispatch.score",
             [2 * T * H * X, 2 * (T * H + H * X + T * X)],
@@ -103,7 +103,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             [2 * C * T * F * H, 2 * (C * T * F + X * F * H + C * T * H)],
         ),
         ("fwd/experts.combine", [0, 2 * (C * T * H + T * H)]),
-        // The kernel reads both factors of a score's gradient (results and their gradients), and
+        // This kernel reads both factors of a score's gradient (results and their gradients), and
         // writes the gradient in single precision.
         (
             "bwd/experts.combine.scores",
@@ -143,9 +143,9 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "{name}"
         );
     }
-    // All multiplications of the model count once for the forward and twice for the backward pass,
-    // with two corrections. The causal mask skips some multiplications, and flash attention
-    // recomputes scores, so attention has seven products instead of six.
+    // All multiplications of the model count once in the forward pass and twice in the backward
+    // pass, with two corrections. The causal mask skips some multiplications, and flash attention
+    // recomputes scores, so it has seven products instead of six.
     let flops: u64 = nodes
         .iter()
         .filter_map(|node| node.kernel)
@@ -164,7 +164,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     // Each member of the group routes its own tokens. For its columns of every expert, each member
-    // gathers the copies of all members, and then receives the results of its own copies.
+    // gathers the copies of all members, and then receives the results only of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -194,7 +194,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Returns a plan in which two replicas share the four experts, two on each rank.
+/// Returns a plan with four replicas, in which two neighbouring replicas share the four experts,
+/// two on each rank.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
@@ -207,7 +208,7 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
 }
 
 /// Number of weights of a layer's experts. The next constants are the numbers of weights in the
-/// rest of a layer, and outside layers.
+/// rest of a layer, and outside the layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
 const OF_ENDS: u64 = 2 * 40 * H + H;
@@ -221,7 +222,7 @@ fn neighbouring_replicas_have_experts_between_them() {
         let found = groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
     };
-    // Ranks 0 and 1 are a tensor group; ranks 2 and 3 are the next replica.
+    // Ranks 0 and 1 are one tensor group; ranks 2 and 3 are the next replica.
     let pairs = [[0, 2], [1, 3], [4, 6], [5, 7]];
     assert_eq!(of("expert"), pairs);
     assert_eq!(of("expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
@@ -233,7 +234,7 @@ fn neighbouring_replicas_have_experts_between_them() {
 }
 
 /// Returns a plan with `data` replicas of `tensor` members. Each expert has `shards` shards, one
-/// per member; all experts are divided among `expert` blocks of ranks.
+/// per member; `expert` blocks of ranks divide the experts.
 fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
@@ -250,14 +251,14 @@ fn members_of_tensor_groups_have_experts_between_them() {
         found.map(|one| one.all).unwrap_or_default()
     };
     // Rank `2 replica + member` has whole experts, and four neighbouring ranks together have all
-    // experts, so ranks at a distance of 4 have the same experts.
+    // experts, so ranks with a distance of 4 have the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of(&plan, "data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     assert_eq!(of(&plan, "tensor"), [[0, 1], [2, 3], [4, 5], [6, 7]]);
     assert!(of(&plan, "expert-tensor").is_empty());
-    // Two of four members share an expert: rank `4 replica + member` has shard `rank % 2` of the
+    // Two of four members shard an expert: rank `4 replica + member` has shard `rank % 2` of the
     // experts of block `rank / 2`. Two neighbouring blocks together have all experts.
     let plan = spread(4, 2, 2, 2);
     assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
@@ -280,7 +281,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
     assert_eq!(of(&plan, "expert"), groups);
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
     assert_eq!(of(&plan, "expert-data"), pairs);
-    // By default, the tensor degree of experts is the same as of other weights.
+    // By default, experts have the same tensor degree as other weights.
     let mut usual = shared();
     usual.tensor = 2;
     let mut same = usual.clone();
@@ -290,7 +291,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
 
 #[test]
 fn members_send_copies_of_their_own_tokens_to_whole_experts() {
-    // Each of two members has 6 tokens (12 copies), and one of the four experts as a whole.
+    // Each of two members has 6 tokens (12 copies), and one whole expert of the four.
     let nodes = &ranks(spread(2, 2, 4, 1))[1];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, 2 * F);
@@ -320,8 +321,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // Each of two layers has two forward and two backward exchanges among all four ranks, with 2 B
-    // per number.
+    // In each of two layers, the forward and the backward pass each have two exchanges among all
+    // four ranks, with 2 B per number.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -340,8 +341,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
 
 #[test]
 fn members_that_cut_an_expert_gather_their_copies() {
-    // Each of four members has 3 tokens and 6 copies. A pair of members multiplies its 12 copies by
-    // the halves of two of the four experts.
+    // Each of four members has 3 tokens, so 6 copies. A pair of members multiplies its 12 copies by
+    // its halves of two of the four experts.
     let nodes = &ranks(spread(4, 1, 2, 2))[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, F);
@@ -377,11 +378,12 @@ fn members_that_cut_an_expert_gather_their_copies() {
 
 #[test]
 fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
-    // A member has half of attention, embedding and logits, but whole norms and a whole router.
+    // A member has half of attention, embedding and logits, but all weights of the norms and the
+    // router.
     let halves = H * 3 * H / 2 + H * H / 2;
     let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
-    // Four replicas of two members are eight ranks. Four ranks together have all experts, so each
-    // expert is on two of the eight ranks.
+    // Four replicas of two members are on eight ranks. Four ranks together have all experts, so
+    // each expert is on two of the eight ranks.
     let own = 2 * OF_EXPERTS / 4;
     let mut plan = spread(2, 4, 4, 1);
     for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
@@ -408,8 +410,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         sums.map(|one| (one.family, one.bytes)).collect()
     };
     let bytes = |weights: u64| u128::from(2 * weights);
-    // Each member computes the gradients of norms and router from its own tokens, so these
-    // gradients must be summed; the gradients of its experts are complete.
+    // Each member computes the gradients of norms and router only from its own tokens, so they must
+    // be summed; the gradients of its experts are complete.
     let of_tokens = H + 2 * (H * X + 2 * H);
     assert_eq!(
         sums(&plan),
@@ -420,7 +422,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         ]
     );
     // Both members have all experts, so they sum the experts' gradients, although no other replica
-    // has the other weights.
+    // has a copy of the other weights.
     let alone = spread(2, 1, 1, 1);
     assert_eq!(
         sums(&alone),
@@ -429,7 +431,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Each member has one half of the experts, so no gradients of experts are summed.
+    // Each member has one half of the experts, so no sum of experts' gradients is needed.
     let parted = spread(2, 1, 2, 1);
     assert_eq!(sums(&parted), [("tensor", bytes(of_tokens))]);
 }
@@ -464,7 +466,8 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     // all four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // Each of two layers and two micro-batches has two forward and two backward exchanges.
+    // In each of two layers and two micro-batches, the forward and the backward pass each have two
+    // exchanges.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(
@@ -475,8 +478,8 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         assert!(node.op.contains("group: Number("), "{}", node.op);
         assert_eq!(node.lane, Some(EXPERT_LANE));
     }
-    // The kernel has the same number of rows as without expert parallelism, but reads only half of
-    // the experts' weights.
+    // The kernel has as many rows as without expert parallelism, but reads only half of the
+    // experts' weights.
     let up = 2 * F;
     let expected = [
         2 * C * T * H * up,
@@ -518,8 +521,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // A parameter has 12 B of state. Each of four replicas has a quarter of the common
-        // parameters' state, and each of two replicas has half of the experts' state.
+        // The optimizer has 12 B of state per parameter. Each of four replicas has a quarter of
+        // this state for common parameters, and each of two replicas has half of it for experts.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -538,8 +541,8 @@ fn ranks_keep_and_step_their_own_experts() {
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Returns a rank's reductions: group, bytes and, for each node id, whether the reduction waits for
-/// the node.
+/// Returns a rank's reductions, each with its group, its bytes and, for each node id, whether the
+/// reduction waits for the node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -606,7 +609,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             }
         }
     }
-    // If each expert is on only one rank, no gradients of experts are summed.
+    // If each expert is on only one rank, no sum of experts' gradients is needed.
     let mut plan = shared();
     plan.expert = 4;
     let nodes = &ranks(plan.clone())[0];
@@ -615,7 +618,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             .iter()
             .all(|(group, _, _)| group == "World")
     );
-    // The norm of all gradients includes every expert's gradients.
+    // The norm of all gradients includes the gradients of all experts.
     plan.clip = true;
     let nodes = &ranks(plan)[0];
     assert_eq!(
@@ -644,8 +647,8 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // One bucket contains a quarter of the common parameters, and another contains half of the
-        // rank's experts.
+        // One bucket has a quarter of the common parameters, and another has half of the rank's
+        // experts.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
@@ -720,8 +723,8 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     );
 }
 
-/// Query heads and key heads are normalised before rotary positions, and all members of a tensor
-/// group add to the gradients of the same gains.
+/// Query and key heads are normalised before rotary positions. All members of a tensor group add to
+/// the gradients of the same gains.
 #[test]
 fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     let mut model = model();
@@ -742,7 +745,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     };
     let alone = nodes(1, |_| ());
     // Queries and keys each have four heads of 4 columns. Each number is read and written with 2 B;
-    // the backward kernel reads one additional number.
+    // the backward kernel also reads a second number.
     let heads = T * (4 + 4) * 4;
     let core = |pass: &str| format!("mb0/layer0/{pass}/attention.core");
     assert_eq!(kernel(&alone, &(core("fwd") + ".norm")), [0, 2 * 2 * heads]);
@@ -751,7 +754,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     assert_eq!(before, [core("fwd") + ".norm"]);
     let before = super::data(&alone, &(core("bwd") + ".norm"));
     assert_eq!(before, [core("bwd") + ".rotary"]);
-    // Each of two layers has two gains of 4 numbers, one for queries and one for keys.
+    // Each of two layers has two gains of 4 numbers: one for queries and one for keys.
     let pair = nodes(2, |_| ());
     let sum = pair.iter().find(|node| node.name == "norms/all-reduce");
     let op = &sum.unwrap().op;
@@ -764,7 +767,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
             .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
         own.map(|node| node.kernel.unwrap().1).sum::<u64>()
     };
-    // The kernels move the same number of bytes per element as RMSNorm: 4 d + 28 and 6 d + 48.
+    // The kernels move as many bytes per element as RMSNorm's kernels: 4 d + 28 and 6 d + 48.
     assert_eq!(
         [bytes("fwd"), bytes("bwd")],
         [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]

@@ -40,11 +40,11 @@ fn products_of_eight_bits_read_what_was_cast() {
     // Operands have 1 B per number, and results 2 B.
     let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
     assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
-    // For each element of the input and of the output's gradient, 2 B are read, and 1 B is written
-    // twice.
+    // For each element of the input and of the output's gradient, the kernel reads 2 B and writes 1
+    // B twice.
     assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
     assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
-    // Each of 12 blocks has four products, in both directions; the logits are unchanged.
+    // Each of 12 blocks has four products, in both directions; the logits stay in 16 bits.
     assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
     assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
@@ -52,11 +52,11 @@ fn products_of_eight_bits_read_what_was_cast() {
     plan.scaling = ScalingRecipe::Current;
     assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
     plan.scaling = ScalingRecipe::Block;
-    // Two conversions each write one additional byte of scales per 32 numbers.
+    // Two conversions each write one more byte of scales per 32 numbers.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
-    // The Adam step moves 28 B per weight, and also reads the weights and writes the cast weights,
-    // 4 B.
+    // The Adam step moves 28 B per weight, and 4 B more to read the weights and to write the cast
+    // weights.
     let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
@@ -87,7 +87,7 @@ fn megatron_sums_gradients_apart_from_their_products() {
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);
-    // With a single micro-batch, no sum is needed.
+    // With a single micro-batch, there is nothing to sum.
     plan.batch = 1;
     assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
     // Clipping reads or writes the single-precision gradients three times.
@@ -104,7 +104,7 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Three products are recomputed: the product of keys (8 heads of 128 columns), the product
+    // Three products are recomputed: the product for keys (8 heads of 128 columns), the product
     // after attention (4,096 by 4,096), and half of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
@@ -159,7 +159,7 @@ fn embedding_and_head_can_count_as_layers() {
         let plan = plan.clone();
         TrainingPattern { model, plan }.prepare_generator()
     };
-    // 14 layers, including embedding and head, are on 7 stages.
+    // 14 layers, including embedding and head, are distributed over 7 stages.
     let prepared = prepare(&plan).unwrap();
     let layers: Vec<_> = (0..7).map(|part| prepared.layers_of_part(part)).collect();
     let expected: Vec<_> = (0..7).map(|part| 2 * part..2 * part + 2).collect();
@@ -180,7 +180,7 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
     };
     let fused = nodes("llama3-8b", plan.clone());
-    // In each direction, 2 B are read and 2 B are written.
+    // In each direction, the kernel reads 2 B and writes 2 B.
     for phase in ["fwd", "bwd"] {
         assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
     }
@@ -189,13 +189,14 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
     assert_eq!(count(&gpt2(&plan), ".rotary"), 0);
     plan.elementwise = ElementwiseKernels::Eager;
     let eager = nodes("llama3-8b", plan.clone());
-    // Conversion from 2 to 4 B, an in-place product of 4 B numbers, and conversion to 2 B: 6 + 8 + 6.
+    // Three kernels convert from 2 to 4 B, multiply numbers of 4 B in place, and convert to 2 B:
+    // 6 + 8 + 6.
     for (suffix, each) in [("single", 6), ("turn", 8), ("half", 6)] {
         let suffix = format!(".rotary.{suffix}");
         assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
         assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
     }
-    // For keys, and also for values, 8 heads are read and 32 heads are written.
+    // For keys and also for values, the kernel reads 8 heads and writes 32 heads.
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
     // Attention's inputs are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
@@ -213,9 +214,9 @@ fn products_of_eight_bits_are_all_done_again() {
     let all = nodes("llama3-8b", plan);
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // The products for queries, keys and values (48 heads of 128 columns) are recomputed, and so
-    // are both halves of the gate. The last product is not recomputed, because no gradient needs
-    // its output.
+    // The products for queries, keys and values (48 heads of 128 columns) and both halves of the
+    // gate are recomputed. The last product is not recomputed, because no gradient needs its
+    // output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -229,8 +230,8 @@ fn a_fused_loss_reads_logits_twice() {
         kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
-    // The forward loss moves 2 + 36 B, of which 36 B are in single precision, and the backward loss
-    // 2 + 12 B.
+    // The forward loss moves 2 + 36 B, of which 36 B are in single precision; the backward loss
+    // moves 2 + 12 B.
     assert_eq!(words, 50_257);
     assert_eq!(loss(&plan, "bwd"), 14 * words);
     plan.loss = LossKernel::Fused;
@@ -248,8 +249,8 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
-    // The unfused step moves 80 B, 52 B more than the fused kernel; clipping adds 12 B for the norm
-    // and the multiplication.
+    // The unfused step moves 80 B, 52 B more than the fused kernel; clipping adds 12 B, for the
+    // norm and the scaling.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);
@@ -274,9 +275,9 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     // The parameters of fourteen layers are gathered twice, so they are copied 28 times. Gradients
     // are reduced once, in 7 buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 in the products' biases,
-    // and 4 x 768 in two norms. Parameters are read and written with 2 B; gradients are read with 2
-    // B and written with 4 B.
+    // A block with 768 columns has 12 x 768^2 weights in products, 9 x 768 weights in the products'
+    // biases, and 4 x 768 weights in two norms. Parameters are read and written with 2 B; gradients
+    // are read with 2 B but written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());

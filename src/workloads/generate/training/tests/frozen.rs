@@ -1,4 +1,4 @@
-//! Tests of frozen weights and adapters: kernels, gradients, state and memory.
+//! Tests frozen weights and adapters: kernels, gradients, state and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -11,8 +11,8 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Number of tokens, hidden size, intermediate size of the MLP, vocabulary size, and rank of
-/// adapters.
+/// Number of tokens; the next constants are the hidden size, the MLP's width, the size of the
+/// vocabulary, and the rank of adapters.
 const T: u64 = 8;
 const H: u64 = 16;
 const F: u64 = 24;
@@ -80,7 +80,7 @@ fn rank(plan: &ParallelismPlan) -> Vec<EmittedNode> {
     every_rank(WorkloadPattern::Training(Box::new(pattern(plan)))).swap_remove(0)
 }
 
-/// Names, FLOPs and bytes of the kernels of layer 1 whose names contain `operator`.
+/// Returns the names, FLOPs and bytes of the kernels of layer 1 whose names contain `operator`.
 fn kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u64)> {
     let prefix = "mb0/layer1/";
     let own = nodes.iter().filter(|node| node.name.starts_with(prefix));
@@ -92,13 +92,14 @@ fn kernels<'n>(nodes: &'n [EmittedNode], operator: &str) -> Vec<(&'n str, u64, u
     .collect()
 }
 
-/// Weights of adapters: the products of a block have 16 x 48, 16 x 16, 16 x 48 and 24 x 16 weights.
+/// Number of weights of all adapters: the products of a block have 16 x 48, 16 x 16, 16 x 48 and
+/// 24 x 16 weights.
 const ADAPTERS: u64 = LAYERS * R * ((H + 3 * H) + (H + H) + (H + 2 * F) + (F + H));
 
 #[test]
 fn an_adapter_adds_two_products_and_their_gradients() {
     let nodes = rank(&lora(&["attention.out"]));
-    // 8 rows of 16 columns, in numbers of 2 B.
+    // `x` and `small` count elements: 8 rows of 16 columns, and 8 rows of R columns.
     let (x, small) = (T * H, T * R);
     let (whole, thin) = (2 * T * H * H, 2 * T * H * R);
     let product = |flops, numbers| (flops, 2 * numbers);
@@ -132,15 +133,15 @@ fn an_adapter_adds_two_products_and_their_gradients() {
         .map(|(name, (flops, bytes))| (name, flops, bytes))
         .collect();
     assert_eq!(found, expected);
-    // Other products have no gradients of weights, and the table has no gradient.
+    // Other products compute no weight gradients, and the table has no gradient.
     let others = nodes.iter().filter(|node| {
         node.name.ends_with(".wgrad") && !node.name.contains(".lora.")
             || node.name.contains("/bwd/tokens")
     });
     assert_eq!(others.count(), 0);
-    // Gradients reach the first block.
+    // Gradients of activations still reach the first block.
     assert!(nodes.iter().any(|node| node.name == "mb0/layer0/bwd/norm1"));
-    // PEFT and Megatron-Bridge scale the result, and its gradient, in separate kernels.
+    // PEFT and Megatron-Bridge scale the adapter's result and its gradient in separate kernels.
     let mut plan = lora(&["attention.out"]);
     for (elementwise, scales) in [
         (ElementwiseKernels::Fused, 0),
@@ -159,7 +160,8 @@ fn an_adapter_adds_two_products_and_their_gradients() {
     }
 }
 
-/// Frozen weights keep 2 B; adapters keep 16 B, as other weights do, and only gradients of adapters are reduced.
+/// A frozen weight takes 2 B. A weight of an adapter takes 16 B, like other trained weights, and
+/// only adapters' gradients are reduced.
 #[test]
 fn frozen_weights_have_no_state() {
     let base = model(false, None).parameter_count();
@@ -202,7 +204,7 @@ fn frozen_weights_have_no_state() {
         );
         let nodes = rank(&plan);
         let step = nodes.iter().find(|node| node.name == "optimizer").unwrap();
-        // Adam reads gradients and writes weights of 2 B, and reads and writes 12 B.
+        // Adam reads gradients and writes weights of 2 B each, and reads and writes 12 B of state.
         let stepped = if zero == ZeroStage::None {
             ADAPTERS
         } else {
@@ -212,35 +214,37 @@ fn frozen_weights_have_no_state() {
     }
 }
 
-/// A step multiplies with frozen weights twice per token, and with adapters three times.
+/// Per token, a step multiplies with each frozen weight twice, and with each weight of an adapter
+/// three times.
 #[test]
 fn model_flops_count_no_gradients_of_frozen_weights() {
     let all = summary(&ParallelismPlan::new());
     let own = summary(&lora(&[]));
-    // Gradients of weights of all products of blocks, and of the logits.
+    // These weights, in products of blocks and in the logits, need no gradients.
     let products = LAYERS * (H * 3 * H + H * H + 3 * H * F) + H * WORDS;
     let expected = all.model_flops - u128::from(2 * T * products) + u128::from(6 * T * ADAPTERS);
     assert_eq!(own.model_flops, expected);
-    // Flash attention executes more than is counted: it computes scores again.
+    // Flash attention executes more than the model FLOPs, because it recomputes scores.
     assert_eq!(own.flops - own.model_flops, all.flops - all.model_flops);
 }
 
-/// A frozen product keeps nothing, and an adapter keeps its input and the result of its first product.
+/// A frozen product saves nothing; an adapter saves its input and the result of its first product.
 #[test]
 fn activations_are_kept_for_adapters() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
     let all = kept(&ParallelismPlan::new());
-    // Inputs of the products, of the logits, and nothing else.
+    // The inputs of the products and of the logits are no longer saved.
     let inputs = 2 * T * (LAYERS * (H + H + H + F) + H);
     let one = kept(&lora(&["mlp.down"]));
     assert_eq!(one, all - inputs + 2 * T * LAYERS * (F + R));
     let every = kept(&lora(&[]));
     assert_eq!(every, all - 2 * T * H + 2 * T * LAYERS * 4 * R);
-    // A frozen embedding, head and norms keep as much as before, except the input of the logits.
+    // Frozen embeddings, heads and norms save as much as trained ones, except that the logits do
+    // not save their input.
     let mut plan = ParallelismPlan::new();
     plan.frozen = patterns(&["tokens", "logits", "norm*"]);
     assert_eq!(kept(&plan), all - 2 * T * H);
-    // Memory is released.
+    // All allocated memory is freed.
     let used: Vec<i128> = (3..TensorClass::COUNT)
         .map(|class| {
             let nodes = rank(&lora(&[]));
@@ -253,8 +257,8 @@ fn activations_are_kept_for_adapters() {
     assert!(used.iter().all(|bytes| *bytes == 0), "{used:?}");
 }
 
-/// A product that is split by outputs has whole first matrices, and a product that is split by inputs has whole second
-/// matrices; the gradients of whole matrices are sums over the group.
+/// If a product is split by outputs, members have whole first matrices; if it is split by inputs,
+/// they have whole second matrices. The tensor group sums the gradients of whole matrices.
 #[test]
 fn tensor_groups_share_adapters_like_their_products() {
     for sequence_parallel in [false, true] {
@@ -275,7 +279,7 @@ fn tensor_groups_share_adapters_like_their_products() {
             "{}",
             sums[0].op
         );
-        // Only adapters need the gathered input again.
+        // Only adapters need the input again, so only their products gather it.
         let again = nodes.iter().filter(|node| {
             node.name.starts_with("mb0/layer1/bwd/") && node.name.ends_with("all-gather")
         });
@@ -313,12 +317,12 @@ fn experts_have_adapters() {
         .unwrap()
         .stages
         .swap_remove(0);
-    // Two of four experts on each rank, with 16 x 48 and 24 x 16 weights.
+    // Each rank has two of four experts, with 16 x 48 and 24 x 16 weights.
     let own = LAYERS * 2 * R * ((H + 2 * F) + (F + H));
     assert_eq!(stage.trained_parameters, own);
     let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
     let first = kernels(&nodes, "fwd/experts.up.lora.a");
-    // 8 tokens of 2 copies, and two matrices.
+    // 8 tokens have 2 copies each, and an adapter has two matrices.
     assert_eq!(
         first,
         [(
@@ -327,7 +331,7 @@ fn experts_have_adapters() {
             2 * (2 * T * H + 2 * H * R + 2 * T * R)
         )]
     );
-    // No other rank has the same experts, and no other weights are trained.
+    // No other rank has the same experts, and only experts are trained.
     assert!(nodes.iter().all(|node| !node.name.contains("/gradients/")));
 }
 
@@ -339,7 +343,7 @@ fn a_step_of_adapters_is_pipelined_and_split() {
     let late = nodes
         .iter()
         .filter(|node| node.name.ends_with("lora.a.wgrad"));
-    // One layer with four products, and four micro-batches.
+    // One layer per stage has four products, and there are four micro-batches.
     assert_eq!(late.count(), 16);
 }
 

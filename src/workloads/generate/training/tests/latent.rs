@@ -4,7 +4,8 @@ use super::*;
 use crate::model::ModelDefinition;
 
 /// Number of tokens. The next constants are the hidden size, the number of heads, the latent sizes
-/// of queries and of keys and values, and the columns per head: plain, rotary, values.
+/// of queries and of keys and values, and three numbers of columns per head: plain, rotary, and of
+/// values.
 const T: u64 = 16;
 const H: u64 = 32;
 const A: u64 = 4;
@@ -13,7 +14,7 @@ const C: u64 = 8;
 const N: u64 = 4;
 const R: u64 = 2;
 const V: u64 = 6;
-/// Number of experts. The next constants are the number of chosen experts, and the columns of an
+/// Number of experts. The next constants are the number of chosen experts, and the widths of an
 /// expert, of the shared experts and of the dense layer.
 const X: u64 = 8;
 const K: u64 = 2;
@@ -73,7 +74,7 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         assert_eq!(kernel(&format!("bwd/{name}.wgrad")), product(k, n));
     }
     // In layer 1, a token attends to itself and all earlier tokens: T (T + 1) / 2 pairs. In layer
-    // 0, a token attends to 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
+    // 0, a token attends to at most 4 tokens: 4 x 5 / 2 + (T - 4) 4 pairs.
     let moved = 2 * (T * A * (N + R + V) + T * A * (N + R + V)) + 4 * T * A;
     let pairs = T * (T + 1) / 2;
     assert_eq!(
@@ -92,12 +93,13 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         .unwrap();
     let pairs = 4 * 5 / 2 + (T - 4) * 4;
     assert_eq!(windowed.kernel.unwrap().0, 2 * pairs * A * (N + R + V));
-    // Each query head has its own rotary columns, but all key heads share one set of them.
+    // Each query head has its own rotary columns, but all key heads share one set.
     assert_eq!(
         kernel("fwd/attention.core.rotary"),
         [0, 2 * 2 * T * R * (A + 1)]
     );
-    // Kernels on scores: logistic functions, biases, groups, and the highest scores.
+    // Kernels on scores compute logistic functions, add biases, and choose groups and the highest
+    // scores.
     for (name, each) in [
         ("sigmoid", 2 + 4),
         ("bias", 8),
@@ -118,7 +120,7 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
     assert_eq!(dense.kernel.unwrap().0, 2 * T * H * 2 * D);
 }
 
-/// For any degrees, all ranks together execute the same FLOPs as a single rank without parallelism.
+/// For all degrees, all ranks together execute the same FLOPs as a single rank without parallelism.
 /// Twice the samples take twice the FLOPs.
 #[test]
 fn plans_share_latent_attention_and_shared_experts() {

@@ -12,10 +12,10 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
     TrainingPattern { model, plan }.summarize_plan()
 }
 
-/// Tests gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products
-/// with weights have `s (12 l h² + V h)` multiplications. Both factors of every product have
-/// gradients, because the first layer is a table look-up and not a product. A causal kernel
-/// computes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications per pair.
+/// gpt2-small with 3 tokens has 12 blocks of 768 columns and a vocabulary of 50,257. Products with
+/// weights have `s (12 l h² + V h)` multiplications. Both factors of every product have gradients,
+/// because the first layer is a table look-up and not a product. A causal kernel computes 1 + 2 + 3
+/// of 9 pairs, with `2 l h` multiplications per pair.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
@@ -35,13 +35,13 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(unfused.attention, Some(CountedAttention::Full));
     assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
     assert_eq!(unfused.flops, unfused.model_flops);
-    // Korthikanti et al., appendix A: recomputing the products for scores and values adds 2
-    // products to attention's 6, as hardware FLOPs only.
+    // Korthikanti et al., appendix A: recomputation of the products for scores and values adds 2
+    // products to attention's 6, but only to the hardware FLOPs.
     plan.recompute = RecomputePolicy::Selective;
     let selective = summary(&model, &plan).unwrap();
     assert_eq!(selective.model_flops, unfused.model_flops);
     assert_eq!(selective.flops, unfused.flops + 4 * 2 * 9 * pair);
-    // If logits are left out, neither number includes them.
+    // If the plan removes logits, neither number includes them.
     plan.recompute = RecomputePolicy::None;
     plan.without.add_effect(AblationEffect::Logits);
     let headless = summary(&model, &plan).unwrap();
@@ -50,7 +50,7 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(headless.flops, headless.model_flops);
 }
 
-/// The gradient of the job's own input data is neither needed nor computed. Resnet-18's first
+/// The gradient of the job's own input data is not needed, so it is not computed. ResNet-18's first
 /// convolution multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
 #[test]
 fn gradients_of_data_count_nowhere() {
@@ -165,7 +165,7 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// The hardware executes at least the model FLOPs. Hardware and model FLOPs are equal if nothing is
+    /// The hardware always executes at least the model FLOPs. The two are equal if nothing is
     /// recomputed, padded, or replicated in a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {

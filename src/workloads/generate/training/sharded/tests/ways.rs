@@ -66,7 +66,7 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
 
 #[test]
 fn logits_are_summed_though_no_loss_takes_them() {
-    // 2 samples of 1024 tokens, 50,257 words, 2 B each.
+    // The logits have 2 samples of 1024 tokens, 50,257 words per token, and 2 B per number.
     let model = Model::load_named("gpt2-small").unwrap();
     let operators = vec![
         degrees("tokens", [1, 1, 4, 1]),
@@ -93,8 +93,8 @@ fn weights_of_two_operators_are_cut_alike() {
                     embedding/tokens, whose weights it shares: the degree of n of one is the degree of k \
                     of the other, here n = 1 and k = 2";
     assert!(found.starts_with(expected), "{found}");
-    // On one stage, the shared gradient is summed once. On two stages, each stage sums its own
-    // gradient.
+    // On one stage, the two operators share a gradient, which is summed once. On two stages, each
+    // stage sums its own gradient.
     let operators = vec![
         degrees("tokens", [2, 1, 1, 1]),
         degrees("logits", [2, 1, 1, 1]),
@@ -109,8 +109,8 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // The sum also includes the gradients of positions and norms, because these operators are
-    // sharded by samples like the operators before them.
+    // The sum also includes the gradients of positions and norms, which are sharded by samples like
+    // the operators before them.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;

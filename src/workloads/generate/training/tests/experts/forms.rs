@@ -1,4 +1,4 @@
-//! Tests variants of experts: exchanges of tokens, kernels of products, and uneven loads.
+//! Tests variants of experts: forms of token exchange, kernels of products, and uneven loads.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// Each rank exchanges T tokens of H numbers of 2 B: it sends C copies of each token, or one copy
-/// per rank with a chosen expert, 2 (1 - C(X - X / 2, C) / C(X, C)); or every rank gathers the T
-/// tokens of each rank.
+/// With T tokens of H numbers of 2 B on each rank, a rank sends C copies of each token, or one copy
+/// per rank with a chosen expert, which is 2 (1 - C(X - X / 2, C) / C(X, C)) copies on average; or
+/// every rank gathers the T tokens of each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
@@ -54,7 +54,8 @@ fn tokens_are_sent_in_the_chosen_form() {
         let (op, _) = bytes(&gathered[0], name);
         assert!(op.contains(&expected.to_string()), "{name}: {op}");
     }
-    // Tokens are sent in 8 bits, with one byte of scales per 32 numbers; results return in 16 bits.
+    // Tokens are sent in 8 bits, with one byte of scales per 32 numbers, and results return in 16
+    // bits.
     let short = on_two(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
     let numbers = C * T * H;
     for (name, expected) in [
@@ -113,7 +114,7 @@ fn products_of_experts_are_one_many_or_fused() {
     ] {
         assert_eq!(count(&fused[0], name), count(&grouped[0], name), "{name}");
     }
-    // The bytes that are allocated and freed do not change.
+    // The numbers of allocated and freed bytes stay the same.
     let activations = TensorClass::Activations as usize;
     let kept = |nodes: &[EmittedNode]| {
         nodes
@@ -126,8 +127,8 @@ fn products_of_experts_are_one_many_or_fused() {
 }
 
 /// Tests that all ranks process the same number of rows as the fullest rank. With expert counts 30,
-/// 10, 0 and 0, the first of two ranks has all 40 copies, which is twice the mean. A capacity
-/// factor of 1.5 pads every rank to 1.5 times the mean.
+/// 10, 0 and 0, the first of two ranks has all 40 copies, twice the mean. A capacity factor of 1.5
+/// pads every rank to 1.5 times the mean.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
