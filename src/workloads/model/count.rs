@@ -1,9 +1,10 @@
-//! Weights, multiplications and elements of operators, and their sums.
+//! Counts of operators: weights, multiplications and elements, and their sums over layers and
+//! models.
 
 use super::spec::{ProductSpec, saturate_to_u64};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
-/// Sums terms; saturates.
+/// Sum that saturates at `u64::MAX`.
 pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
@@ -15,8 +16,8 @@ impl OperatorKind {
     }
 
     /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does
-    /// not count, as is usual in publications. Attention counts all pairs of tokens, even under a
-    /// causal mask.
+    /// not count, because publications usually omit it. Attention counts all pairs of tokens, even
+    /// under a causal mask.
     pub fn multiplication_count(&self) -> u64 {
         let spec = self.to_spec();
         let products = spec.products.iter().filter(|one| one.multiplies);
@@ -27,8 +28,8 @@ impl OperatorKind {
         saturate_to_u64(saturating_total(products.map(each)))
     }
 
-    /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips: the products of
-    /// tokens with later tokens, which are `s (s - 1) / 2` of `s s` pairs.
+    /// The part of [`multiplications`](Self::multiplication_count) that a causal kernel skips:
+    /// products of tokens with later tokens, `s (s - 1) / 2` of `s s` pairs.
     pub fn causally_skipped_multiplications(&self) -> u64 {
         let spec = self.to_spec();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
@@ -38,7 +39,7 @@ impl OperatorKind {
     }
 
     /// Elements per token in the KV cache: the token's keys and values, or the latent vector and
-    /// the rotary key that keys and values are computed from.
+    /// the rotary key that determine them.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -58,8 +59,8 @@ impl OperatorKind {
     }
 
     /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and
-    /// scores with values. With latent vectors, heads multiply by the latent vectors directly,
-    /// because the up-projections are merged into the queries and the weighted sums.
+    /// scores with values. With latent vectors, heads multiply directly by the latent vectors,
+    /// because queries and weighted sums include the up-projections.
     pub fn decode_multiplications(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -82,11 +83,11 @@ impl OperatorKind {
 
     /// Number of weights in tables whose rows are looked up.
     ///
-    /// LIGHTSPEED's Table 5.2, and the simulator behind this table, count each of these weights as
+    /// LIGHTSPEED's Table 5.2, and the simulator that computed it, count each of these weights as
     /// one multiplication per sample, as if a look-up were a product with a one-hot vector. The sum
     /// of these weights and [`multiplications`](Self::multiplication_count) gives the counts of
     /// GPT-2, BERT and DLRM in Table 5.2. The values of MegatronBERT (3.57e9) and DLRM (3.14e9) in
-    /// that table do not follow from any published sizes.
+    /// Table 5.2 do not follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.to_spec().looks_up() {
             self.parameter_count()
@@ -95,8 +96,8 @@ impl OperatorKind {
         }
     }
 
-    /// Elements per sample that the operator reads from the previous layer; for a look-up, the
-    /// number of token ids.
+    /// Number of elements per sample that the operator reads from earlier operators or the previous
+    /// layer; for a look-up, the number of token ids.
     pub fn input_elements(&self) -> u64 {
         let spec = self.to_spec();
         saturate_to_u64(spec.sum_volumes(&spec.inputs))
@@ -114,7 +115,7 @@ impl OperatorKind {
     }
 }
 
-/// Sums counts; saturates.
+/// Sum that saturates at `u128::MAX`.
 fn saturating_total(counts: impl Iterator<Item = u128>) -> u128 {
     counts.fold(0, u128::saturating_add)
 }
@@ -170,13 +171,13 @@ impl ModelLayer {
 }
 
 impl Model {
-    /// Returns the runs of consecutive identical layers, in order.
+    /// Returns runs of consecutive, identical layers, in the model's order.
     pub fn equal_layer_runs(&self) -> impl Iterator<Item = &[ModelLayer]> {
         self.layers
             .chunk_by(|one, other| (one.role, &one.operators) == (other.role, &other.operators))
     }
 
-    /// Sums a count over all layers; saturates.
+    /// Sums a count over all layers; the sum saturates.
     pub(super) fn sum_over_layers(&self, count: impl Fn(&ModelLayer) -> u64) -> u64 {
         let each = |run: &[ModelLayer]| count(&run[0]).saturating_mul(run.len() as u64);
         sum(self.equal_layer_runs().map(each))
@@ -187,8 +188,8 @@ impl Model {
         self.sum_over_layers(ModelLayer::parameter_count)
     }
 
-    /// Number of weights that one token uses: all weights, except the weights of experts that are
-    /// not chosen.
+    /// Number of weights that one token uses: all weights except the weights of experts that the
+    /// token does not choose.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.sum_over_layers(|layer| {

@@ -1,4 +1,4 @@
-//! Errors about models. Every message gives the place, the value found, and the allowed values.
+//! Errors about models. Every message states the place, the value found, and the allowed values.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
@@ -9,7 +9,7 @@ pub enum ModelError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A count of the model is at least 2^64 - 1.
+    /// A count of the model is too large: it is at least 2^64 - 1.
     #[error(
         "{file}: the model's {what} do not fit in 64 bits; found sizes whose product is 2^64 - 1 \
          or more, try smaller sizes"
@@ -17,10 +17,10 @@ pub enum ModelError {
     TooLarge {
         /// Name of the text, usually its path.
         file: String,
-        /// Name of the count, such as `parameters`.
+        /// Name of the count, such as `parameters`, for the message.
         what: &'static str,
     },
-    /// No preset has this name, and it does not look like a file name.
+    /// No preset has this name, and it does not look like the name of a file.
     #[error(
         "no model is called {name:?}{}\n  \
          try: a preset, which `chakram model list` names, or a file, whose name ends in .toml or has a / in it",
@@ -29,10 +29,10 @@ pub enum ModelError {
     Unknown {
         /// Name that the user gave.
         name: String,
-        /// The preset with the most similar name, if one is similar.
+        /// The preset with the most similar name; `None` if no name is similar.
         closest: Option<&'static str>,
     },
-    /// The name has the form of a model name on a hub, but models are not loaded from hubs.
+    /// The name has the form of a model's name on a hub, but models are not loaded from hubs.
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
@@ -54,7 +54,8 @@ pub enum ModelError {
     },
 }
 
-/// Returns a note that models are not loaded from hubs; the note suggests the nearest preset.
+/// Returns a note for messages: models are not loaded from hubs, but the preset `closest` is
+/// similar.
 pub fn describe_missing_hub(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(

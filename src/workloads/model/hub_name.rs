@@ -20,10 +20,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// If several presets match, returns the one whose name has the most parts. If none matches,
-/// returns the first preset whose name begins with the parts of `name`, or else the preset with the
-/// most similar spelling. If none matches, returns the first preset that begins with the parts of
-/// `name`, or else the preset with the most similar spelling.
+/// Returns the preset that matches `name`; if several match, the one whose name has the most parts.
+/// If none matches, returns the first preset whose name begins with the parts of `name`, otherwise
+/// the preset with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -42,7 +41,7 @@ pub(super) fn nearest_preset<'n>(
     }
     let begins = |preset: &&&str| !parts.is_empty() && split_name(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
-    // The beginning of a preset's name, such as `mixtral`, may match, but a single letter must not.
+    // The beginning of a preset's name (such as `mixtral`) matches, but a single letter must not.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
     found.or_else(|| find_nearest(model, all))
 }
@@ -65,8 +64,8 @@ fn split_name(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns true if a preset's parts occur in a name in the same order, beginning with the family. A single
-/// letter (the size of a vision transformer) matches any word that begins with it.
+/// Returns true if a preset's parts occur in a name in the same order. A single letter after the
+/// first part (the size of a vision transformer) matches every word that begins with it.
 fn is_subsequence(preset: &[String], name: &[String]) -> bool {
     let mut rest = name.iter();
     preset.iter().enumerate().all(|(index, part)| {

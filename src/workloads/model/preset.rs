@@ -1,4 +1,4 @@
-//! The built-in models, and the search for the model file of a preset's name or a path.
+//! The built-in models, and the search for a model file by a preset's name or a path.
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 /// A model that is built into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPreset {
-    /// Name of the preset, by which users select it.
+    /// Name with which users select the preset.
     pub name: &'static str,
     /// Text of the model file. Comments in the text give the source of every number.
     pub text: &'static str,
@@ -105,12 +105,12 @@ pub struct ModelSource {
 }
 
 impl ModelSource {
-    /// Finds the model file of `name`. If the name contains a `/` or ends in `.toml` or `.json`, it is a
-    /// path, otherwise a preset.
+    /// Finds the model file of `name`. A name that contains a `/` or ends in `.toml` or `.json` is
+    /// a path; any other name is a preset.
     ///
     /// # Errors
     ///
-    /// Fails if there is no such preset, or the file cannot be read.
+    /// Fails if there is no such preset, or if the file cannot be read.
     pub fn find_source(name: &str) -> Result<Self, ModelError> {
         let is_file = name.ends_with(".toml") || name.ends_with(".json");
         if name.contains('/') || is_file || name == STANDARD_INPUT {
@@ -136,8 +136,7 @@ impl ModelSource {
                 text: Cow::Borrowed(preset.text),
             }),
             None => Err(ModelError::Unknown {
-                // Shorten the name, because an arbitrarily long argument must not flood the
-                // message.
+                // Shorten the name, so that a very long argument does not flood the message.
                 name: name.chars().take(80).collect(),
                 closest: nearest_preset(name, PRESETS.iter().map(|preset| preset.name)),
             }),
@@ -153,7 +152,7 @@ impl ModelSource {
         ModelDefinition::parse(&self.text, &self.file, tokens)
     }
 
-    /// Parses the text; `sizes` replace the file's sizes.
+    /// Parses the text; `sizes` replace the sizes in the file.
     ///
     /// # Errors
     ///
@@ -181,12 +180,12 @@ impl ModelSource {
 }
 
 impl Model {
-    /// Loads the model of a preset or of a file; names that contain a `/` or end in `.toml` are
-    /// paths.
+    /// Loads the model of a preset or a file; a name that contains a `/` or ends in `.toml` or
+    /// `.json` is a path.
     ///
     /// # Errors
     ///
-    /// Fails if there is no such preset, or the file cannot be read or is invalid.
+    /// Fails if there is no such preset, or if the file cannot be read or is invalid.
     pub fn load_named(name: &str) -> Result<Self, ModelError> {
         Ok(ModelSource::find_source(name)?
             .parse_definition(None)?
@@ -198,7 +197,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Fails like [`Model::load_named`], and if samples of the model cannot have this number of tokens.
+    /// Fails like [`Model::load_named`], and also if samples of the model cannot have this number
+    /// of tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(ModelSource::find_source(name)?
             .parse_definition(Some(tokens))?

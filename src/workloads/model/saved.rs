@@ -1,18 +1,18 @@
 //! Activations that operators save for the backward pass.
 //!
-//! In a forward pass, each operator saves the data that its gradients need and that no other
-//! operator saves: its input, and its own data, such as dropout masks. An operator saves its input
-//! but not its output, because the output is the next operator's input. Therefore no tensor is
-//! counted twice, and saved bytes can be summed over operators.
+//! In a forward pass, each operator saves the data that only its own gradients need: its input, and
+//! its own data, such as dropout masks. An operator does not save its output, because the output is
+//! the next operator's input. Therefore no tensor is counted twice, and saved bytes can be summed
+//! over operators.
 //!
-//! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves
-//! `s h (34 + 5 a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models", 2022, equation 1); this module adds them up operator by operator, as in
-//! their section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token
-//! ids do not count either, because they are the sample itself.
+//! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves `s h (34 + 5
+//! a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+//! Models", 2022, equation 1). This module adds up these bytes operator by operator, as in their
+//! section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token ids do
+//! not count either, because they are the sample itself.
 //!
-//! One kind of tensor is nevertheless counted twice. In a ResNet block that changes the number of
-//! channels, two convolutions have the same input, and each convolution counts this input.
+//! Only one kind of tensor is counted twice. In a ResNet block that changes the number of channels,
+//! two convolutions have the same input, and both count it.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
@@ -21,8 +21,8 @@ impl OperatorKind {
     /// Returns the bytes that the forward pass of one sample saves for its backward pass, with
     /// `element` bytes per element.
     ///
-    /// `fused` attention (FlashAttention) never writes scores to memory. Fused attention saves a
-    /// 4-byte number per row of scores instead.
+    /// `fused` attention (FlashAttention) never writes scores to memory; it saves a 4-byte number
+    /// per row of scores instead.
     pub fn saved_bytes(&self, element: u64, fused: bool) -> u64 {
         self.to_spec().kept_bytes(element, fused)[0]
     }

@@ -1,10 +1,10 @@
-//! Operators as data: their axes, tensors over these axes, products, and the tensors that are saved
-//! for the backward pass.
+//! Operators as data: their axes, the tensors over these axes, the matrix products, and the tensors
+//! that are saved for the backward pass.
 //!
-//! Letters name axes and tensors, as in `einsum`: a linear operator multiplies `mk` by `kn` to
-//! `mn`. An operator is one entry of [`OperatorKind::to_spec`]. From this entry, other modules compute
-//! parameters, multiplications, elements, saved bytes, the volumes of PALM's Table III, shards,
-//! layouts and kernels.
+//! Letters name axes, and tensors are words of such letters, as in `einsum`: a linear operator
+//! multiplies `mk` by `kn` to `mn`. An operator is one entry of [`OperatorKind::to_spec`]. From
+//! this entry, other modules compute parameters, multiplications, elements, saved bytes, the
+//! volumes of PALM's Table III, shards, layouts and kernels.
 //!
 //! | operator | input | weights | output | products, and the axes summed over | kept |
 //! |---|---|---|---|---|---|
@@ -25,11 +25,11 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output also has the sample axis `b`, which is not shown. Axes other than `b`,
-//! `m`, `n` and `k` are not divided by any degree, or are divided together with one of these four
-//! axes. The degree of m divides rows `h` of an image's output, rows `i` of its input, and copies
-//! `c` of tokens; the degree of n divides heads `g` of keys and values. In a grouped convolution, a
-//! filter processes `c` channels instead of `k`.
+//! Every input and output also has the sample axis `b`, which the table omits. Degrees divide only
+//! the axes `b`, `m`, `n` and `k`; another axis is whole, or the degree of one of these four axes
+//! divides it too. The degree of m divides rows `h` of an image's output, rows `i` of its input,
+//! and copies `c` of tokens; the degree of n divides heads `g` of keys and values. In a grouped
+//! convolution, a filter processes `c` channels instead of `k`.
 
 mod kernels;
 mod operators;
@@ -45,7 +45,7 @@ pub enum OperatorAxis {
     M,
     /// Columns of the output: features, channels or heads.
     N,
-    /// Columns of the input. Matrix products sum over this axis.
+    /// Columns of the input; matrix products sum over them.
     K,
 }
 
@@ -61,17 +61,18 @@ pub struct AxisSpec {
     pub letter: char,
     /// Size of the axis in one sample.
     pub extent: u64,
-    /// The parallel degree that divides the axis, if any.
+    /// The degree that divides the axis, if there is one.
     pub cut: AxisCut,
 }
 
-/// The degree that divides an axis, or the reason why none does.
+/// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// This degree divides the axis; the text is a noun that names the units of the axis in
+    /// This degree divides the axis; the text is the plural of the axis's units, for error
     /// messages.
     By(OperatorAxis, &'static str),
-    /// This degree would divide the axis, but must be 1; the text gives the reason for messages.
+    /// This degree must be 1, because the axis must stay whole; the text is the reason, for error
+    /// messages.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,
@@ -82,23 +83,22 @@ pub enum AxisCut {
 pub struct WeightSpec {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// True if the weights belong to another operator, in which they are counted.
+    /// True if the weights belong to another operator, where they are counted.
     pub tied: bool,
 }
 
-/// Products that are summed over axes. The number of multiplications is the product of the sizes of
-/// all the result's axes and all summed axes.
+/// A product of tensors, summed over axes. The number of multiplications is the product of the
+/// sizes of the result's axes and the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
     /// Letters of the result's axes.
     pub result: &'static str,
-    /// Letters of the axes that are summed over.
+    /// Letters of the summed axes.
     pub over: &'static str,
     /// Axes of the multiplications that a kernel for causal attention skips; empty if there are
     /// none.
     pub skipped: &'static str,
-    /// False if the elements are compared instead of multiplied; only PALM's Table III counts
-    /// comparisons.
+    /// False for comparisons instead of multiplications; only PALM's Table III counts comparisons.
     pub multiplies: bool,
 }
 
@@ -107,20 +107,21 @@ pub struct ProductSpec {
 pub struct KeptTensor {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// Bytes per element; `None` for the bytes of the number format.
+    /// Bytes per element; `None` for one number in the model's format.
     pub bytes: Option<u64>,
-    /// Attention kernels that save the tensor.
+    /// Kinds of attention kernels that save the tensor.
     pub with: KeptByKernels,
 }
 
-/// Attention kernels that save a tensor.
+/// Kinds of attention kernels that save a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptByKernels {
     /// All attention kernels save the tensor.
     Any,
     /// Only fused attention saves the tensor.
     Fused,
-    /// Only unfused attention; with selective recomputation the tensor is recomputed instead.
+    /// Only unfused attention saves the tensor; with selective recomputation, the tensor is
+    /// recomputed instead.
     Unfused,
 }
 
@@ -131,30 +132,29 @@ pub struct WindowSpec {
     pub kernel: u64,
     /// Distance in pixels between neighbouring windows.
     pub stride: u64,
-    /// Number of rows added on each side.
+    /// Number of rows of padding on each side.
     pub padding: u64,
 }
 
-/// Results that an operator uses, among those in its layer's chain and outside it.
+/// Results that an operator uses: from its layer's chain, or from outside the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainInput {
     /// The previous operator's output.
     Next,
-    /// The previous operator's output, and the result on the skip path or of the tables outside the
-    /// chain.
+    /// The previous operator's output, and one result outside the chain: of the skip path, or of
+    /// tables.
     Join,
     /// The previous operator's output, and all results outside the chain.
     Collect,
     /// No earlier result, because the operator looks up a table. The operator starts a new chain,
-    /// and the previous chain's result is stored outside the chain until an operator uses it.
+    /// and the result of the chain before it waits outside the chain until an operator uses it.
     Table,
     /// No earlier result, because the operator looks up embedding bags. The operator's own result
-    /// is stored outside the chain.
+    /// waits outside the chain.
     Beside,
 }
 
-/// Side of an operator (after or before it) on which ranks with different experts of a layer
-/// exchange tokens.
+/// Side of an operator on which ranks with different experts of a layer exchange tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
     /// After the operator: copies of tokens are sent to their experts.
@@ -168,10 +168,10 @@ pub enum ExpertExchange {
 pub struct OperatorSpec {
     /// Name of the operator in model files.
     pub name: &'static str,
-    /// Axes of all the operator's tensors.
+    /// Axes of all tensors of the operator.
     pub axes: Vec<AxisSpec>,
-    /// Inputs, each as the letters of its axes: outputs of earlier operators or of the previous
-    /// layer.
+    /// Inputs, each as the letters of its axes; they are outputs of earlier operators or of the
+    /// previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, each as the letters of its axes.
     pub outputs: Vec<&'static str>,
@@ -181,15 +181,17 @@ pub struct OperatorSpec {
     pub products: Vec<ProductSpec>,
     /// Tensors that are saved for the backward pass.
     pub kept: Vec<KeptTensor>,
-    /// Axes that count as rows (of tokens or of pixels); all others count as columns (or channels).
+    /// Letters of the axes that count as rows (tokens or pixels); all other axes count as columns
+    /// (or channels).
     pub rows: &'static str,
     /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
     /// Results of the layer's chain that the operator uses.
     pub role: ChainInput,
-    /// Kernels of the forward and backward pass.
+    /// Kernels of the forward and the backward pass.
     pub kernels: KernelSpec,
-    /// The exchange of tokens that the operator starts or ends with expert parallelism, if any.
+    /// The exchange of tokens that precedes or follows the operator with expert parallelism, if
+    /// there is one.
     pub exchange: Option<ExpertExchange>,
 }
 
@@ -218,15 +220,14 @@ impl OperatorSpec {
         each.fold(0, u128::saturating_add)
     }
 
-    /// Returns true if a degree of `axis` divides the tensor over `axes`.
+    /// Returns true if the degree of `axis` divides the tensor over `axes`.
     pub fn axis_cuts(&self, axis: OperatorAxis, axes: &str) -> bool {
         let cut = |one: &&AxisSpec| matches!(one.cut, AxisCut::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
         all.any(|one| axes.contains(one.letter))
     }
 
-    /// Returns the sizes that a degree of `axis` must divide, each with a noun that names its
-    /// units.
+    /// Returns the sizes that the degree of `axis` must divide, each with a noun for its units.
     pub fn sizes_along_axis(
         &self,
         axis: OperatorAxis,
@@ -243,12 +244,12 @@ impl OperatorSpec {
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
 
-    /// Returns true if the operator's products sum over input columns.
+    /// Returns true if the operator's products sum over the columns of its input.
     pub fn sums_partial_results(&self) -> bool {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
 
-    /// Returns true for a matrix product; a product over sliding windows is none.
+    /// Returns true for a matrix product, but not for a product over sliding windows.
     pub fn is_linear(&self) -> bool {
         self.sums_partial_results() && self.windows.is_none()
     }
@@ -270,8 +271,8 @@ impl OperatorSpec {
         has(&self.inputs) && !has(&self.outputs)
     }
 
-    /// Returns true for operators on the chain that act on each row or element: norms and
-    /// activations.
+    /// Returns true for operators on the chain that process each row or element independently:
+    /// norms and activations.
     pub fn is_elementwise(&self) -> bool {
         self.is_by_column() && self.products.is_empty() && self.role == ChainInput::Next
     }
@@ -304,7 +305,8 @@ impl OperatorSpec {
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
-    /// Number of rows of a sample that a degree can divide: tokens, but not rows of images.
+    /// Number of rows of a sample that a degree can divide: tokens, but not rows of images
+    /// (`None`).
     pub fn token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes_along_axis(OperatorAxis::M);
         sizes
@@ -313,8 +315,8 @@ impl OperatorSpec {
             .map(|(size, _)| size)
     }
 
-    /// Allows degrees to divide columns; valid if each column is computed independently, as in a
-    /// norm over the channels of images.
+    /// Allows degrees to divide columns, if each column is computed independently, as in a norm
+    /// over the channels of images.
     pub fn free_columns(mut self) -> Self {
         let alone = self.is_by_column();
         for axis in &mut self.axes {
@@ -325,14 +327,14 @@ impl OperatorSpec {
         self
     }
 
-    /// Returns the number of elements of each weight gradient. If `tied`, includes weights that
-    /// belong to other operators.
+    /// Returns the number of elements of the gradient of each weight tensor. If `tied`, includes
+    /// weights that belong to other operators.
     pub fn gradient_sizes(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
         own.map(|one| self.tensor_volume(one.axes))
     }
 
-    /// Returns two numbers of bytes that are saved per sample: of all tensors, and of the tensors
+    /// Returns two numbers of bytes per sample: of all tensors that are saved, and of those tensors
     /// that selective recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
@@ -357,14 +359,14 @@ impl OperatorSpec {
 pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
-        // Parsed models have strides of at least 1; `max` avoids a division by zero for models that
-        // are built in code.
+        // Strides are at least 1 in model files; `max` avoids a division by zero for models that
+        // code builds.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }
 }
 
-/// Converts to 64 bits; larger values become the maximum.
+/// Converts to 64 bits; larger values become `u64::MAX`.
 pub(in crate::model) fn saturate_to_u64(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

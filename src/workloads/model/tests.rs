@@ -16,7 +16,7 @@ fn preset(name: &str) -> Model {
     Model::load_named(name).unwrap()
 }
 
-/// Returns the sum of `count` over the layers that have this `role`.
+/// Returns the sum of `count` over the layers with the role `role`.
 fn over(model: &Model, role: LayerRole, count: impl Fn(&super::ModelLayer) -> u64) -> u64 {
     let layers = model.layers.iter().filter(|layer| layer.role == role);
     layers.map(count).sum()

@@ -19,7 +19,7 @@ pub struct TransformerModel {
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
-    /// True if the last block is followed by a norm.
+    /// True if a norm follows the last block.
     pub final_norm: bool,
     /// Operators after the last block.
     pub head: OutputHead,
@@ -34,7 +34,7 @@ pub struct TransformerBlock {
     pub hidden: u64,
     /// Number of query heads.
     pub heads: u64,
-    /// Number of key heads, which is also the number of value heads.
+    /// Number of key heads, and also number of value heads.
     pub kv_heads: u64,
     /// Size of a head, in elements.
     pub head_width: u64,

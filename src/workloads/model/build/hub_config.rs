@@ -1,7 +1,7 @@
 //! Models from Hugging Face's `config.json`.
 //!
-//! The parser reads keys that determine the model's sizes, ignores keys that are known not to affect them,
-//! and rejects any other key by name.
+//! The parser reads the keys that determine the model's sizes, and ignores keys that are known not
+//! to affect sizes. It rejects every other key by name.
 
 use super::MOST_LAYERS;
 use crate::model::{
@@ -30,7 +30,7 @@ const KINDS: [&str; 12] = [
     "llama4_text",
 ];
 
-/// Keys that affect no size: token ids, scaling factors, and settings for saving or running the
+/// Keys that affect no size: token ids, scaling factors, and settings for saving and running the
 /// model.
 const NO_SIZES: &[&str] = &[
     "_name_or_path",
@@ -75,7 +75,7 @@ const NO_SIZES: &[&str] = &[
     "use_flash_attn",
 ];
 
-/// A `config.json` that records which of its keys were read.
+/// A `config.json`, with a record of the keys that were read.
 struct HubConfig<'t> {
     text: &'t str,
     file: &'t str,
@@ -186,8 +186,8 @@ impl HubConfig<'_> {
     }
 }
 
-/// Parses the model in `text`. Error messages name the text `file`. Returns its hidden size and the
-/// model.
+/// Parses the model in `text`. Error messages call the text `file`. Returns the model's hidden size
+/// and the model.
 pub(super) fn parse_model(
     text: &str,
     file: &str,
@@ -223,8 +223,8 @@ pub(super) fn parse_model(
     Ok((base.block.hidden, model))
 }
 
-/// Returns the part for the text transformer, if the file describes a multimodal model; otherwise
-/// returns the whole.
+/// Returns the part for the text transformer if the file describes a multimodal model; otherwise,
+/// returns the whole file.
 fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
@@ -246,7 +246,7 @@ fn text_config(config: HubConfig<'_>) -> ConfigRead<HubConfig<'_>> {
     Ok(HubConfig { keys, ..config })
 }
 
-/// Returns a name for the model: its file's folder or, without a folder, its model type.
+/// Returns a name for the model: the folder of its file or, without a folder, its model type.
 fn model_name(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
@@ -326,7 +326,8 @@ fn read_architecture(
         qk_norm: matches!(kind, "qwen3" | "qwen3_moe"),
         experts,
     };
-    // Per-head norms have no gains here, hence no weights, so the key is read and ignored.
+    // Here, the norms of heads have no gains, hence no weights; this call only marks the key as
+    // read.
     config.value_of("use_qk_norm");
     let base = TransformerModel {
         layers,
@@ -438,7 +439,8 @@ fn read_router(config: &HubConfig<'_>, kind: &str) -> ConfigRead<RouterForm> {
     })
 }
 
-/// Returns the period of layers with experts; the last layer of each period has them.
+/// Returns the number of layers from one layer with experts to the next; the last layer of each
+/// period has experts.
 fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -468,8 +470,8 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     Ok(every)
 }
 
-/// Returns the attention span of layers without full attention, and the period of layers with full
-/// attention; the last layer of each period has it.
+/// Returns the attention span of layers without full attention, and the number of layers from one
+/// layer with full attention to the next. The last layer of each period has full attention.
 fn read_attention_span(
     config: &HubConfig<'_>,
     kind: &str,
@@ -505,7 +507,7 @@ fn read_attention_span(
                 None => config.invalid_value("layer_types", "a list of kinds of attention")?,
             }
         }
-        // A zero means a layer without rotary embedding, which is a layer with full attention.
+        // A zero means a layer without rotary embedding; such a layer has full attention.
         (None, Some(turned), _) if !turned.is_empty() => {
             turned.iter().map(|one| one.as_u64() == Some(0)).collect()
         }

@@ -1,4 +1,4 @@
-//! Parsing of a layer's operator, given the shape of its input.
+//! Parses an operator of a layer, given the shape of its input.
 
 use super::{MOST, flag_or, parse_area, parse_size, size_or};
 use crate::model::spec::window_count;
@@ -24,7 +24,8 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Returns the numbers of rows and columns; for an image, the numbers of pixels and channels.
+    /// Returns the number of rows and the number of columns; for an image, the numbers of pixels
+    /// and channels.
     fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -56,15 +57,15 @@ impl fmt::Display for ActivationShape {
     }
 }
 
-/// Shapes of the activations that are available to the next operator of a layer: on the branch, and
-/// on the skip path around it.
+/// Shapes of the activations that the next operator of a layer can use: on the branch, and on the
+/// skip path around it.
 pub(super) struct LayerCursor {
     pub(super) main: ActivationShape,
     around: ActivationShape,
 }
 
 impl LayerCursor {
-    /// Creates the state at the start of a layer whose input has shape `shape`.
+    /// Creates the state at the start of a layer with an input of shape `shape`.
     pub(super) fn new(shape: ActivationShape) -> Self {
         Self {
             main: shape,
@@ -92,7 +93,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Each operator's keyword, and the keys that the operator has in addition to the common keys.
+/// Each operator's keyword, and its keys in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
@@ -169,7 +170,7 @@ pub(super) fn parse_operator(
 ) -> Result<LayerOperator, ConfigError> {
     let names = OPS.map(|(op, name, _)| (op, name));
     let op = field.read_table(None)?.read_choice("op", &names)?;
-    // OPS has the same order as the enum.
+    // OPS is in the order of the enum.
     let (_, word, keys) = OPS[op as usize];
     let table = field.read_table(Some(&[&COMMON, keys].concat()))?;
     let name = table.read_or_default("name", word, |field| field.read_line())?;
@@ -194,7 +195,7 @@ pub(super) fn parse_operator(
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
     }
-    // A new skip path starts after a residual sum, and after an embedding.
+    // After a residual sum or an embedding, a new skip path starts.
     if matches!(op, OperatorKeyword::Residual | OperatorKeyword::Embedding) {
         state.around = state.main;
     }
@@ -267,8 +268,8 @@ fn parse_operator_kind(
                 width: parse_size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
-            // Tables are outside the chain until an interaction uses their rows, so the chain's
-            // shape does not change.
+            // A table's result is outside the chain until an interaction uses it, so the chain's
+            // shape stays the same.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -314,7 +315,7 @@ fn parse_attention(
     let (tokens, columns) = require_sequence(table, shape)?;
     let heads = parse_size(table, "heads")?;
     let kv_heads = size_or(table, "kv_heads", 1, heads)?;
-    // The input's columns are the queries, then the keys, then the values.
+    // The input's columns are the queries, the keys and the values, in this order.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.invalid_table_error(
@@ -404,7 +405,7 @@ fn parse_convolution(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (inputs, size_before) = require_image(table, shape)?;
-    // As in PyTorch, the default stride is 1 for convolutions, and the kernel size for pools.
+    // As in PyTorch, the default stride is 1 for convolutions, and the window's size for pools.
     let window = WindowSpec::read_window(table, size_before, None)?;
     let groups = size_or(table, "groups", 1, 1)?;
     let outputs = parse_size(table, "outputs")?;

@@ -56,8 +56,8 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// Activations of the MLP, by name in files: each is a function, and a flag that is true if
-/// it is gated.
+/// Activations of the MLP, each with its name in files: a function, and a flag that is true if it
+/// is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -65,7 +65,7 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, true), "geglu"),
 ];
 
-/// Norms, by name in files: each has a flag that is true if the norm has a bias.
+/// Norms, each with its name in files and a flag that is true if it has a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Returns the number of tokens per sample, the hidden size, and the layers.
@@ -76,7 +76,7 @@ pub(super) fn parse_layers(
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
-    // The position table keeps the number of rows in the file, even if samples get another length.
+    // The position table keeps the file's number of rows, even if samples have another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -300,7 +300,8 @@ pub(super) fn parse_heads(
         ));
     }
     if root.get("kv_rank").is_some() {
-        // With latent attention, other keys give the widths of heads, so nothing uses this width.
+        // With latent attention, other keys determine the widths of heads, and no code uses this
+        // width.
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {

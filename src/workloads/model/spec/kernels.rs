@@ -1,7 +1,7 @@
-//! Kernels of an operator as data: products, or the bytes that each kernel reads and writes.
+//! Kernels of an operator as data: matrix products, or the bytes that each kernel reads and writes.
 //!
-//! Kernels of operators without matrix products move a certain number of bytes per element of a
-//! tensor, for `d` bytes per number and `g` bytes per weight gradient:
+//! Kernels without matrix products move a number of bytes per element of a tensor, with `d` bytes
+//! per number and `g` bytes per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|
@@ -18,28 +18,29 @@
 //! | pool | `d` of input and output | the same |
 //! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
 //!
-//! The loss has the kernels of Megatron-LM's vocabulary-parallel cross entropy. Forward: conversion to single
-//! precision (`d + 4`), maximum (4), difference (8), exponential (8), sum (4), quotient (8). Backward:
-//! product (8), conversion to the logits' format (`4 + d`).
+//! The loss has the kernels of Megatron-LM's vocabulary-parallel cross entropy. The forward kernels
+//! are conversion to single precision (`d + 4` bytes), maximum (4), difference (8), exponential
+//! (8), sum (4) and quotient (8). The backward kernels are product (8) and conversion to the
+//! logits' format (`4 + d`).
 
 use chakram_trace::format::MemoryBoundKernel::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
-/// Bytes per element of a tensor, for formats that are given later.
+/// Bytes per element of a tensor, for number formats that the plan chooses later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementBytes {
-    /// Count of numbers that have the model's number format.
+    /// Number of values in the model's number format.
     pub numbers: u8,
-    /// Count of numbers in the format of weight gradients.
+    /// Number of values in the format of weight gradients.
     pub gradients: u8,
-    /// Bytes that do not depend on the formats: masks, and numbers in single precision.
+    /// Bytes that do not depend on these formats: masks, and numbers in single precision.
     pub fixed: u8,
 }
 
 impl ElementBytes {
-    /// Returns the bytes per element, with `number` bytes per number and `gradient` bytes per
-    /// weight gradient.
+    /// Returns the bytes per element; a number has `number` bytes, and a weight gradient has
+    /// `gradient` bytes.
     pub fn byte_count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
@@ -54,9 +55,9 @@ pub struct MemoryBoundSpec {
     pub suffix: &'static str,
     /// Class of the kernel, which determines its memory bandwidth.
     pub class: MemoryBoundKernel,
-    /// Axes of the tensor that the kernel reads, and bytes per element.
+    /// Axes of the tensor that the kernel reads, and bytes read per element.
     pub reads: (&'static str, ElementBytes),
-    /// Axes of the tensor that the kernel writes, and bytes per element.
+    /// Axes of the tensor that the kernel writes, and bytes written per element.
     pub writes: (&'static str, ElementBytes),
 }
 
@@ -69,40 +70,40 @@ pub struct MemoryBoundKernels {
     pub backward: &'static [MemoryBoundSpec],
 }
 
-/// Kernels of an operator, which may be alternatives. The plan chooses one of them, because
-/// frameworks differ.
+/// Kernels of an operator, with alternatives if frameworks have different kernels. The plan chooses
+/// one alternative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
-    /// Three kernels: for the matrix product, for the input's gradient, and for the weights'
+    /// Three kernels: one each for the matrix product, the input's gradient, and the weights'
     /// gradient.
     Products,
-    /// Products of queries with keys and of scores with values, in one fused kernel or in several.
+    /// Products of queries with keys and of scores with values, in one fused kernel or in several
+    /// kernels.
     Attention {
         /// True if queries and keys are first rotated by their positions.
         rotary: bool,
-        /// True if dropout is applied to scores.
+        /// True if scores have dropout.
         dropout: bool,
         /// True if query heads and key heads are normalised before the rotation.
         qk_norm: bool,
     },
-    /// Product of tokens and the router's weights, softmax, and copying of each token for its
-    /// experts.
+    /// Product of tokens and the router's weights, then softmax, then a copy of each token for each
+    /// of its experts.
     Router {
         /// True if the logistic function replaces the softmax.
         sigmoid: bool,
-        /// True if biases are added to scores.
+        /// True if scores have biases.
         biased: bool,
-        /// True if groups of experts are chosen before single experts.
+        /// True if tokens choose groups of experts before single experts.
         grouped: bool,
     },
     /// Two independent matrix products of latent vectors.
     LatentUp,
     /// Kernels that move bytes.
     Moving {
-        /// Kernels with fused operations, as few as possible.
+        /// Kernels with as many fused operations as possible.
         fused: MemoryBoundKernels,
-        /// Kernels if each framework operation is a kernel; `None` if these are the same as
-        /// `fused`.
+        /// Kernels with one framework operation each; `None` if they equal `fused`.
         one_by_one: Option<MemoryBoundKernels>,
     },
 }
@@ -188,8 +189,8 @@ impl KernelSpec {
     );
 
     /// RMSNorm in single precision between two casts, as PyTorch composes it. Casts, and products
-    /// with one number per row or column, reach the same memory bandwidth as copies. Sums of rows
-    /// reach the same memory bandwidth as a softmax.
+    /// with one number per row or column, reach the memory bandwidth of copies. Sums of rows reach
+    /// the memory bandwidth of a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.or_memory_bound(
         &[
             elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
@@ -297,7 +298,7 @@ impl KernelSpec {
         )],
     );
 
-    /// Kernel of an embedding bag: reads the table's rows `ln`, and sums them to `n`.
+    /// Kernel of an embedding bag, which reads the table's rows `ln` and sums them to `n`.
     pub(super) const EMBEDDING_BAG: Self = Self::from_moving(
         &[moving_kernel(
             "",
@@ -342,7 +343,7 @@ impl KernelSpec {
         )],
     );
 
-    /// Kernel of an expert combine: sums the copies `cn` to tokens `mn`.
+    /// Kernel of an expert combine, which sums the copies `cn` to tokens `mn`.
     pub(super) const EXPERT_COMBINE: Self = Self::from_moving(
         &[moving_kernel(
             "",

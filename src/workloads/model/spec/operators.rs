@@ -1,4 +1,4 @@
-//! The description of each operator as data ([`OperatorSpec`]).
+//! Descriptions of all operators as data ([`OperatorSpec`]).
 
 use super::{
     AxisCut, AxisSpec, ChainInput, ExpertExchange, KeptByKernels, KeptTensor, KernelSpec,
@@ -6,8 +6,7 @@ use super::{
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
-/// Bytes per element of a mask. The next constant is the number of bytes of a single-precision
-/// number.
+/// Bytes per element of a mask. The next constant is the bytes of a single-precision number.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
@@ -108,7 +107,7 @@ fn pair_count(n: u64) -> u64 {
     saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
-/// Number of pairs that a causal mask removes, for `queries` of `tokens` tokens.
+/// Number of pairs that a causal mask removes, if `queries` of `tokens` tokens have queries.
 fn masked_pairs(tokens: u64, queries: u64) -> u64 {
     saturate_to_u64(
         u128::from(pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
@@ -116,7 +115,7 @@ fn masked_pairs(tokens: u64, queries: u64) -> u64 {
 }
 
 impl OperatorKind {
-    /// Returns the description of the operator: axes, tensors, matrix products and kernels.
+    /// Returns the operator's description: axes, tensors, matrix products and kernels.
     pub fn to_spec(&self) -> OperatorSpec {
         use OperatorAxis::{K, M, N};
         match *self {
@@ -160,8 +159,8 @@ impl OperatorKind {
                         "a query needs the keys and values of every token",
                     ),
                     fixed_axis('t', tokens),
-                    // Each part must have whole heads of keys and values, because these heads are
-                    // not copied.
+                    // Each part must have whole heads of keys and values, because members do not
+                    // copy these heads.
                     divisible_axis('n', heads, N, "heads"),
                     divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     create_whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
@@ -178,8 +177,8 @@ impl OperatorKind {
                     .with_product("nmw", "t");
                 if causal {
                     // A kernel for causal attention skips products of tokens with later tokens: s
-                    // (s - 1) / 2 of s s pairs. Shards of a sequence have equal numbers of these
-                    // pairs.
+                    // (s - 1) / 2 of s s pairs. All shards of a sequence have the same number of
+                    // these pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -220,7 +219,7 @@ impl OperatorKind {
                     true => span.causal_pairs(tokens),
                     false => u128::from(tokens) * u128::from(tokens),
                 };
-                // Shards of a sequence have equal numbers of its pairs.
+                // All shards of a sequence have the same number of its pairs.
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
@@ -357,8 +356,8 @@ impl OperatorKind {
                     divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     divisible_axis('n', width, N, "columns"),
                 ];
-                // The gradient of a copy's score is the copy times the gradient of the weighted
-                // sum.
+                // The gradient of a copy's score is the product of the copy and the gradient of the
+                // weighted sum, so the backward pass needs the copies.
                 OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .keeps_inputs()
                     .with_kernels(KernelSpec::EXPERT_COMBINE)
@@ -403,7 +402,7 @@ impl OperatorKind {
                 .with_kernels(kernels);
                 match function {
                     // Save nothing more: the next operator saves this output as its input, and the
-                    // output shows which inputs were negative.
+                    // output shows the sign of each input.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.keeps_inputs(),
                 }
@@ -546,7 +545,7 @@ impl OperatorKind {
         }
     }
 
-    /// Returns the same operator, but without dropout.
+    /// Returns the same operator without dropout.
     pub fn without_dropout(mut self) -> Self {
         if let Self::Attention { dropout, .. }
         | Self::ShapedAttention { dropout, .. }
@@ -558,7 +557,7 @@ impl OperatorKind {
     }
 
     /// Returns mutable references to the sizes that degrees divide, each with its axis. For an
-    /// image, these are the rows of the input.
+    /// image, these sizes include the rows of the input.
     pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {
@@ -612,7 +611,7 @@ impl OperatorKind {
     }
 }
 
-/// Returns the axes of an operator that computes every element independently.
+/// Returns the axes of an operator that computes each element independently.
 fn element_axes(rows: u64, width: u64) -> Vec<AxisSpec> {
     vec![
         divisible_axis('m', rows, OperatorAxis::M, "rows"),

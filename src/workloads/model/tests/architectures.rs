@@ -4,8 +4,8 @@
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
-/// Compares three counts of released models: all parameters, the active parameters per token (with
-/// both embeddings), and the bytes per token of a 16-bit cache.
+/// Compares three counts of released models with published numbers: all parameters, the active
+/// parameters per token (with both embeddings), and the bytes per token of a 16-bit cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -28,13 +28,13 @@ fn released_models_have_their_published_counts() {
         assert_eq!(model.active_parameters(), active, "{name}");
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
-    // A block has 2 x h x 4096 and 2 x h x 1024 weights of attention, 256 of its norms, 3 h f of
-    // the MLP, and 2 h of norms. The weights outside the blocks are V h of words and h of
-    // the last norm. With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 + 5,120) +
-    // 388,956,160 + 2,560.
+    // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in its norms, 3 h f in
+    // the MLP, and 2 h in norms of the block. Outside the blocks are V h weights of words, and h
+    // weights of the last norm. With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 +
+    // 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
-    // The Qwen3 models below use the same formula. The vocabulary grows from 32000 to 32768, which
-    // adds 2 x 768 x 6144 weights.
+    // The models below have the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768 words
+    // instead of 32000, which adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -75,8 +75,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         );
     }
     let v3 = preset("deepseek-v3");
-    // The model's three dense layers have 3 x 7168 x 18432 weights; each later layer has 256
-    // experts and a shared expert of 3 x 7168 x 2048 weights each.
+    // Each of the model's three dense layers has 3 x 7168 x 18432 weights; each later layer has 256
+    // experts and a shared expert, of 3 x 7168 x 2048 weights each.
     assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
     assert_eq!(sum(&v3, "layer3", "mlp"), 0);
     assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);
@@ -84,8 +84,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. The additional block is like the last block,
-    // with two more norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. It is like the last block, with two more norms,
+    // a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -98,14 +98,15 @@ fn latent_attention_has_the_weights_of_its_formula() {
         11_610_068_224
     );
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // Logits and loss are computed for both tokens with one matrix, so multiplications double.
+    // One matrix computes the logits of both predicted tokens, and the loss covers both, so
+    // multiplications double.
     let logits = |model: &Model| model.layers.last().unwrap().multiplication_count();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// FLOPs per token are two for each weight by which the token is multiplied. For each attended
-/// token, FLOPs are 4 A d, or 2 A ((n + r) + v) with latent vectors. With a causal mask, a token
-/// attends to (s + 1) / 2 of s tokens on average.
+/// A token takes two FLOPs for each weight that multiplies it. It also takes 4 A d FLOPs for each
+/// token to which it attends, or 2 A ((n + r) + v) FLOPs with latent vectors. With a causal mask, a
+/// token attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [
@@ -123,7 +124,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .map(|one| {
                 let spec = one.work.to_spec();
                 match one.work {
-                    // Gains, biases and tables are not factors of matrix products.
+                    // Gains, biases and tables are no factors of matrix products.
                     OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
                     OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
                     OperatorKind::ExpertLinear { rows, experts, .. } => {
@@ -148,7 +149,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
 }
 
 /// For each earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which are 278,528 in a layer
-/// of DeepSeek-V3. Without latent vectors, decoding takes 4 A d.
+/// of DeepSeek-V3. Without latent vectors, decoding takes 4 A d FLOPs per earlier token.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {
@@ -171,7 +172,7 @@ fn absorbed_attention_meets_latent_vectors() {
     );
 }
 
-/// Counts pairs of tokens one by one, and compares the counts with the formula of each span.
+/// Counts pairs of tokens one by one, and compares the counts with each span's formula.
 #[test]
 fn windows_and_pieces_leave_pairs_out() {
     for tokens in 1..40_u64 {
@@ -186,8 +187,8 @@ fn windows_and_pieces_leave_pairs_out() {
             assert_eq!(AttentionSpan::Piece(reach).causal_pairs(tokens), piece);
         }
     }
-    // In every second layer of GPT-OSS, a token attends to 128 tokens: 128 x 129 / 2 + (4096 - 128)
-    // x 128 pairs.
+    // In every second layer of GPT-OSS, a token attends to 128 tokens, which are 128 x 129 / 2 +
+    // (4096 - 128) x 128 pairs.
     let model = preset("gpt-oss-20b");
     let found = |layer: &str| {
         let all = operators(&model, layer).iter();

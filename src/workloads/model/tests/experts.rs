@@ -1,5 +1,4 @@
-//! Tests models with experts: weights, multiplications, saved bytes, and the rejection of invalid
-//! files.
+//! Tests models with experts: weights, multiplications, saved bytes, and errors for invalid files.
 
 use super::files::{parse, text};
 use super::preset;
@@ -8,7 +7,7 @@ use crate::model::{LayerRole, OperatorKind};
 #[test]
 fn mixtrals_are_those_that_were_released() {
     // A block has h (2 A d + 2 K d) weights of attention, E experts of 3 h f weights, a router of h
-    // E, and two gains. The weights outside the blocks are two tables of V h and a final gain.
+    // E, and two gains. Outside the blocks are two tables of V h weights, and a final gain of h.
     let mixtral = |h: u64, l: u64, a: u64, f: u64| {
         let (kv, d, experts, v) = (8, 128, 8, 32_000);
         let block = h * (2 * a * d + 2 * kv * d) + experts * 3 * h * f + h * experts + 2 * h;
@@ -33,8 +32,8 @@ fn mixtrals_are_those_that_were_released() {
 
 #[test]
 fn qwens_are_those_that_were_released() {
-    // As in Mixtral, but heads have 128 columns, and queries and keys each have a gain of d. The
-    // block has one MLP of 3 h f, or a router and experts of 3 h f each.
+    // As in Mixtral, but heads have d = 128 columns, and queries and keys each have a gain of d.
+    // The block has one MLP of 3 h f weights, or a router and experts of 3 h f weights each.
     let qwen = |h: u64, l: u64, [a, kv]: [u64; 2], f: u64, experts: u64| {
         let (v, d) = (151_936, 128);
         let router = if experts > 1 { h * experts } else { 0 };
@@ -70,9 +69,9 @@ fn qwens_are_those_that_were_released() {
 
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
-    // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: all except six experts in
-    // each layer, 6 x 32 x 3 h f. Of the active weights, V h are looked up and (2 x 32 + 1) h are
-    // gains; these are not factors of matrix products. In each of 32 layers, attention has 2 A d
+    // In Mixtral 8x7B, a token uses 12,879,925,248 weights: all weights except six experts in each
+    // layer, 6 x 32 x 3 h f. Of these weights, V h are looked up and (2 x 32 + 1) h are gains,
+    // which are no factors of matrix products. In each of 32 layers, attention has 2 A d
     // multiplications per pair of tokens.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
@@ -133,8 +132,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // A block that is defined operator by operator, for 5 tokens. The block has 4 x 3 weights in
-    // the router, and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves 6 columns.
+    // The block is defined operator by operator, for 5 tokens. It has 4 x 3 weights in the router,
+    // and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves the 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"
@@ -166,8 +165,8 @@ operators = [
         block.parameter_count(),
         4 * 3 + 3 * (4 * 6 + 6) + 3 * (3 * 4)
     );
-    // The router multiplies 5 tokens by 4 x 3 weights, and the experts 10 copies by 4 x 6 and by 3
-    // x 4.
+    // The router multiplies 5 tokens by 4 x 3 weights, and the experts multiply 10 copies by 4 x 6
+    // and by 3 x 4 weights.
     assert_eq!(block.multiplication_count(), 5 * 12 + 10 * 24 + 10 * 12);
     let up = OperatorKind::ExpertLinear {
         rows: 10,

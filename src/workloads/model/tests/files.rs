@@ -338,12 +338,12 @@ fn windows_and_groups_must_fit() {
     );
 }
 
-/// Random text that the test below inserts into a file: printable characters, or mostly characters
-/// of TOML's syntax.
+/// Random text for the test below, which inserts it into a file: printable characters, or mostly
+/// characters of TOML's syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// Shortened, spliced and otherwise damaged files must never cause a panic.
+    /// A file that is shortened, spliced or otherwise damaged must never cause a panic.
     #[test]
     fn no_text_panics(which in 0..PRESETS.len() + 1, at in 0.0..1.0_f64, cut in 0..40_usize, put in STRAY) {
         let whole = PRESETS.get(which).map_or(BLOCK, |preset| preset.text);

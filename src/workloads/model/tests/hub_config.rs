@@ -1,5 +1,4 @@
-//! Tests models that are loaded from `config.json`: they must equal the presets, and unknown keys
-//! must be rejected.
+//! Tests models from `config.json`: they must equal the presets, and unknown keys must be rejected.
 
 use super::preset;
 use crate::model::{Model, ModelDefinition};
@@ -61,7 +60,7 @@ fn files_of_released_models_are_their_presets() {
     let v3 = read(V3);
     assert_eq!(v3.name, "DeepSeek-V3");
     assert_eq!(v3.sequence, 163_840);
-    // The file declares that the model predicts a second token.
+    // The file states that the model predicts a second token.
     assert_eq!(
         v3.parameter_count(),
         preset("deepseek-v3").parameter_count() + 11_610_068_224
@@ -77,7 +76,7 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
-    // If samples have another length, the file still gives the preset's operators.
+    // With samples of another length, the file still gives the preset's operators.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

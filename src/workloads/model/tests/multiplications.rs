@@ -1,5 +1,5 @@
-//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2 and with the simulator from
-//! which it was computed.
+//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2, and with the simulator that
+//! computed this table.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -16,8 +16,8 @@ fn networks_on_images_have_the_published_counts() {
     ] {
         assert_eq!(preset(name).multiplication_count(), published, "{name}");
     }
-    // VGG-11 by hand: each convolution has 9 c k multiplications per pixel, and the last three layers
-    // 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
+    // VGG-11 by hand: a convolution has 9 c k multiplications per pixel, and the last three layers
+    // have 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
     let sides = [(3, 64, 224), (64, 128, 112), (128, 256, 56), (256, 256, 56)];
     let small = [
         (256, 512, 28),
@@ -44,14 +44,14 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
         model.multiplication_count(),
         1_671_010_713_600 + 82_341_068_800
     );
-    // The published count is (V + 1024) h = 82,049,600 higher, as if each table weight were one
+    // The published count is higher by (V + 1024) h = 82,049,600, as if each table weight were one
     // multiplication.
     assert_eq!(model.table_weights(), (50_257 + 1_024) * 1_600);
     assert_eq!(
         model.multiplication_count() + model.table_weights(),
         1_753_433_832_000
     );
-    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. Including 2 h l for the token's
+    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l more for the token's
     // attention to itself, the number is 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
@@ -72,14 +72,14 @@ fn core(layer: &ModelLayer) -> u64 {
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
     // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The
-    // published count has 29,056 h more, as if each weight of the table of cased words were one
+    // published count is higher by 29,056 h, as if each weight of the table of cased words were one
     // multiplication, and it omits the operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplication_count);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
-    // The head has s h^2 multiplications, and the logits s V h.
+    // The head has s h^2 multiplications, and the logits have s V h.
     assert_eq!(
         model.multiplication_count() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
@@ -105,8 +105,8 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // DLRM has 154,112 + 605,952 multiplications in MLPs, and 351 pairs of vectors of 64
-    // numbers. The source counts every table weight, but no pairs.
+    // DLRM has 154,112 + 605,952 multiplications in MLPs, and 351 pairs of vectors of 64 numbers.
+    // The source counts every table weight as a multiplication, but counts no pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplication_count(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -131,7 +131,7 @@ fn megatron_s_flops_follow() {
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
     // For s tokens, Llama-3 8B takes s times the number of weights in its products, plus 2 l s^2 h.
-    // The word table's V h weights and the gains of norms are not in these products.
+    // These products include neither the word table's V h weights nor the gains of norms.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {

@@ -20,7 +20,8 @@ fn convolution(
     }
 }
 
-/// Counts the positions of a window along a side, by placing the window in a padded image.
+/// Counts the positions of a window along a side: places the window in a padded image, one stride
+/// after another.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
@@ -40,7 +41,7 @@ fn windows_are_where_they_fit() {
                 let [rows, columns] =
                     [(side, kernel), (7, 3)].map(|(side, k)| begins(side, k, stride, padding));
                 assert_eq!(work.output_elements(), 4 * rows * columns);
-                // Each of the 4 outputs uses 3 of 6 channels.
+                // Each of the 4 outputs uses 3 of the 6 channels, because there are two groups.
                 let each = rows * columns * 4 * 3 * kernel * 3;
                 assert_eq!(
                     work.multiplication_count(),
@@ -68,8 +69,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // Each pair takes a dot product of `width` elements and scales a row of `width`
-                // values, which is `width` multiplications each.
+                // A pair needs a dot product of `width` elements, and scales a row of `width`
+                // values; each takes `width` multiplications.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }
@@ -169,7 +170,7 @@ fn counts_stop_at_the_largest_number() {
             operator.work.causally_skipped_multiplications() <= operator.multiplication_count()
         );
     }
-    // A product with a size of zero has no multiplications, whatever the other sizes are.
+    // If any size is zero, a product has no multiplications.
     let nothing = convolution([0, 0], [1, 1], 1, 0);
     assert_eq!(nothing.multiplication_count(), 0);
 }

@@ -9,8 +9,9 @@ fn found(name: &str) -> u64 {
 
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
-    // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), which is 12 l
-    // h^2 + 13 l h + (V + s) h. Equation 2 omits the gain and the bias of the last norm, 2 h.
+    // The formula is equation 2 of Narayanan et al. (2021): P = 12 l h^2 (1 + 13 / (12 h) + (V +
+    // s) / (12 l h)), which is 12 l h^2 + 13 l h + (V + s) h. Equation 2 omits 2 h weights: the
+    // gain and the bias of the last norm.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -33,7 +34,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
             "{name}"
         );
     }
-    // Korthikanti et al. (2022), Table 3: the two models that the table above does not have.
+    // These two models are in Korthikanti et al. (2022), Table 3, but not in the table above.
     for (name, l, h) in [("22b", 48, 6144), ("175b", 96, 12288)] {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
         assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
@@ -83,12 +84,12 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
     assert_eq!(found("bert-base"), 109_482_240);
     assert_eq!(bert(24, 1024), 335_141_888);
     assert_eq!(found("bert-large"), 335_141_888);
-    // If BERT base predicts masked words, a product, a norm, and one bias per word replace the pooler:
-    // 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
+    // If BERT base predicts masked words, a product, a norm and one bias per word replace the
+    // pooler: 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
     assert_eq!(masked.parameter_count(), 109_514_298);
-    // Megatron's BERT has 29,056 words, a last norm in place of the embedding norm, and h^2 + h + 2
+    // Megatron's BERT has 29,056 words, a last norm instead of the embedding norm, and h^2 + h + 2
     // h + 29,056 weights in the head.
     let h = 1024;
     let tables = (29_056 + 512 + 2) * h;
@@ -102,7 +103,7 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 #[test]
 fn llamas_are_those_that_were_released() {
     // Llama has two tables of V h. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f in
-    // the MLP, and two gains. A final gain follows the blocks.
+    // the MLP, and two gains. After the blocks, there is a final gain of h.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -171,9 +172,9 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // ResNet-18 by hand: the stem has 9,408 + 128 weights, a block 2 x 9 w^2 + 4 w, and the
-    // classifier 512,000 + 1,000. In a block that doubles the channels, 9 w^2 / 2 weights are
-    // missing and w^2 / 2 + 2 w are added.
+    // ResNet-18 by hand: the stem has 9,408 + 128 weights, a block has 2 x 9 w^2 + 4 w, and the
+    // classifier has 512,000 + 1,000. A block that doubles the channels has 9 w^2 / 2 fewer
+    // weights, and w^2 / 2 + 2 w more.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -182,9 +183,9 @@ fn models_of_images_are_those_of_torchvision() {
 
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
-    // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1
-    // have 154,112 + 605,952 weights, which the source counts, and one bias per output, 832 +
-    // 1,281, which the source does not count.
+    // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have
+    // 154,112 + 605,952 weights, which the source counts. They also have 832 + 1,281 biases, one
+    // per output, which the source does not count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);

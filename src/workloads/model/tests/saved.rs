@@ -5,8 +5,8 @@ use crate::model::{LayerRole, ModelLayer};
 
 #[test]
 fn a_block_keeps_what_korthikanti_s_equation_1_says() {
-    // A block saves s h (34 + 5 a s / h) bytes per sample, with 2 bytes per element, dropout, and
-    // scores that are written to memory.
+    // With 2 bytes per element, dropout, and scores in memory, a block saves s h (34 + 5 a s / h)
+    // bytes per sample.
     for (name, a, h, s) in [
         ("megatron-22b", 64, 6144, 2048),
         ("megatron-1t", 160, 25_600, 2048),
@@ -21,14 +21,14 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
             34 * s * h + 5 * a * s * s,
             "{name}"
         );
-        // A fused kernel saves 4 bytes per row instead of the scores.
+        // A fused kernel saves 4 bytes per row of scores instead of the scores.
         assert_eq!(block.saved_bytes(2, true), 34 * s * h + 4 * a * s, "{name}");
     }
 }
 
 #[test]
 fn its_parts_are_those_of_section_4_1() {
-    // Attention saves 11 s h + 5 a s^2 bytes, the MLP 19 s h, and norms 4 s h.
+    // Attention saves 11 s h + 5 a s^2 bytes, the MLP saves 19 s h, and the norms save 4 s h.
     let (a, h, s) = (64, 6144, 2048);
     let model = preset("megatron-22b");
     let part = |names: &[&str]| -> u64 {
@@ -46,8 +46,8 @@ fn its_parts_are_those_of_section_4_1() {
 
 #[test]
 fn what_is_around_the_blocks_follows_section_4_3() {
-    // Outside the blocks, the model saves a mask of s h for the dropout of embeddings, 2 s h for
-    // the last norm, 2 s h for the logits' input, and 4 s V for logits in single precision.
+    // Outside the blocks, the model saves a dropout mask of s h for embeddings, 2 s h for the last
+    // norm, 2 s h for the logits' input, and 4 s V for logits in single precision.
     let (h, s, v) = (6144, 2048, 51_200);
     let model = preset("megatron-22b");
     let kept = |layer: &ModelLayer| layer.saved_bytes(2, false);
@@ -59,10 +59,10 @@ fn what_is_around_the_blocks_follows_section_4_3() {
 
 #[test]
 fn gates_and_shared_heads_keep_what_they_are_given() {
-    // With 2 bytes per number, Llama-3 8B saves 4 s h for norms; it has no dropout, so it saves no
+    // With 2 bytes per number, Llama-3 8B saves 4 s h bytes for norms; without dropout, it saves no
     // masks. As inputs of products, it saves 2 s h (qkv), 2 s h (out), 2 s h (up) and 2 s f (down).
-    // Attention needs 2 s h for queries, and 2 s (2 h / 4) for keys and values. The two halves of
-    // the gate take 4 s f. The softmax takes 2 a s^2.
+    // Attention saves 2 s h for queries, and 2 s (2 h / 4) for keys and values. The two halves of
+    // the gate take 4 s f. The softmax saves 2 a s^2.
     let (a, h, s, f) = (32, 4096, 8192, 14_336);
     let block = &preset("llama3-8b").layers[1];
     let rest = 4 * s * h + 6 * s * h + 2 * s * f + 2 * s * h + s * h + 4 * s * f;
@@ -72,8 +72,8 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 
 #[test]
 fn convolutions_keep_inputs_and_relus_nothing() {
-    // The last layer of VGG-16 saves two images of 512 x 14 x 14, one for the convolution and one
-    // for the pool, with 4 bytes per element.
+    // The last layer of VGG-16 saves two images of 512 x 14 x 14 numbers of 4 bytes: one for the
+    // convolution, and one for the pool.
     let model = preset("vgg-16");
     let layer = model
         .layers

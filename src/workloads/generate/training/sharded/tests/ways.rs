@@ -27,9 +27,9 @@ operators = [
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
     // The norm is sharded by samples, and all operators after it are sharded in the same way. The
-    // norm's result takes the skip path around `down`, so both inputs of `sum2` arrive in the
+    // skip path around `down` carries the norm's result, so both inputs of `sum2` arrive in the
     // layout that it needs. In the backward pass, only the gradient of `sum1` is gathered: 4
-    // samples of 8 numbers of 2 B, half of it from each member. The weight gradients of the norm
+    // samples of 8 numbers of 2 B; each member sends half of it. The weight gradients of the norm
     // (16 B) and of `down` (64 B) are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
