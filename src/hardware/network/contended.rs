@@ -10,9 +10,9 @@
 //!
 //! From this time on, the server never has to wait for a segment. If a message arrives more slowly than the server can
 //! forward it, the message is collected before the server. The message therefore occupies a fast link only for the
-//! serialization time on that link. (If a slower link follows, gathering would only move the wait to the slower link.
-//! Therefore, the message is forwarded as it arrives, in its place in the queue. The message counts as passing without
-//! a gap; the time at the slower link compensates for this.)
+//! serialization time on that link. (If a slower link follows, collecting the message would only move the wait to the
+//! slower link. Therefore, the message is forwarded as it arrives, in its place in the queue. The message counts as
+//! passing without a gap; the time at the slower link compensates for this.)
 //!
 //! # Alone
 //!
@@ -43,15 +43,15 @@
 //! # Loads and stores
 //!
 //! A memory attached to the network adds one server, the memory's link: the first server of a load, the last server of
-//! a store. An access joins the queues of all its servers at once when it is issued (`contended/access.rs`). It does
-//! not join them one after another as its bytes arrive.
+//! a store. When a memory access is issued, it joins the queues of all its servers at the same time
+//! (`contended/access.rs`).
 //!
 //! # Events
 //!
 //! Messages join a server when they are ready, in the order of events. The state of a queue is therefore only the time
-//! until which its server is busy. A message joins its first server on submission. Each further server takes one event,
-//! and the arrival takes one. Messages that are ready at the same instant are ordered by the sender's number, then by
-//! the order in which they left the sender.
+//! until which its server is busy. A message joins its first server on submission. Each further server needs one event,
+//! and so does the arrival. Messages that are ready at the same instant are ordered by the sender's number, then by the
+//! order in which they left the sender.
 
 use super::servers::ServerTable;
 use super::{

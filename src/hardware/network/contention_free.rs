@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
-    /// Place in the receiver's program of the message that entered last.
+    /// Place of the message that entered last, in the receiver's program.
     last: MessagePriority,
     others: Time,
 }
@@ -50,7 +50,7 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// Time by which the last byte arrives later than the rate of the last link allows, because another link is slower.
+    /// Extra delay of the last byte after the time at the rate of the last link, because another link is slower.
     tail: Span,
     turn: MessagePriority,
 }
@@ -63,7 +63,7 @@ pub struct ContentionFreeNetwork<'a> {
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
     /// Time at which the slowest link becomes free, by the sender's port and the receiver. Stored only if the slowest
-    /// link is neither end link.
+    /// link is neither the first nor the last link.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges, grouped by the size of the range. Ranges are reused because operations of the same
     /// size recur.
@@ -149,7 +149,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             agenda.schedule_event(begin + slowest, NetworkEvent::Injected(message.op));
         }
         let mut passes = begin;
-        // If the slowest link is neither end link, it separately limits the messages between these two NPUs.
+        // If the slowest link is neither the first nor the last link, it separately limits the messages between these
+        // two NPUs.
         if slowest > out.max(into) {
             let key = (message.from.0, message.ends.1);
             let free = self.bottlenecks.entry(key).or_insert(begin);
@@ -276,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Handles the scheduled events, and the events that these schedule, and returns all of them in order of time.
+    /// Handles all scheduled events, including events that are scheduled meanwhile, and returns them in order of time.
     fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();

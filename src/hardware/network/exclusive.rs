@@ -222,8 +222,8 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 }
 
-/// In this network, only collectives that take the times of a trial run (rehearsed) reserve links, and each link is
-/// reserved separately (not by NPU and dimension).
+/// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
+/// links. They reserve each link separately, not by NPU and dimension.
 impl LinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false

@@ -1,10 +1,10 @@
 //! Fair sharing: messages in flight share the bandwidth of each link on their routes by max-min fairness.
 //!
 //! A message is a stream of bytes that occupies all links of its route at the same time ([`LinkGraph::route_between`]).
-//! A given part of the bytes passes over each link. At each moment all rates rise together until a link saturates. The
-//! saturated link fixes the rates of the messages that cross the link; all other rates continue to rise. Rates change
-//! when a message begins or has left, and are constant in between. A message is delivered one latency after its last
-//! byte has left. Alone, a message of m bytes takes
+//! The route states which part of the bytes passes over each link. At each moment all rates rise together until a link
+//! saturates. The saturated link fixes the rates of the messages that cross the link; all other rates continue to rise.
+//! Rates change when a message begins or has left, and are constant in between. A message is delivered one latency
+//! after its last byte has left. Alone, a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
@@ -136,8 +136,8 @@ pub struct FairSharingNetwork<'a> {
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Arrival events to ignore, with the number of events for each key, because a part of the message is sent again
-    /// and the message arrives later.
+    /// Number of arrival events to ignore, by time and op: a part of their message is sent again, so the message
+    /// arrives later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
     cut_off: BTreeSet<(EndpointId, EndpointId)>,
@@ -314,8 +314,8 @@ impl<'a> FairSharingNetwork<'a> {
         });
     }
 
-    /// Solves all rates by progressive filling. Each pass saturates at least one link, so there are at most as many
-    /// passes as links.
+    /// Solves all rates by progressive filling. Each pass saturates at least one link, so the number of passes is at
+    /// most the number of links.
     fn solve_rates(&mut self) {
         for link in self.used.drain(..) {
             self.shares[link as usize] = LinkShare::default();
@@ -405,7 +405,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         if !self.stores {
             return Some(self.topology.path_between_npus(a, b)?.time_message(amount));
         }
-        // Round the time link by link, as message times are rounded.
+        // Round the time link by link, in the same way as the times of messages.
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route_between(a, b);
         let links = route.links.iter().map(|(link, _)| {

@@ -7,9 +7,9 @@
 //!
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
-//! when the last byte has passed the server that delays it most. An access that is alone takes Σα + Σγ + max δ, as a
-//! message does. If several links are between two servers, α and γ are their totals. If the next server is the far end
-//! of the same link, the first byte does not wait for the γ of that link.
+//! when the last byte has passed the server that delays it most. Without other traffic, an access takes Σα + Σγ + max
+//! δ, like a message. If several links are between two servers, α and γ are their totals. If the next server is the far
+//! end of the same link, the first byte does not wait for the γ of that link.
 
 use super::route::{iter_servers_between, link_after_server};
 use super::{ContendedNetwork, ContentionModel, MemoryTransfer, Time};
@@ -28,7 +28,7 @@ pub(super) fn serve_access<D: ContentionModel>(
     for hop in iter_servers_between(D::REACH, transfer.ends, topology) {
         let (bandwidth, latency) = link_after_server(hop.place, topology);
         let span = bandwidth.serialization_time(transfer.amount);
-        // Devices wait for the first segment, which is empty with ideal cut-through, and the whole message with
+        // Devices wait for the first segment. The segment is empty with ideal cut-through, and the whole message with
         // store-and-forward.
         let segment = Span(span.0 - bandwidth.serialization_time(rest).0);
         let waits = |links: u32| segment.times(links.into());

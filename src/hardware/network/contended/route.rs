@@ -10,8 +10,8 @@ use chakram_base::units::{Bandwidth, Span};
 /// link from the switch. In a fully connected dimension, `UP` is the egress and `DOWN` the ingress for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
-/// Added to the side of a port for the downward direction, if NPUs are wired to their neighbours: the egress downwards,
-/// and the ingress from above.
+/// Offset that is added to a port's side if NPUs are wired to their neighbours: it selects the egress downwards and the
+/// ingress from above.
 pub(super) const DOWNWARDS: usize = 2;
 
 /// The servers that a route includes.
@@ -35,7 +35,7 @@ pub(in crate::network) struct RouteHop {
     pub last: bool,
 }
 
-/// The part of a route that is still to be passed.
+/// The part of a route that the message has not passed yet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::network) struct RouteCursor {
     reach: ContentionScope,
@@ -57,7 +57,7 @@ impl RouteCursor {
             at,
             to,
             crossed: 0,
-            // If both orders of dimensions have faults, the replay was rejected earlier, so any value serves.
+            // If both orders of dimensions have faults, the replay was rejected earlier, so any value is valid here.
             first: topology.first_dimension(at, to).unwrap_or(0),
             second: None,
         }
@@ -144,8 +144,8 @@ impl RouteCursor {
     }
 }
 
-/// Returns the servers between two endpoints, at most one of which is a memory. The memory's link is the first or the
-/// last server of the route.
+/// Returns the servers between two endpoints. At most one of the endpoints may be a memory. The memory's link is the
+/// first or the last server of the route.
 #[inline]
 pub(in crate::network) fn iter_servers_between<'t>(
     reach: ContentionScope,

@@ -161,7 +161,8 @@ mod tests {
         (ends[0][1], effect)
     }
 
-    /// On a ring of four at 2,000 ps per byte and 1 us per link, 1,000 B take 2 us, plus 1 us to the neighbour.
+    /// On a ring of four at 2,000 ps per byte and 1 us per link, 1,000 B take 2 us to leave and 1 us to reach the
+    /// neighbour.
     #[test]
     fn bytes_on_a_link_that_fails_are_sent_again_the_other_way() {
         let ring = create_topology(&[(DimensionShape::Ring, 4, 2000, US)]);

@@ -39,8 +39,8 @@ fn messages_share_a_link_while_both_are_there() {
     assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
     let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
     assert_eq!(both, [2_000_100, 2_000_100]);
-    // From 500,000 ps on each message has half the rate. The first has 500 B left and ends at 1,500,000. The second
-    // then has 500 B left.
+    // From 500,000 ps on each message has half the rate. The first message has 500 B left and ends at 1,500,000 ps. The
+    // second message then has 500 B left.
     let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
     // Two messages to one NPU also share that NPU's link; messages between other NPUs do not share

@@ -18,8 +18,8 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 
 #[test]
 fn one_link_carries_one_train_at_a_time() {
-    // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000. The
-    // other message arrives at 10 and uses the link afterwards. The reverse messages share no link.
+    // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000 ps. The
+    // other message arrives at 10 ps and uses the link afterwards. The reverse messages share no link.
     for shape in [Ring, Mesh] {
         let t = create_topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
@@ -31,8 +31,8 @@ fn one_link_carries_one_train_at_a_time() {
 
 #[test]
 fn a_mesh_goes_straight_where_a_ring_goes_round() {
-    // From NPU 0 to 5 the ring has one link, in the shorter direction. The mesh has five links between them, of which
-    // the link from 2 to 3 is busy until 1,000.
+    // From NPU 0 to 5 the ring has one link, in the shorter direction. The mesh has five links between NPUs 0 and 5.
+    // Its link from 2 to 3 is busy until 1,000 ps.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
         arrivals(&create_topology(&[(Ring, 6, 1, 10)]), &messages),
@@ -57,7 +57,7 @@ fn ties_on_a_ring_go_up() {
 
 #[test]
 fn who_passes_through_delays_what_an_npu_sends() {
-    // At 5 ps no message has reached NPU 1 yet; at 15 ps the message from NPU 0 has.
+    // At 5 ps no message has reached NPU 1 yet; at 15 ps the message from NPU 0 has reached NPU 1.
     let t = create_topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         simulate_delivery_times(
@@ -71,8 +71,8 @@ fn who_passes_through_delays_what_an_npu_sends() {
 
 #[test]
 fn a_switch_has_a_link_up_and_a_link_down() {
-    // Three NPUs send to one NPU, whose link from the switch carries the messages one after
-    // another, in the order of their senders. Messages in the other direction use another link.
+    // Three NPUs send to one NPU. The link from the switch to this NPU carries the messages one after another, in the
+    // order of their senders. Messages in the other direction use another link.
     let t = create_topology(&[(Switch, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -105,9 +105,11 @@ fn routes_share_inner_and_outer_links() {
     let t = create_topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
-    // If a message 1 → 2 is first, the inner link is free at 1,000, and the message from 0 has waited since 10.
+    // If a message 1 → 2 is first, the inner link is free at 1,000 ps, and the message from NPU 0 has waited since 10
+    // ps.
     assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
-    // If a message 2 → 6 is first, the outer link is free at 1,000, and the message from 0 reaches this link at 20.
+    // If a message 2 → 6 is first, the outer link is free at 1,000 ps, and the message from NPU 0 reaches this link at
+    // 20 ps.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
     // The link 5 → 6 belongs to the other ring, so nothing waits.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
@@ -115,8 +117,8 @@ fn routes_share_inner_and_outer_links() {
 
 #[test]
 fn a_fast_train_queues_at_a_slow_link() {
-    // Inner links take 1 ps/B, outer links 4. The message 0 → 3 = (1, 1) reaches NPU 1 at 10, but the link from 1 to 3
-    // is busy until 4,000.
+    // Inner links take 1 ps/B, and outer links take 4 ps/B. The message 0 → 3 = (1, 1) reaches NPU 1 at 10 ps, but the
+    // link from 1 to 3 is busy until 4,000 ps.
     let t = create_topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4020]);
     assert_eq!(
@@ -127,13 +129,13 @@ fn a_fast_train_queues_at_a_slow_link() {
 
 #[test]
 fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
-    // Inner links take 4 ps/B, outer links 1. The whole message has reached NPU 1 at 4,010, so it occupies the second
-    // link from 3,010 to 4,010.
+    // Inner links take 4 ps/B, and outer links take 1 ps/B. The whole message has reached NPU 1 at 4,010 ps, so it
+    // occupies the second link from 3,010 to 4,010 ps.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
-    // Until then, the link can carry another message, for example one that begins at 10. If a message began at 3,005,
-    // the link would not be free in time.
+    // Until 3,010 ps, the link can carry another message, for example one that begins at 10 ps. If a message began at
+    // 3,005 ps, the link would not be free in time.
     assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
     assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);
     assert_eq!(arrivals(&t, &[slow, (3015, 1, 3, 1000)]), [4020, 5020]);
@@ -141,18 +143,18 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
 
 #[test]
 fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
-    // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 on, so the message crosses the middle link
-    // from 2,010 on.
+    // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 ps on, so the message crosses the middle link
+    // from 2,010 ps on.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
-    // A message 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. At 3,005, the other message
-    // begins on the middle link. The head of the other message reaches NPU 3 at 3,015 and the tail at 4,020, and the
-    // message occupies the last link until 5,015.
+    // A message 1 → 3 at 2,005 ps occupies the middle link until 3,005 ps and arrives at 3,015 ps. At 3,005 ps, the
+    // other message begins on the middle link. The head of the other message reaches NPU 3 at 3,015 ps and the tail at
+    // 4,020 ps. The message occupies the last link until 5,015 ps.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
     );
-    // At 2,015 the message already has its place in the queue, from 2,010 to 3,010.
+    // At 2,015 ps the message already has its place in the queue, from 2,010 to 3,010 ps.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2015, 1, 3, 1000)]),
         [4030, 4020]
@@ -164,7 +166,7 @@ fn devices_wait_for_a_segment_or_for_all() {
     let t = create_topology(&[(Ring, 8, 1, 10)]);
     for (switching, alone, first, second) in [
         // The route has three links. The message to NPU 3 follows a message that begins at NPU 2 at time 0, so it takes
-        // 1,000 + 1,000 + 10.
+        // 1,000 + 1,000 + 10 ps.
         (SwitchingMode::IDEAL, 1030, 1010, 2010),
         // Devices wait for two segments of 100 B, which take 200 ps more.
         (by_segment(100), 1230, 1010, 2010),
@@ -189,8 +191,8 @@ fn devices_wait_for_a_segment_or_for_all() {
 
 #[test]
 fn what_is_gathered_goes_when_its_last_segment_is_there() {
-    // Links of 4 and then 1 ps/B, with segments of 100 B. The last segment arrives at 4,010, and the 9 before it take
-    // 900, so the message continues from 3,110 to 4,110.
+    // The message passes links of 4 and then 1 ps/B, in segments of 100 B. The last segment arrives at 4,010 ps, and
+    // the 9 segments before it take 900 ps, so the message continues from 3,110 to 4,110 ps.
     let t = create_topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
@@ -241,7 +243,8 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
     let idle = |network: &LinkNetwork<'_>, at| {
         [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
     };
-    // Link 0 → 1 is busy until 1,000. The message has still to reach link 1 → 2, which it will use from 10 to 1,010.
+    // Link 0 → 1 is busy until 1,000 ps. The message has not reached link 1 → 2 yet, which it will use from 10 to 1,010
+    // ps.
     assert_eq!(idle(&network, 0), [true, false, false, false, true]);
     pending.run(&mut network, Time(10), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false, false, true]);
@@ -264,8 +267,8 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 0, 1), claimed(&network, 3, 4)),
         (None, None)
     );
-    // The claim on the route from NPU 3 along the second dimension, and the lower of two claims on a route over both
-    // dimensions.
+    // The route from NPU 3 along the second dimension has one claim. On a route over both dimensions, the lower of two
+    // claims is returned.
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))

@@ -14,9 +14,9 @@ use chakram_base::units::{BufferShare, Span, Time};
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     let t = create_topology(&[(Switch, 4, 2, 50)]);
-    // The message 0 → 1 occupies the egress until 2,000 and arrives 100 later. The message 0 → 2 occupies it until
-    // 4,000, and its first byte arrives at 2,100. The message 3 → 2 arrived at 150 and occupies the ingress until
-    // 2,150, so 0 → 2 occupies it until 4,150.
+    // The message 0 → 1 occupies the egress until 2,000 ps and arrives 100 ps later. The message 0 → 2 occupies the
+    // egress until 4,000 ps, and its first byte arrives at 2,100 ps. The message 3 → 2 arrived at 150 ps and occupies
+    // the ingress until 2,150 ps, so the message 0 → 2 occupies the ingress until 4,150 ps.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
     let found = simulate_delivery_times(&mut PortNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
@@ -24,8 +24,8 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
 
 #[test]
 fn dimensions_have_ports_of_their_own() {
-    // One message goes from 0 to 1 along the first dimension, the other from 0 to 4 along the second, so they share
-    // nothing.
+    // One message goes from NPU 0 to 1 along the first dimension, and the other from NPU 0 to 4 along the second
+    // dimension, so they share no port.
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let found = simulate_delivery_times(
         &mut PortNetwork::new(&t),
@@ -34,8 +34,8 @@ fn dimensions_have_ports_of_their_own() {
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
 }
 
-/// Inner links take 1 ps/B, outer links 4. Messages from NPUs 0 and 1 to NPU (1, 1) and beyond leave through the port
-/// of NPU 1 = (1, 0), one after another: 4,000 ps each.
+/// Inner links take 1 ps/B, and outer links take 4 ps/B. Messages from NPUs 0 and 1 to NPU (1, 1) and beyond leave one
+/// after another through the port of NPU 1 = (1, 0), in 4,000 ps each.
 #[test]
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = create_topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
@@ -48,7 +48,8 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
-    // Links take 2, 8 and 1 ps/B. 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5 they arrive at 8,020.
+    // Links take 2, 8 and 1 ps/B. 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5 ps they arrive at
+    // 8,020 ps.
     let t = create_topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
@@ -56,16 +57,16 @@ fn rates_may_differ_at_both_ends_and_between() {
     ]);
     let found = simulate_delivery_times(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
-    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. Both messages leave along the last
-    // dimension through the port of NPU 3 = (1, 1, 0). The message from NPU 2 has ended long before the other message
-    // reaches this port.
+    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension, so the message takes 2,000 + 5 + 2 x 5 ps. Both
+    // messages leave along the last dimension through the port of NPU 3 = (1, 1, 0). The message from NPU 2 has ended
+    // long before the other message reaches this port.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
         simulate_delivery_times(&mut PortNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
-    // The message from NPU 3 at 7,000 occupies the port until 8,000. The first message reaches the port at 7,010,
-    // waits, and occupies the port until 9,000.
+    // The message from NPU 3 at 7,000 ps occupies the port until 8,000 ps. The first message reaches the port at 7,010
+    // ps, waits, and occupies the port until 9,000 ps.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
         simulate_delivery_times(&mut PortNetwork::new(&t), &late),
@@ -75,8 +76,8 @@ fn rates_may_differ_at_both_ends_and_between() {
 
 #[test]
 fn devices_between_ports_take_their_time() {
-    // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B with cut-through, or two whole
-    // messages with store-and-forward.
+    // Three links of 2 ps/B and 50 ps take 150 + 2,000 ps. Cut-through adds two segments of 100 B, and
+    // store-and-forward adds two whole messages.
     let t = create_topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),
@@ -115,8 +116,8 @@ fn a_port_is_idle_when_nothing_is_there_or_to_come() {
     network.submit_message(Time::ZERO, &create_message(0, 1, 2, 1000), &mut pending);
     let idle =
         |network: &PortNetwork<'_>, at| [0, 1, 2].map(|npu| network.is_idle(Time(at), Npu(npu), 0));
-    // The message occupies the egress until 1,000, and the ingress from 100 to 1,100. Before 100, the ingress is not
-    // idle either, because it expects the message.
+    // The message occupies the egress until 1,000 ps, and the ingress from 100 to 1,100 ps. Before 100 ps, the ingress
+    // is not idle either, because it expects the message.
     assert_eq!(idle(&network, 0), [true, false, false]);
     pending.run(&mut network, Time(100), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false]);
