@@ -34,7 +34,7 @@
 //! - [`interrupt`], [`limits`]: stopping work from another thread, and memory limits;
 //! - [`units`], [`ids`]: quantities, and typed indices.
 //!
-//! The library never prints; it returns data. `ARCHITECTURE.md` describes its structure.
+//! The library never prints; it returns data. `ARCHITECTURE.md` describes the structure of the library.
 
 pub mod command;
 pub mod extend;
@@ -65,7 +65,7 @@ pub mod archive {
 
 pub mod astra_sim {
     //! The input files and flags of ASTRA-sim 2's analytical networks, with their names and units. An [`InputNote`]
-    //! explains every value whose meaning may be surprising.
+    //! marks each value that may be misread.
     //!
     //! ```
     //! use chakram::astra_sim::{AstraFlags, QuirkSet};
@@ -106,8 +106,8 @@ pub mod convert {
 }
 
 pub mod diff {
-    //! Comparison of two jobs. Compares either their traces, ignoring node ids and the order of records, or their
-    //! replay reports.
+    //! Comparison of two jobs. Compares either the traces of the jobs, without regard to node ids and the order of
+    //! records, or the replay reports of the jobs.
     //!
     //! ```
     //! use chakram::diff::{RawTrace, compare_traces};
@@ -424,7 +424,7 @@ pub mod report {
 }
 
 pub mod score {
-    //! Compares predictions with measured runs: how large the errors are, and whether predictions rank plans correctly.
+    //! Compares predictions with measured runs: the errors of the predictions, and the predicted order of plans.
 
     pub use chakram_studies::score::{
         FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
@@ -435,7 +435,7 @@ pub mod score {
 }
 
 pub mod serve {
-    //! Inference serving: requests arrive over time, wait and are served. The result is their latencies.
+    //! Inference serving: requests arrive over time, wait and are served. The result is the latency of each request.
     //!
     //! ```
     //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};

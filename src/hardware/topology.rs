@@ -229,8 +229,8 @@ impl Topology {
         })
     }
 
-    /// Returns the topology with explicit links, which messages then use instead of the dimensions. The graph must have
-    /// as many NPUs as the topology.
+    /// Returns the topology with explicit links, which messages then use instead of the dimensions. The graph and the
+    /// topology must have the same number of NPUs.
     pub fn with_graph(self, graph: LinkGraph) -> Self {
         Self {
             graph: Some(Arc::new(graph)),
@@ -382,7 +382,7 @@ impl Topology {
                 let (shape, size) = (dimension.shape, dimension.size);
                 let down = !shape.has_ports() && !shape.is_upward(size, from, to);
                 let own = (d, u32::from(down));
-                // The first dimension crossed has the output port, the last dimension the input port.
+                // The output port belongs to the first dimension crossed, and the input port to the last.
                 let out = ports.map_or(own, |[out, _]| out);
                 ports = Some([out, own]);
             }
@@ -513,7 +513,8 @@ mod tests {
             (p.latency, p.bandwidth),
             (Span::from_ns(50), Bandwidth::new(200e9).unwrap())
         );
-        // NPU 30 = (2, 1, 3): 2 ring hops + 1 + 2 switch links = 100 + 500 + 4000 ns, at 100 GB/s.
+        // The route to NPU 30 = (2, 1, 3) has 2 ring links, 1 fully connected link and 2 switch links: 100 + 500 +
+        // 4,000 ns, at 100 GB/s.
         assert_eq!(t.coordinate_of(Npu(30), 0), 2);
         assert_eq!(t.coordinate_of(Npu(30), 2), 3);
         let p = t.path_between_npus(Npu(0), Npu(30)).unwrap();
@@ -569,7 +570,7 @@ mod tests {
         }
     }
 
-    /// From NPU 0 to (2, 1, 3), links take 5, 5, 10, 6.67 and 6.67 ps/B. The third is the slowest.
+    /// From NPU 0 to (2, 1, 3), links take 5, 5, 10, 6.67 and 6.67 ps/B. The third link is the slowest.
     #[test]
     fn devices_wait_for_a_segment_or_for_all() {
         let time = |switching, bytes| {

@@ -21,7 +21,7 @@ const SIDES: usize = 4;
 pub struct ServerId {
     /// Dimension of the server, or the number of dimensions for the link of a memory.
     pub dimension: usize,
-    /// Index among the NPU's servers along that dimension.
+    /// Index among the NPU's servers along `dimension`.
     pub side: usize,
     /// NPU that owns the server, or index of the memory.
     pub npu: Npu,
@@ -120,7 +120,7 @@ impl ServerTable {
         self.serve_message(now, place, span)
     }
 
-    /// Serves a message that arrives `now` and occupies the server for `span`. Returns the time at which its service
+    /// Serves a message that arrives `now` and occupies the server for `span`. Returns the time at which the service
     /// begins.
     #[inline]
     pub fn serve_message(&mut self, now: Time, place: ServerId, span: Span) -> Time {

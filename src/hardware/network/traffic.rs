@@ -39,7 +39,7 @@ pub struct LinkLoad {
     pub from: String,
     /// Name of the vertex at the link's end.
     pub to: String,
-    /// Bytes that have passed the link, rounded to the nearest.
+    /// Bytes that have passed the link, rounded to the nearest byte.
     pub bytes: u64,
     /// Serialization time of these bytes at the link's rate.
     pub busy: Span,
@@ -61,7 +61,7 @@ impl<'a> LinkTraffic<'a> {
         })
     }
 
-    /// Counts bytes between two endpoints, at most one of which is a memory, on all links of their route.
+    /// Counts bytes between two endpoints on all links of their route. At most one of the endpoints may be a memory.
     pub fn count_transfer(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
         let BufferShare { bytes, parts, .. } = amount;
         self.add_bytes(ends, bytes as f64 / parts as f64);

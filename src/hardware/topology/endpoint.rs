@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(time(SwitchingMode::IDEAL, (1, 8)), 500_000);
         // Store-and-forward adds 40 ns on each of the two links.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 1)), 580_000);
-        // From memory 8 to NPU 3, where the memory is located: only the memory's own link.
+        // From memory 8 to NPU 3, where the memory is located, data passes only the memory's own link.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 3)), 400_000);
         // From the memory beyond the switch, data goes through each NPU's own port: 500 ns of latency, and 20 ns for
         // 4,000 B.

@@ -11,6 +11,6 @@ pub enum LinePattern {
     /// Same as [`Self::InStep`], but a member may send over another distance before all members have received. The
     /// amount is always the same.
     Staggered,
-    /// Messages in any other pattern, about which nothing is known.
+    /// Messages in any other pattern, or in an unknown pattern.
     Any,
 }

@@ -67,10 +67,10 @@ pub struct DirectedLink {
 }
 
 impl DirectedLink {
-    /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: the whole
-    /// message for each unit of length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN
-    /// Accelerator Parallelism" (2023): latency = technology factor × size × distance. The factor is the inverse of the
-    /// link's rate.
+    /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: `bytes` times
+    /// the link's length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
+    /// Parallelism" (2023): latency = technology factor × size × distance. The factor is the inverse of the link's
+    /// rate.
     pub fn stored_bytes(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }
@@ -93,7 +93,7 @@ pub struct LinkRoute {
 pub struct LinkGraph {
     npus: u32,
     legs: RouteLegs,
-    /// Names of the switches, whose vertex numbers follow the NPUs' numbers.
+    /// Names of the switches. The vertex numbers of switches follow the NPUs' numbers.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
     /// True for each link that has failed, and therefore carries nothing.
@@ -105,8 +105,7 @@ pub struct LinkGraph {
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// Number of links from each vertex to each NPU, by NPU and vertex, along the dimension of the leg that leads to
-    /// the NPU.
+    /// For each NPU, the number of links to it from each vertex, along the dimension of the leg that ends at the NPU.
     distances: Vec<u16>,
 }
 

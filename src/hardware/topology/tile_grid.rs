@@ -1,5 +1,5 @@
-//! Grids of dies, each of which is a grid of cores. These types state the properties of a topology with dimensions x
-//! and y that exist only on tiles.
+//! Grids of dies. Each die is a grid of cores. These types state the properties that a topology with dimensions x and y
+//! has only on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
 //! neighbours is either *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two

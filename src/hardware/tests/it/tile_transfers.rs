@@ -68,8 +68,8 @@ fn topology(grid: &DieGrid) -> Topology {
     }
 }
 
-/// Compares `count` random transfers over `grid`, a third of which are loads and stores at four memory ports. Transfers
-/// begin at such short intervals that they queue.
+/// Compares `count` random transfers over `grid`. A third of the transfers are loads and stores at four memory ports.
+/// Transfers begin at such short intervals that they queue.
 fn same(grid: &DieGrid, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);

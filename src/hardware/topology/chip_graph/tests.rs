@@ -1,4 +1,4 @@
-//! Tests of parsed chip graphs, whose statistics are compared with results computed by hand.
+//! Tests parsed chip graphs, and compares their statistics with results computed by hand.
 
 use super::*;
 
@@ -32,9 +32,9 @@ fn the_sample_is_a_ring_of_four() {
     assert_eq!(torus, summary);
 }
 
-/// The tori 2x4 and 2x2x2 are the cube: 3 links per chip, 8 x 3 / 2 = 12 links, with 3 chips at 1 hop, 3 at 2 and 1 at
-/// 3, so 12 / 7 mean hops. The mesh has 2 x 3 + 4 = 10 links. The ring has (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7
-/// mean hops.
+/// The tori 2x4 and 2x2x2 are the cube, with 3 links per chip and 8 x 3 / 2 = 12 links. From each chip, 3 chips are 1
+/// hop away, 3 chips 2 hops and 1 chip 3 hops, so the mean is 12 / 7 hops. The mesh has 2 x 3 + 4 = 10 links. The ring
+/// has (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7 mean hops.
 #[test]
 fn graphs_of_eight_chips_have_the_published_numbers() {
     for (name, links, degrees, diameter, hops) in [

@@ -135,7 +135,7 @@ impl ClosLevels {
         // Vertices of the level below, grouped by subtree; initially, each NPU is a subtree.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
-            // Number of uplinks of each vertex below; NPUs have one.
+            // Number of uplinks of each vertex below; An NPU has one uplink.
             let uplinks = match level {
                 0 => 1,
                 _ => *self.uplinks.get(level - 1)?,

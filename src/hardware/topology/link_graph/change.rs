@@ -1,4 +1,4 @@
-//! Changes of individual links, which then differ from the others of their dimension.
+//! Changes of individual links. A changed link differs from the other links of its dimension.
 
 use super::{Bandwidth, LinkGraph, Npu, Span};
 

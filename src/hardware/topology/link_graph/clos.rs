@@ -16,7 +16,7 @@ pub struct ClosLevels {
 /// The NPUs that a Clos network above other dimensions connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
-    /// Each rail has its own network of switches, where a rail is the set of NPUs with equal coordinates in the inner
+    /// Each rail has its own network of switches. A rail is the set of NPUs with equal coordinates in the inner
     /// dimensions. Messages between rails travel over the inner dimensions.
     #[default]
     RailOnly,

@@ -11,7 +11,7 @@ pub(super) struct RouteLeg {
     pub end: u32,
 }
 
-/// Sizes and strides of the dimensions, from which the legs of routes follow.
+/// Sizes and strides of the dimensions, which determine the legs of routes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RouteLegs {
     dimensions: Vec<LegDimension>,

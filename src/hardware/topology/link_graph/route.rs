@@ -27,8 +27,8 @@ impl LinkGraph {
     fn links_towards(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.distance_to(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
-        // An NPU's stored distance to the end applies to the first leg from this NPU, so it counts only if that leg is
-        // `leg`.
+        // An NPU stores its distance along the first leg of its route to the end, so the distance counts only if that
+        // first leg is `leg`.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end
@@ -148,7 +148,7 @@ impl LinkGraph {
         let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
         let mut others = InverseRate::ZERO;
         if switching == SwitchingMode::StoreAndForward {
-            // Skip one unit of the slowest link, whose serialization is counted separately.
+            // Skip one unit of the slowest link, because its serialization is counted separately.
             let mut slowest = Some(bandwidth);
             for &(link, _) in &route.links {
                 let DirectedLink {

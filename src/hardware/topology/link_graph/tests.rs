@@ -51,7 +51,7 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
     LinkGraph::clos(&levels, rate(), policy)
 }
 
-/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and 16 upward links at each level.
+/// The fat tree of switches with four ports has 16 hosts, 8 + 8 + 4 switches, and 16 upward links at each level.
 #[test]
 fn a_fat_tree_has_its_switches_and_paths() {
     let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
@@ -59,7 +59,7 @@ fn a_fat_tree_has_its_switches_and_paths() {
     // Each of three levels has 16 links, and each link has two directions.
     assert_eq!(graph.all_links().len(), 2 * 3 * 16);
     // Neighbours connect through their switch, hosts of one pod through a switch one level above, and hosts of
-    // different pods through the highest level.
+    // different pods through a switch of the highest level.
     assert_eq!(graph.hop_count(Npu(0), Npu(1)), 2);
     assert_eq!(graph.hop_count(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hop_count(Npu(0), Npu(15)), 6);
@@ -231,7 +231,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     // directions.
     assert_eq!(graph.all_links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
-    // Nodes 0 and 1 are below the same switch, nodes 0 and 3 are not.
+    // Nodes 0 and 1 are below the same switch; nodes 0 and 3 are not.
     assert_eq!(crossed(&graph, 0, 4), [1, 1]);
     assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
     assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
@@ -353,9 +353,9 @@ fn a_clos_network_of_one_level_is_a_switch() {
     }
 }
 
-/// 2 x 2 x 2 NPUs: nodes, a fabric over the nodes of each pod, and a switch over pods. If sender and receiver have
-/// different places in their pods, a message first travels over the fabric to the receiver's place, and then from pod
-/// to pod.
+/// 2 x 2 x 2 NPUs form nodes, with a fabric over the nodes of each pod and a switch over the pods. If sender and
+/// receiver have different places in their pods, a message first travels over the fabric to the receiver's place, and
+/// then from pod to pod.
 #[test]
 fn a_fabric_may_lie_between_dimensions() {
     let dimension = |name: &str| TopologyDimension {
@@ -402,7 +402,8 @@ fn graphs_lie_inside_and_outside_of_switches() {
     assert_eq!(crossed(&boards, 0, 2), [0, 0]);
     assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
     let pairs = of([2, 4], [DimensionLinks::OfShape, square()]);
-    // From NPU 1 of the first pair to NPU 0 of the third: through the switch, then over two sides of the square.
+    // The route from NPU 1 of the first pair to NPU 0 of the third pair goes through the switch, and then over two
+    // sides of the square.
     assert_eq!(crossed(&pairs, 1, 4), [0, 0, 1, 1]);
     assert_eq!(
         pairs.route_between(Npu(1), Npu(4)).latency,

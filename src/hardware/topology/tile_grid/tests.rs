@@ -40,13 +40,13 @@ fn ways_count_links_by_class() {
             path.bandwidth.bytes_per_second() / 1e9,
         )
     };
-    // Inside a die, along x and y: 3 + 1 links of 1 ns.
+    // Inside a die, the route has 3 links along x and 1 along y, of 1 ns each.
     assert_eq!(path([0, 0], [3, 1]), (4, 1000.0));
     // A link between dies takes 5 ns along x and along y.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
-    // From (11, 3) to (0, 0) there are 11 links along x, two of which connect dies, and 3 along y, one of which
-    // connects dies. The latency is 11 + 15 ns.
+    // From (11, 3) to (0, 0) there are 11 links along x and 3 along y. Two of the links along x and one of the links
+    // along y connect dies. The latency is 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
