@@ -2,9 +2,9 @@
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
 //! link of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)). A load or store is also counted
-//! on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at its rate, as a
-//! fraction of the makespan. If jobs share a machine, the report of the first job counts the bytes of all jobs
-//! together. Loads are then fractions of the time until the last job ends.
+//! on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the link's rate,
+//! divided by the makespan. If several jobs share a machine, the bytes of all jobs are counted together, in the report
+//! of the first job. Loads are then relative to the end of the last job instead of the makespan.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -17,19 +17,19 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Number of links in the text, busiest first.
+/// Maximum number of links in a text report, busiest first.
 const ROWS: usize = 8;
 
-/// Bytes on the links of a machine during a replay.
+/// Traffic on the links of a machine during a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkReport {
-    /// One row per dimension, innermost first, then one row per memory at NPUs.
+    /// One row per dimension, innermost first, then one row per memory outside the NPUs.
     pub dimensions: Vec<DimensionRow>,
-    /// One row per link with traffic, sorted by dimension.
+    /// One row per link that carried bytes, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// End of the last job, if several jobs share the machine and their bytes are counted together. 0 for a single job,
-    /// whose loads are fractions of the makespan.
+    /// Time to which loads are relative if several jobs share the machine: the end of the last job. 0 for a single job,
+    /// because loads are then relative to the makespan.
     #[serde(
         rename = "until_ps",
         default,
@@ -38,47 +38,48 @@ pub struct LinkReport {
     pub until: Span,
 }
 
-/// Bytes on the links of a dimension, or of a memory at NPUs.
+/// Traffic on all links of a dimension, or on all links of a memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DimensionRow {
-    /// Name of the dimension; `remote` or `remote NAME` for a memory.
+    /// Name of the dimension; `remote` or `remote NAME` for a memory outside the NPUs.
     pub name: String,
-    /// Number of links of the dimension; the two directions of a connection are two links.
+    /// Number of links; the two directions of a connection are two links.
     pub links: u64,
-    /// Bytes summed over the links; a message over three hops counts three times.
+    /// Bytes summed over the links, so a message over three links counts three times.
     pub bytes: u64,
-    /// Bytes that an NPU sent over these links, or loaded and stored, as a mean over NPUs.
+    /// Bytes that an NPU sent over these links (for a memory: loaded and stored), as a mean over NPUs.
     pub bytes_per_npu: u64,
-    /// Mean busy time of a link.
+    /// Busy time of a link, as a mean over the links.
     #[serde(rename = "mean_busy_ps")]
     pub mean_busy: Span,
-    /// Longest busy time of a link.
+    /// Busy time of the busiest link.
     #[serde(rename = "most_busy_ps")]
     pub most_busy: Span,
 }
 
-/// Bytes on a link.
+/// Traffic on one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkRow {
-    /// Name of the link's dimension or memory.
+    /// Name of the dimension or memory to which the link belongs.
     pub dimension: String,
-    /// Source of the link; `memory` for the link between a memory and an NPU, which loads and stores share.
+    /// Name of the link's source, such as `NPU 3`. For the link between a memory and an NPU, this is `memory`; loads
+    /// and stores share the link.
     pub from: String,
-    /// Destination of the link.
+    /// Name of the link's destination, such as `NPU 3`.
     pub to: String,
-    /// Bytes on the link.
+    /// Bytes that the link carried.
     pub bytes: u64,
-    /// Time that the bytes take at the link's rate.
+    /// Time that these bytes take at the link's rate.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
 
-/// Links combined in one row.
+/// Links whose traffic is summed in one row.
 enum LinkGroup {
     Dimension(u32),
-    /// Links at the endpoints of a memory.
+    /// Links of a memory, one at each of its endpoints.
     Memory(Range<u32>),
 }
 
@@ -96,7 +97,7 @@ impl LinkGroup {
     }
 }
 
-/// Returns the dimensions of a machine and its memories outside NPUs, with their names.
+/// Returns the groups of links, each with its name: the dimensions of a machine, then its memories outside the NPUs.
 fn link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
     let dimensions = (0..).zip(machine.topology().dimensions());
     let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
@@ -114,7 +115,7 @@ fn link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
 }
 
 impl LinkReport {
-    /// Summarizes the loads of the links of `machine`.
+    /// Summarizes the traffic `loads` of the links of `machine`.
     pub fn new(loads: &[LinkLoad], machine: &Machine) -> Self {
         let topology = machine.topology();
         let npus = u64::from(topology.npu_count()).max(1);
@@ -159,18 +160,18 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Returns the divisor for link loads in a job's report: a link's load is its busy time divided by this span.
+    /// Returns the span by which busy times are divided to get loads in a job's report.
     pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }
 
-    /// Returns the link that was busy longest (the first one if several are equal).
+    /// Returns the link with the longest busy time; the first one if several links tie.
     pub fn bottleneck_link(&self) -> Option<&LinkRow> {
         self.links.iter().rev().max_by_key(|row| row.busy)
     }
 }
 
-/// Formats a busy time in percent of the makespan (a link's load).
+/// Formats a link's load: its busy time in percent of the makespan.
 fn format_busy_share(busy: Span, makespan: Span) -> String {
     match makespan {
         Span::ZERO => "-".to_owned(),
@@ -178,7 +179,7 @@ fn format_busy_share(busy: Span, makespan: Span) -> String {
     }
 }
 
-/// Columns of the CSV table.
+/// Columns of the CSV table of links.
 pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     ("dimension", |_, row| row.dimension.as_str().into()),
     ("from", |_, row| row.from.as_str().into()),
@@ -194,7 +195,7 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     }),
 ];
 
-/// Returns the tables of dimensions and of the busiest links, if bytes were counted.
+/// Returns the tables of dimensions and of the busiest links; empty if bytes were not counted.
 pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(links) = &report.links else {
         return Vec::new();

@@ -1,10 +1,11 @@
 //! Share of a job's time that depends on the machine.
 //!
-//! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers over
-//! the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
-//! compute, host time and recorded exposed transfers are *fixed*. All other time (waiting for other ranks, and idle
-//! time) *follows* from these two shares. If some kernels are timed by roofline and others keep recorded times, compute
-//! is divided in proportion to the total durations of the two.
+//! The mean NPU's time is divided into three parts, which sum exactly to the makespan. The first part *responds* to a
+//! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
+//! kernel launches by the machine's host. The second part is *fixed*: recorded compute, recorded host time, and exposed
+//! transfers with recorded times. The rest (waiting for other ranks, and idle time) *follows* from these two parts. If
+//! some kernels are modelled and others keep recorded times, compute is divided in proportion to the total durations of
+//! both kinds.
 
 use super::Report;
 use super::TimeCategory;
@@ -14,23 +15,23 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
-/// NPU time that depends on the machine, and NPU time that does not, as means over NPUs.
+/// NPU time by its dependence on the machine, as means over NPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
-    /// Whether the kernels are operators that ran on a CPU in the captured job.
+    /// True if a CPU ran the kernels of the captured job.
     pub kernels_on_cpu: bool,
-    /// Compute by roofline or curves, exposed transfers over the network, memory, and launches by the machine's
+    /// Compute timed by roofline or curves, exposed transfers over the network, memory, and launches by the machine's
     /// host.
     #[serde(rename = "responds_ps")]
     pub responds: Span,
-    /// Part of `responds` spent on kernel launches by the machine's host.
+    /// Part of `responds`: kernel launches by the machine's host.
     #[serde(rename = "launches_ps", default)]
     pub launches: Span,
-    /// Recorded compute, recorded host time, and recorded exposed transfers.
+    /// Recorded compute, recorded host time, and exposed transfers with recorded times.
     #[serde(rename = "fixed_ps")]
     pub fixed: Span,
-    /// Part of `fixed` spent on recorded compute.
+    /// Part of `fixed`: recorded compute.
     #[serde(rename = "fixed_compute_ps")]
     pub fixed_compute: Span,
     /// Exposed waiting for other ranks, and idle time.
@@ -38,7 +39,8 @@ pub struct MachineResponse {
     pub follows: Span,
 }
 
-/// Mean compute time per NPU, split by the source of the kernels' durations: recorded or modelled.
+/// Compute time of the mean NPU, divided by the source of the kernels' durations: recorded, or modelled by roofline or
+/// curves.
 struct ComputeShares {
     recorded: Span,
     roofline: Span,
@@ -49,7 +51,7 @@ impl ComputeShares {
         let basis = prepared.pricing_coverage();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
-        // The share is rounded down so that no part exceeds the whole.
+        // Rounded down, so that no part exceeds the whole.
         let share = modelled as f64 / all.max(1) as f64;
         let roofline = Span((compute.0 as f64 * share) as u64).min(compute);
         Self {
@@ -60,12 +62,13 @@ impl ComputeShares {
 }
 
 impl MachineResponse {
-    /// Returns the response of `report`, a replay of `prepared`; the mean parts of `report` must be set.
+    /// Returns how the time of `report`, a replay of `prepared`, depends on the machine. The mean parts of `report`
+    /// must already be set.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: TimeCategory| report.mean_parts[part as usize];
         let compute = ComputeShares::from_compute(part(TimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
-        // Communication of an unknown kind keeps its recorded time on any machine.
+        // Communication with an unknown operation keeps its recorded time on every machine.
         let unknown = mean_span(
             report.unknown_charged.exposed_transferring,
             report.rows.len(),
@@ -84,7 +87,7 @@ impl MachineResponse {
         let responds = compute.roofline + by_network + part(TimeCategory::Memory) + launches;
         let fixed = compute.recorded + as_recorded + host;
         let makespan = report.outcome.makespan;
-        // Means are rounded separately, so the sum of means may be off by some picoseconds.
+        // Means are rounded separately, so their sum may exceed the makespan by some picoseconds.
         let responds = responds.min(makespan);
         let fixed = fixed.min(makespan - responds);
         let instances = prepared.workload().instances().iter();
@@ -102,8 +105,8 @@ impl MachineResponse {
 }
 
 impl Report {
-    /// Returns a heading and a text on how much of the job's time depends on the machine. `None` unless the kernels of
-    /// the job ran on a CPU, or most of its time is host time.
+    /// Returns a heading and a text that say how much of the job's time depends on the machine. Returns `None` unless a
+    /// CPU ran the kernels, or most of the time is host time.
     pub fn host_bound(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: TimeCategory| self.mean_parts[part as usize];
@@ -156,7 +159,7 @@ impl Report {
     }
 }
 
-/// Lists the parts of `whole` that do not round to zero, as in ` (host 27.5 %, memory 1.0 %)`.
+/// Lists the parts of `whole` whose share does not round to zero, as in ` (host 27.5 %, memory 1.0 %)`.
 fn describe_parts<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts

@@ -1,13 +1,13 @@
-//! Memory that each NPU needs, by tensor class. A node allocates memory when it is issued; the memory stays allocated
-//! until a node frees it.
+//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued; a node frees memory when
+//! it completes.
 //!
-//! If some nodes complete and others are issued at the same instant, frees are counted before allocations, whatever
-//! the order of the nodes in the event loop. A node that is issued and completes at the same instant frees memory
-//! after it allocates, and before the next such node allocates. Therefore, in a chain of nodes that take no time,
-//! only one node's temporary memory is allocated at a time.
+//! At each instant, frees by nodes that complete count before allocations by nodes that are issued, regardless of the
+//! order in the event loop. If a node is issued and completes at the same instant, it frees its memory before the next
+//! such node allocates. In a chain of nodes that take no time, the temporary memory of only one node is therefore
+//! allocated at a time.
 //!
-//! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise one bit per node is
-//! stored.
+//! If no node of the job changes memory, the observer stores nothing and examines no node. Otherwise, it stores one bit
+//! per node.
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
@@ -36,18 +36,19 @@ struct LedgerTotals {
     peak: MemoryPeak,
     /// Bytes allocated at the end of the replay.
     settled: BytesByClass,
-    /// Number of nodes that freed more than was allocated, the first such node, and the bytes that were missing.
+    /// Number of nodes that freed more than was allocated, the first such node, and the bytes that were freed but not
+    /// allocated.
     missing: Option<(u64, NodeIndex, BytesByClass)>,
 }
 
-/// Largest amount allocated at once.
+/// The largest number of bytes allocated at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryPeak {
     /// Total bytes.
     bytes: u64,
-    /// Bytes of the peak by class.
+    /// Bytes by class at the peak.
     classes: BytesByClass,
-    /// Instant at which the peak was first reached.
+    /// Time at which the peak was first reached.
     at: Time,
     /// Node whose allocation first reached the peak.
     node: Option<NodeIndex>,
@@ -64,23 +65,23 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Number of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory; null if the machine does not describe its NPUs. If the rank uses remote memory,
-    /// the capacity includes a share of that memory.
+    /// Capacity of the NPU's memory; null if the machine does not state it. If the rank uses remote memory, its share
+    /// of that memory is included.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Largest number of bytes allocated at once.
+    /// Largest number of bytes allocated at one time.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Bytes of the peak that do not fit into the NPU's own memory and are placed in memory at the nearest port; only
-    /// on machines with memory at ports.
+    /// Bytes of the peak that do not fit into the NPU's own memory, so that they are placed in memory at the nearest
+    /// port. Present only on machines with memory at ports.
     #[serde(
         rename = "peak_bytes_beyond_sram",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
-    /// Bytes of the peak that do not fit into the NPU's own memory and are placed in remote memory; only for a rank
-    /// that loads from or stores to remote memory.
+    /// Bytes of the peak that do not fit into the NPU's own memory, so that they are placed in remote memory. Present
+    /// only for a rank that loads from or stores to remote memory.
     #[serde(
         rename = "peak_bytes_in_remote_memory",
         default,
@@ -94,13 +95,13 @@ pub struct MemoryRow {
         schemars(with = "by_class::Classes<u64>")
     )]
     pub classes: BytesByClass,
-    /// Instant at which the peak was first reached.
+    /// Time at which the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
     /// Node whose allocation first reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
-    /// Whether the NPU has the memory that its rank needs; null if the capacity is unknown.
+    /// True if the peak fits into the memory that is available to the rank; null if the capacity is unknown.
     pub fits: Option<bool>,
     /// Bytes still allocated at the end of the replay.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
@@ -109,7 +110,7 @@ pub struct MemoryRow {
         schemars(with = "by_class::Classes<u64>")
     )]
     pub left: BytesByClass,
-    /// Bytes that were freed but never allocated; `None` if there are none.
+    /// Bytes that were freed but never allocated; null if there are none.
     #[serde(rename = "overfreed")]
     pub missing: Option<MissingBytes>,
 }
@@ -143,19 +144,19 @@ pub struct NamedNode {
 }
 
 impl MemoryRow {
-    /// Returns the peak in percent of the capacity, if known.
+    /// Returns the peak in percent of the capacity; `None` if the capacity is unknown.
     pub fn peak_percent(&self) -> Option<f64> {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
 
-    /// Returns the peak in percent of the capacity as text; a dash if unknown.
+    /// Formats the peak in percent of the capacity; a dash if the capacity is unknown.
     pub fn percent_text(&self) -> String {
         self.capacity.map_or("-".to_owned(), |capacity| {
             format_percent_of(self.peak.0 as f64, capacity.0 as f64)
         })
     }
 
-    /// Compares rows by the filled share of memory, or by peak if a capacity is unknown.
+    /// Compares rows by the filled share of their capacity, or by peak if a capacity is unknown.
     pub fn compare_filled_share(&self, other: &Self) -> Ordering {
         let Some((own, others)) = self.capacity.zip(other.capacity) else {
             return self.peak.cmp(&other.peak);
@@ -165,13 +166,13 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row with the largest filled share of memory. If several rows have the largest share, returns the one
-/// with the lowest rank.
+/// Returns the row with the largest filled share of its capacity. If several rows tie, returns the row of the lowest
+/// rank.
 pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
 }
 
-/// Tracks the memory peak of each NPU.
+/// Computes the memory peak of each NPU.
 #[derive(Debug)]
 pub struct MemoryObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
@@ -179,7 +180,7 @@ pub struct MemoryObserver<'a> {
 }
 
 impl<'a> MemoryObserver<'a> {
-    /// Creates an observer of all instances of `prepared`, which must be launched only once.
+    /// Creates an observer of all instances of `prepared`; each instance must be launched only once.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
@@ -187,7 +188,7 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
-    /// Creates an observer of the first launch of each instance of `prepared`.
+    /// Creates an observer that counts only the first launch of each instance of `prepared`.
     pub fn for_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
@@ -195,14 +196,14 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
-    /// Returns a row for each rank whose trace states allocations or frees, sorted by rank.
+    /// Returns one row for each rank whose trace contains allocations or frees, sorted by rank.
     pub fn into_rows(self) -> Vec<MemoryRow> {
         let instances = 0..self.prepared.workload().instances().len();
         let prepared = self.prepared;
         self.into_rows_as(prepared, instances)
     }
 
-    /// Returns the same as [`Self::into_rows`] for the whole job that the observed part represents.
+    /// Returns the rows of [`Self::into_rows`] for the whole job that the simulated part represents.
     pub(super) fn into_whole_rows(
         self,
         whole: &CompiledReplay<'_>,
@@ -211,7 +212,8 @@ impl<'a> MemoryObserver<'a> {
         self.into_rows_as(whole, folded.instances.iter().map(|by| by.index()))
     }
 
-    /// Returns the rows of `prepared`, whose instances took the memory of the observed instances `observed`.
+    /// Returns the rows for `prepared`. `observed` has, for each instance of `prepared`, the observed instance that
+    /// represents it.
     fn into_rows_as(
         mut self,
         prepared: &CompiledReplay<'_>,
@@ -271,7 +273,7 @@ impl Observer for MemoryObserver<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Serializes memory rows as an object whose first field states whether all rows fit.
+/// Serializes memory rows as an object. Its first field states whether all rows fit.
 pub mod fitting {
     use super::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -281,9 +283,9 @@ pub mod fitting {
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
-        /// Whether every NPU has enough memory for its rank; null if unknown.
+        /// True if the peak of every rank fits into its memory; null if some capacity is unknown.
         pub fits: Option<bool>,
-        /// One row per rank whose trace states allocations or frees, sorted by rank.
+        /// One row per rank whose trace contains allocations or frees, sorted by rank.
         pub npus: Cow<'r, [MemoryRow]>,
     }
 

@@ -1,4 +1,4 @@
-//! Loads and stores by memory: the NPU's own memory, memory outside the NPU, and named memories.
+//! Loads and stores by memory: the NPU's own memory, unnamed memory outside the NPU, and named memories.
 
 use super::Report;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -9,27 +9,27 @@ use chakram_engine::CompiledReplay;
 use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 
-/// Loads and stores of one memory.
+/// Accesses to one memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryAccessRow {
     /// `local`, `remote`, or `remote NAME` for a named memory.
     pub memory: String,
-    /// Number of loads from the memory.
+    /// Number of loads.
     pub loads: u64,
-    /// Number of stores to the memory.
+    /// Number of stores.
     pub stores: u64,
-    /// Bytes loaded and stored.
+    /// Bytes loaded plus bytes stored.
     pub bytes: u64,
-    /// Total time of the accesses from issue to completion; overlapping accesses are each counted in full.
+    /// Time of the accesses from issue to completion, summed; overlapping accesses each count in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
 }
 
-/// Running sums of loads and stores by memory.
+/// Sums of loads and stores by memory, filled during a replay.
 #[derive(Debug)]
 pub(super) struct MemoryAccessSums {
-    /// Rows: local memory, unnamed remote memory, then the machine's named memories.
+    /// Order: local memory, unnamed remote memory, then the machine's named memories.
     rows: Vec<MemoryAccessRow>,
 }
 
@@ -48,8 +48,8 @@ impl MemoryAccessSums {
         }
     }
 
-    /// Adds accesses that took `span` each, one for each of `count` ranks; `memory` is the index of the named memory,
-    /// or `None` for other memory.
+    /// Adds `count` equal accesses of `span` each, one per represented rank. `memory` is the index of the named memory;
+    /// `None` for unnamed memory.
     pub fn add_access(
         &mut self,
         graph: &Graph,
@@ -74,14 +74,14 @@ impl MemoryAccessSums {
         row.total += Span(span.0 * count);
     }
 
-    /// Returns the rows of memories that were accessed.
+    /// Returns the rows of the memories that were accessed.
     pub fn into_rows(mut self) -> Vec<MemoryAccessRow> {
         self.rows.retain(|row| row.loads + row.stores > 0);
         self.rows
     }
 }
 
-/// Returns the table of loads and stores.
+/// Returns the table of loads and stores by memory.
 pub(super) fn build_memory_access_sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     if report.memory_accesses.is_empty() {
         return Vec::new();

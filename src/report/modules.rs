@@ -1,8 +1,8 @@
-//! Time by module path, for nodes of a captured program that ran under calls of `nn.Module`.
+//! Time by module path, for nodes of a captured program that ran inside calls of `nn.Module`.
 //!
-//! A kernel belongs to the module that launched it. The times of a row cover the module and all its submodules; the
-//! *own* times cover only nodes that are in no submodule. The own times of modules and the times of nodes outside all
-//! modules sum exactly to the times of operators.
+//! A kernel belongs to the module that launched it. The times of a row include all submodules; the *own* times include
+//! only nodes outside the submodules. The own times of all modules, plus the times of nodes outside modules, sum
+//! exactly to the times of the operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
@@ -17,29 +17,29 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A module, identified by its path, over all ranks.
+/// A module, identified by its path and summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ModuleRow {
     /// Path from the outermost module, such as `Net_0/Linear_1`; empty for nodes outside all modules.
     pub path: String,
-    /// Number of calls of the module that contain at least one node.
+    /// Number of calls of the module during which at least one node ran.
     pub calls: u64,
-    /// Time of kernels, copies and communication launched in the module; overlapping nodes are each counted in full.
+    /// Time of kernels, copies and communication launched in the module; overlapping nodes each count in full.
     #[serde(rename = "device_ps")]
     pub device: Span,
-    /// Part of `device` outside submodules.
+    /// Part of `device` in nodes outside the submodules.
     #[serde(rename = "own_device_ps")]
     pub own_device: Span,
-    /// Time of host nodes in the module, plus the delays (Python time) before nodes on host threads.
+    /// Time of host nodes in the module, plus the Python time (delays) before nodes on host threads.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// Part of `host` outside submodules.
+    /// Part of `host` in nodes outside the submodules.
     #[serde(rename = "own_host_ps")]
     pub own_host: Span,
 }
 
-/// The columns of the table.
+/// Columns of the CSV table of modules.
 pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
     ("module", |_, row| row.path.as_str().into()),
     ("calls", |_, row| row.calls.into()),
@@ -49,13 +49,13 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
     ("own_host_ps", |_, row| row.own_host.into()),
 ];
 
-/// Maximum number of rows in the text; JSON and CSV have all rows.
+/// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Modules that share a table row, because their paths consist of the same classes.
+/// Modules that share a table row, because their paths consist of the same class names.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
-    /// Index of the last of these modules.
+    /// Index in the report of the last of these modules.
     last: usize,
     modules: u64,
     calls: u64,
@@ -64,7 +64,7 @@ struct ModuleFamily {
     host: Span,
 }
 
-/// Returns a path with the number of each module replaced by `*`.
+/// Returns the path with the number of each module replaced by `*`.
 fn family_of_module(path: &str) -> String {
     let parts = path.split('/').map(|part| {
         let stem = part.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -76,8 +76,8 @@ fn family_of_module(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Returns the table of modules with the most device time, if there are modules; modules of the same classes are
-/// combined.
+/// Returns the table of modules with the most device time; empty if there are no modules. Modules with equal class
+/// names in their paths share a row.
 pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.modules.is_empty() {
         return Vec::new();
@@ -114,7 +114,7 @@ pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Ve
     );
     let shown = medium.rows_or_all(ROWS);
     for (path, row) in families.iter().take(shown) {
-        // Only rows of a single module get a pointer, because the report contains no numbers of combined modules.
+        // Only a row of a single module gets a JSON pointer, because the report contains no sums over several modules.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.push_row(vec![
             SectionCell::name_cell(path),
@@ -142,8 +142,8 @@ pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Ve
     vec![section]
 }
 
-/// Own times of a module. The total delay is stored as the sum of ends minus the sum of starts. Both sums wrap on
-/// overflow, which leaves their difference exact.
+/// Times of the nodes in a module and outside its submodules. `delays` is the sum of the delays' ends minus the sum of
+/// their starts. Both sums wrap on overflow, but their difference is still exact.
 #[derive(Clone, Copy, Debug, Default)]
 struct ModuleOwnTimes {
     calls: u64,
@@ -152,11 +152,11 @@ struct ModuleOwnTimes {
     delays: u64,
 }
 
-/// Maximum depth of a path; the time of deeper modules is added to the last level. The limit on the depth also limits
-/// the total length of all paths.
+/// Maximum depth of a path; deeper modules count as their ancestor at this depth. The limit bounds the total length of
+/// all paths.
 const LEVELS: u32 = 100;
 
-/// Row for nodes outside all modules.
+/// Index of the row for nodes outside all modules.
 const OUTSIDE: u32 = 0;
 
 /// Sums the time of nodes by module; does nothing if no graph has modules.
@@ -168,9 +168,9 @@ struct ModuleTimes<'a> {
     started: IssueTimes<'a>,
     /// Graph index of each instance.
     graphs: Vec<u32>,
-    /// Row of each Python call, by graph.
+    /// For each graph, the row index of each Python call.
     row_of: Vec<Vec<u32>>,
-    /// Index of the parent row, and module name, of each row; the first row is for nodes outside all modules.
+    /// For each row, the index of its parent row, and the module's name. Row 0 is for nodes outside all modules.
     rows: Interner<(u32, &'a str)>,
     sums: Vec<ModuleOwnTimes>,
 }
@@ -208,14 +208,14 @@ impl<'a> ModuleObserver<'a> {
         })))
     }
 
-    /// Returns the modules, each before its submodules, with submodules sorted by first call. Nodes outside all
-    /// modules come last. The result is empty if there are no modules.
+    /// Returns the rows in path order: a module precedes its submodules, which are sorted by first call. The row for
+    /// nodes outside all modules is last. Empty if there are no modules.
     pub fn into_rows(self) -> Vec<ModuleRow> {
         self.0.map_or_else(Vec::new, |times| times.into_rows())
     }
 }
 
-/// Returns the Python calls that contain nodes of `graph`.
+/// Returns the Python calls of `graph` during which at least one node ran.
 fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
     let stacks = graph.stacks();
     let mut is_used = vec![false; stacks.calls.len()];
@@ -231,7 +231,7 @@ fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimes<'_> {
-    /// Returns whether a node's delay is time of a host thread instead of a device.
+    /// Returns true if the delay before a node is time of a host thread.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph_of(instance);
@@ -251,7 +251,8 @@ impl ModuleTimes<'_> {
     fn into_rows(self) -> Vec<ModuleRow> {
         let keys = self.rows.into_keys();
         let own = |sum: &ModuleOwnTimes| (sum.device, sum.host + Span(sum.delays));
-        // Adds each row to its parent; parents precede their children.
+        // Add each row to its parent. Parents have lower indices than their children, so a reverse pass sees children
+        // first.
         let mut whole: Vec<(Span, Span)> = self.sums.iter().map(own).collect();
         let mut under: Vec<Vec<u32>> = vec![Vec::new(); keys.len()];
         for row in (1..keys.len()).rev() {
@@ -283,7 +284,7 @@ impl ModuleTimes<'_> {
         while let Some((at, path)) = open.pop() {
             let inside = under[at as usize].iter();
             open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
-            // Modules beyond the maximum depth have no rows of their own.
+            // A row without calls belongs to a module in which no node ran, so leave it out.
             if self.sums[at as usize].calls > 0 {
                 rows.push(row(at, path));
             }
@@ -293,7 +294,8 @@ impl ModuleTimes<'_> {
     }
 }
 
-/// Returns the row of each Python call: the row of the call's own module, or of the innermost module around the call.
+/// Returns the row index of each Python call: the row of the call's own module, or else of the innermost module around
+/// the call.
 fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());

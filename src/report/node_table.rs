@@ -1,8 +1,8 @@
 //! Table with one row per node of a replay: when the node ran, and why it did not start earlier.
 //!
-//! Columns are flat arrays in Apache Arrow's layout: a text is stored as an index into a list of values, and an
-//! unknown value has a zero bit in a bitmap. [`NodeTable::list_columns`] is the only list of the columns; the writers
-//! of files and other programs use this list.
+//! Columns are flat arrays in Apache Arrow's layout. A text is stored as an index into a list of values; an unknown
+//! value has a zero bit in a bitmap. The list of columns is defined only in [`NodeTable::list_columns`], for file
+//! writers and other programs.
 
 mod parquet;
 mod text;
@@ -11,24 +11,24 @@ use chakram_base::units::{Time, format_thousands};
 use chakram_engine::ReplayRefusal;
 use std::collections::BTreeMap;
 
-/// The reason why a node did not start earlier.
+/// Reason why a node did not start earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StartCause {
-    /// No cause: the node started at the beginning of the replay, or at the release of its rank.
+    /// No other node: the node started at the beginning of the replay, or when its rank was released.
     Release,
-    /// The node's last dependency completed, and then the node's delay (if any) passed.
+    /// The last dependency completed at this time, or earlier by the node's delay.
     Dependency,
-    /// The previous node on the node's lane ended.
+    /// The previous node on the same lane ended at this time.
     Lane,
-    /// The last member of the node's collective became ready.
+    /// The last member of the node's collective became ready at this time.
     Member,
     /// The node's collective waited for its turn in the launch order of its group.
     Order,
 }
 
 impl StartCause {
-    /// Every cause with its name, in numeric order.
+    /// Every cause with its name, ordered by number.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Release, "release"),
         (Self::Dependency, "dependency"),
@@ -38,31 +38,31 @@ impl StartCause {
     ];
 }
 
-/// A column of texts, stored as indices into a list of values; -1 means no text.
+/// A column of texts, stored as indices into a list of values. Index -1 means no text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodedTextColumn {
-    /// Index in `values` for each row.
+    /// For each row, the index of its text in `values`.
     pub codes: Vec<i32>,
-    /// Distinct values.
+    /// The distinct texts.
     pub values: Vec<String>,
 }
 
 impl CodedTextColumn {
-    /// Returns the text of a row.
+    /// Returns the text in `row`; `None` if there is none.
     pub fn get(&self, row: usize) -> Option<&str> {
         let code = usize::try_from(self.codes[row]).ok()?;
         Some(&self.values[code])
     }
 }
 
-/// A column of numbers, some of which are unknown.
+/// A column of numbers, in which some rows are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialColumn<T> {
-    /// Numbers; 0 if unknown.
+    /// Number of each row; 0 if unknown.
     pub values: Vec<T>,
     /// One bit per row, lowest bit of each byte first: 1 if the number is known.
     pub known: Vec<u8>,
-    /// Number of rows whose value is unknown.
+    /// Number of unknown rows.
     pub unknown: usize,
 }
 
@@ -79,7 +79,7 @@ impl<T: Copy + Default> PartialColumn<T> {
         self.values.push(value.unwrap_or_default());
     }
 
-    /// Returns the number in a row; `None` if unknown.
+    /// Returns the number in `row`; `None` if unknown.
     pub fn get(&self, row: usize) -> Option<T> {
         let known = self.known[row / 8] >> (row % 8) & 1;
         (known == 1).then(|| self.values[row])
@@ -89,19 +89,19 @@ impl<T: Copy + Default> PartialColumn<T> {
 /// A column of a node table, of any type.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeColumn<'t> {
-    /// 32-bit integers.
+    /// 32-bit integers, all known.
     U32(&'t [u32]),
-    /// 64-bit integers.
+    /// 64-bit integers, all known.
     U64(&'t [u64]),
-    /// 32-bit integers, some of which are unknown.
+    /// 32-bit integers; some rows may be unknown.
     PartialU32(&'t PartialColumn<u32>),
-    /// 64-bit integers, some of which are unknown.
+    /// 64-bit integers; some rows may be unknown.
     PartialU64(&'t PartialColumn<u64>),
     /// Texts.
     Text(&'t CodedTextColumn),
 }
 
-/// Table with one row per node of a replay, sorted by rank, then in trace order.
+/// Table with one row per node of a replay, sorted by rank, and for each rank in trace order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTable {
     rank: Vec<u32>,
@@ -121,31 +121,31 @@ pub struct NodeTable {
 /// A node, given by its rank and its id in the trace.
 pub type RowNode = (u32, u64);
 
-/// A row to add; texts are indices from [`TextNumbers`].
+/// A row to be added; its texts are indices from [`TextNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
-    /// Rank and trace id of the node.
+    /// Rank and trace id that identify the node.
     pub node: RowNode,
     /// Index of the node's name.
     pub name: i32,
-    /// Index of the node's class.
+    /// Index of the text for the node's class.
     pub class: i32,
-    /// Instants of issue and completion.
+    /// Times of issue and completion.
     pub span: [Time; 2],
-    /// Index of the node's lane; -1 for no lane.
+    /// Index of the lane's name; -1 if the node has no lane.
     pub lane: i32,
-    /// Reason why the node did not start earlier, and the node that it waited for.
+    /// Reason why the node did not start earlier, and the node for which it waited.
     pub cause: (StartCause, Option<RowNode>),
-    /// The partner that determined the node's end.
+    /// Communication partner that determined the node's end, if any.
     pub partner: Option<RowNode>,
 }
 
-/// Assigns indices to texts.
+/// Numbers distinct texts in order of first occurrence.
 #[derive(Debug, Default)]
 pub struct TextNumbers(BTreeMap<String, i32>);
 
 impl TextNumbers {
-    /// Returns the index of `text`, and adds the text if it is new.
+    /// Returns the index of `text`; a new text gets the next index.
     pub fn intern_text(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;
@@ -165,7 +165,7 @@ impl TextNumbers {
 }
 
 impl NodeTable {
-    /// Names of the columns, in order.
+    /// Names of the columns, in the order of [`Self::list_columns`].
     pub const COLUMNS: [&'static str; 12] = [
         "rank",
         "node",
@@ -181,7 +181,7 @@ impl NodeTable {
         "partner_node",
     ];
 
-    /// Creates an empty table with capacity for `rows`.
+    /// Creates an empty table with space for `rows` rows.
     pub fn with_capacity(rows: usize) -> Self {
         let mut table = Self::default();
         table.rank.reserve_exact(rows);
@@ -217,7 +217,7 @@ impl NodeTable {
         self.partner_node.push(row.partner.map(|(_, node)| node));
     }
 
-    /// Sets the texts that the indices in the rows refer to.
+    /// Sets the texts for the indices of names, classes and lanes in the rows.
     pub fn name_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();
@@ -231,7 +231,7 @@ impl NodeTable {
         self.rank.len()
     }
 
-    /// Whether there are no rows.
+    /// Returns true if the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rank.is_empty()
     }
@@ -255,7 +255,7 @@ impl NodeTable {
     }
 }
 
-/// Limit on the number of rows of a table.
+/// Maximum number of rows in a table.
 #[derive(Debug)]
 pub struct RowLimit;
 
@@ -263,7 +263,7 @@ impl RowLimit {
     /// Maximum number of rows of a table, and of nodes of a replay whose critical path is computed.
     pub const MOST: u64 = 8 << 20;
 
-    /// Checks that a table may have `nodes` rows.
+    /// Checks that a table with `nodes` rows is allowed.
     ///
     /// # Errors
     ///

@@ -13,10 +13,10 @@ use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, format_percent_change};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of rows in the text; JSON and CSV have all rows.
+/// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 16;
 
-/// The time of one NPU by category.
+/// Time of one NPU, divided by category.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuRow {
@@ -29,15 +29,16 @@ pub struct NpuRow {
     /// Breakdown of the NPU's time, and the completion of its last node.
     #[serde(flatten)]
     pub time: NpuTime,
-    /// End of the rank's last event in the capture, since the start of the job, if the trace states it.
+    /// Time from the start of the job to the end of the rank's last captured event, if the trace states it.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Difference of the finish from `captured`, in percent of the captured time; positive if later.
+    /// Difference between the replayed and the captured end, in percent of the captured end; positive if the replayed
+    /// end is later.
     #[serde(rename = "difference_percent")]
     pub difference: Option<f64>,
 }
 
-/// The columns of the table.
+/// Columns of the CSV table of NPUs.
 pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("rank", |_, row| row.rank.0.into()),
     ("npu", |_, row| row.npu.0.into()),
@@ -65,8 +66,8 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     }),
 ];
 
-/// Column that states whether the makespan of the row's report is a lower bound. The table has this column if any of
-/// its reports has a lower bound.
+/// Column that states whether the makespan of the report is only a lower bound. The table has this column only if some
+/// report has a lower bound.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });
@@ -75,9 +76,9 @@ fn time_in_category(row: &NpuRow, part: TimeCategory) -> Span {
     row.time.parts[part as usize]
 }
 
-/// Returns the table with the breakdown of each NPU's time.
+/// Returns the table of each NPU's time by category.
 pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
-    // Only pipelines have a bubble, so other jobs need no column for it.
+    // Only pipelines have a bubble, so the column is omitted for other jobs.
     let has_bubble = |row: &NpuRow| time_in_category(row, TimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
     let width = if bubble { 12 } else { 14 };
@@ -90,7 +91,7 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
     headings.extend(bubble.then(|| right_aligned_column("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right_aligned_column(name, width)));
     let mut section = ReportSection::with_aligned_columns(SectionId::Ranks, headings);
-    // Adjacent equal rows share a line.
+    // Adjacent NPUs with equal times share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let runs = indexed_runs(&report.rows, |a, b| {
         a.class == b.class && parts(a) == parts(b)
@@ -111,7 +112,7 @@ pub(super) fn build_npu_sections(report: &Report, medium: ReportMedium) -> Vec<R
     vec![section]
 }
 
-/// Returns the table with the breakdown of the mean NPU's time.
+/// Returns the table of the mean NPU's time by category.
 pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     let makespan = report.outcome.makespan;
     let mut section = ReportSection::new(
@@ -177,7 +178,8 @@ pub(super) fn build_breakdown_sections(report: &Report) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// Formats the ranks of adjacent rows as `3`, as `0-7`, or, if some ranks in between have no trace, as `0 … 12 (4)`.
+/// Formats the ranks of adjacent rows as `3` or `0-7`. If some ranks in between have no trace, formats them as `0 … 12
+/// (4)`.
 fn ranks_of(run: &[NpuRow]) -> String {
     let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
     span_of(&ranks)
@@ -192,7 +194,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times in the replay and in the capture, if any trace states its end.
+/// Returns the table of finish times in the replay and in the capture; empty if no trace states its end.
 pub(super) fn build_finish_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

@@ -1,51 +1,51 @@
-//! Communications in progress on an NPU, one of which is charged with the NPU's time.
+//! Communications in progress on an NPU, and the choice of the one to which the current time is charged.
 //!
-//! A communication waits until all partners have begun; then it transfers. An instant is charged to the transfer
-//! that started first, or, if no communication transfers, to the wait that started first.
+//! A communication first waits until all partners have begun, then it transfers. Time is charged to the transfer that
+//! started first or, if no communication transfers, to the wait that started first.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Sentinel for the label of a communication that has ended, and for the number of a communication that has not
-/// started.
+/// Marks the label of a communication that has ended, and the number of a communication that has not started.
 const OVER: u32 = u32::MAX;
 
-/// Progress of the communication to which an instant is charged.
+/// Progress of the communication to which time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommProgress {
-    /// The communication transfers: all partners have begun.
+    /// All partners have begun, so the communication transfers.
     Transfers,
-    /// The communication waits: a partner has not begun.
+    /// A partner has not begun, so the communication waits.
     Waits,
-    /// The communication waits for a partner in another pipeline stage.
+    /// As `Waits`, but the partner is in another pipeline stage.
     WaitsForStage,
 }
 
-/// A communication that has started.
+/// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of the sum that receives the communication's time, or [`OVER`] after the communication has ended.
+    /// Index of the sum to which the communication's time is charged; [`OVER`] if the communication has ended.
     label: u32,
     progress: CommProgress,
 }
 
-/// Communications in progress on one NPU (see the module's documentation).
+/// Communications in progress on one NPU.
 #[derive(Clone, Debug, Default)]
 pub struct OpenComms {
-    /// Started communications in order of start; the first one has not ended.
+    /// Communications in order of start, from the first one that has not ended.
     open: VecDeque<OpenComm>,
     /// Number of ended communications that were removed from the front of `open`.
     over: u32,
-    /// Numbers of communications that have begun to transfer. The heap may contain communications that have ended.
+    /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
+    /// the top of the heap.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// For each [`Graph::communication_index`], the number of the communication in order of start; [`OVER`] before it
+    /// For each [`Graph::communication_index`], the communication's number in order of start; [`OVER`] before it
     /// starts.
     place: Box<[u32]>,
 }
 
 impl OpenComms {
-    /// Creates the state before any communication of `graph` has started.
+    /// Creates the state before the first communication of `graph` starts.
     pub fn new(graph: &Graph) -> Self {
         Self {
             place: vec![OVER; graph.communication_count()].into(),
@@ -53,7 +53,7 @@ impl OpenComms {
         }
     }
 
-    /// Starts the communication at `place`, which then waits; its time is charged to `label`.
+    /// Starts the communication at index `place`. It waits at first, and its time is charged to `label`.
     #[inline]
     pub fn start_comm(&mut self, place: usize, label: u32, for_stage: bool) {
         self.place[place] = self.over + self.open.len() as u32;
@@ -64,7 +64,8 @@ impl OpenComms {
         self.open.push_back(OpenComm { label, progress });
     }
 
-    /// Returns the started communication at `place`, and its number in order of start.
+    /// Returns the communication at index `place` and its number in order of start; `None` if it was removed or has not
+    /// started.
     #[inline]
     fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];
@@ -72,7 +73,7 @@ impl OpenComms {
         Some((number, self.open.get_mut(index as usize)?))
     }
 
-    /// Records that all partners of the communication at `place` have begun.
+    /// Records that all partners of the communication at index `place` have begun.
     #[inline]
     pub fn begin_transfer(&mut self, place: usize) {
         if let Some((number, open)) = self.open_comm_at(place)
@@ -84,7 +85,7 @@ impl OpenComms {
         }
     }
 
-    /// Ends the communication at `place`.
+    /// Ends the communication at index `place`.
     #[inline]
     pub fn end_comm(&mut self, place: usize) {
         if let Some((_, open)) = self.open_comm_at(place) {
@@ -96,8 +97,8 @@ impl OpenComms {
         }
     }
 
-    /// Returns the label and progress of the communication that is charged now, or `None` if no communication is in
-    /// progress.
+    /// Returns the label and progress of the communication to which time is charged now; `None` if no communication is
+    /// in progress.
     #[inline]
     pub fn charged_comm(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;
@@ -109,7 +110,7 @@ impl OpenComms {
             }
             self.transferring.pop();
         }
-        // No communication transfers, so the first wait is charged.
+        // No communication transfers, so the wait that started first is charged.
         Some((first.label as usize, first.progress))
     }
 }

@@ -1,4 +1,4 @@
-//! Time of operators (nodes with the same name and kind) from issue to completion.
+//! Time of operators from issue to completion. An operator is all nodes with the same name and kind.
 
 pub(super) mod table;
 
@@ -13,7 +13,7 @@ use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All nodes with one name and kind.
+/// Sums over all nodes with the same name and kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct OperatorTime {
@@ -23,24 +23,25 @@ pub struct OperatorTime {
     pub kind: NodeKind,
     /// Number of nodes.
     pub calls: u64,
-    /// Total time of the nodes; overlapping nodes are each counted in full.
+    /// Time of the nodes, summed; overlapping nodes each count in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
-    /// Total FLOPs, if every kernel states its FLOPs.
+    /// FLOPs of all nodes; `None` if the FLOPs of some node are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Total bytes moved between kernel and memory, or loaded and stored, if every node states its bytes.
+    /// Bytes that the nodes load and store, including the memory traffic of kernels; `None` if the bytes of some node
+    /// are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 impl OperatorTime {
-    /// Returns the FLOPs per second of total time, if known.
+    /// Returns the FLOPs divided by the total time, in FLOPs per second; `None` if unknown.
     pub fn flops_per_s(&self) -> Option<f64> {
         self.amount_per_second(self.flops?)
     }
 
-    /// Returns the bytes per second of total time, if known.
+    /// Returns the bytes divided by the total time, in bytes per second; `None` if unknown.
     pub fn bytes_per_s(&self) -> Option<f64> {
         self.amount_per_second(self.bytes?)
     }
@@ -49,7 +50,7 @@ impl OperatorTime {
         (self.total > Span::ZERO).then(|| amount as f64 / self.total.as_seconds())
     }
 
-    /// Adds the calls, time and work of `other`. A value that is unknown in either operand is unknown in the sum.
+    /// Adds the calls, time and work of `other` to this row. If a value is unknown in either row, the sum is unknown.
     pub(super) fn add_operator(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
@@ -62,8 +63,8 @@ fn add_if_known(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a?.saturating_add(b?))
 }
 
-/// Sums operators over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. The result is sorted by
-/// time, longest first, then by name and kind.
+/// Merges the operators of different micro-batches: `mb0/layer2/norm`, `mb1/layer2/norm` and so on become one row. The
+/// result is sorted by time, longest first, then by name and kind.
 pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = Interner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
@@ -85,12 +86,12 @@ pub(super) fn sum_over_micro_batches(operators: &[OperatorTime]) -> Vec<Operator
     sort_by_time(rows.collect())
 }
 
-/// Sorts by time, longest first, then by name and kind, a pair that is unique.
+/// Sorts by time, longest first, then by name and kind. Each pair of name and kind occurs once.
 fn sort_by_time<N: AsRef<str> + Into<String>>(
     sums: Vec<((N, u8), OperatorSum)>,
 ) -> Vec<OperatorTime> {
-    // Equal layers and micro-batches take equal times, so most comparisons depend on names. Most names differ in their
-    // first bytes, which are therefore compared as a number.
+    // Equal layers and micro-batches take equal times, so most comparisons are decided by names. Most names differ
+    // within their first 16 bytes, so compare these bytes as one number first.
     let mut rows: Vec<_> = sums
         .into_iter()
         .map(|((name, _), sum)| (prefix_as_number(name.as_ref()), name, sum))
@@ -112,7 +113,7 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     rows.collect()
 }
 
-/// Returns the first 16 bytes of a name as a number, in the same order as names.
+/// Returns the first 16 bytes of a name as a number; numbers compare like the names.
 fn prefix_as_number(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
@@ -129,9 +130,9 @@ pub struct OperatorObserver<'a> {
     graphs: Vec<u32>,
     /// Number of ranks that each instance represents; empty if each represents only itself.
     counts: Vec<u64>,
-    /// Sums per name of each graph, for the kind of the name's first completed node.
+    /// For each graph and name, the sum over nodes whose kind is the kind of the first completed node with this name.
     sums: Vec<Vec<OperatorSum>>,
-    /// Sums for nodes of other kinds than their name's first node, by graph, name and kind.
+    /// Sums over nodes of other kinds than `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -144,7 +145,7 @@ struct OperatorSum {
     work: OperatorWork,
 }
 
-/// FLOPs and bytes of nodes; A value is `None` if it is unknown for any node.
+/// FLOPs and bytes of one or more nodes; `None` if the value of any node is unknown.
 #[derive(Clone, Copy, Debug)]
 struct OperatorWork {
     flops: Option<u64>,
@@ -157,7 +158,7 @@ impl OperatorWork {
         bytes: Some(0),
     };
 
-    /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace states none.
+    /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace does not state them.
     fn of_node(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {
@@ -220,7 +221,8 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Creates an observer of the simulated part of a folded job; the sums are scaled to the whole job.
+    /// Creates an observer of the simulated part of a folded job; each sum is multiplied by the number of represented
+    /// ranks.
     pub(super) fn of_part(folded: &'a FoldedReplay<'a>) -> Self {
         Self {
             counts: folded.counts.clone(),
@@ -228,7 +230,7 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Returns the operators (longest first, then by name and kind), and the loads and stores by memory.
+    /// Returns the operators (longest time first, then by name and kind), and the loads and stores by memory.
     pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
@@ -262,7 +264,7 @@ impl<'a> OperatorObserver<'a> {
     }
 }
 
-/// Nodes with one name and kind in a graph, and their work.
+/// Number of a graph's nodes with one name and kind, and their work.
 #[derive(Clone, Copy, Debug)]
 struct NamedNodes {
     kind: NodeKind,
@@ -279,8 +281,8 @@ impl NamedNodes {
         }
     }
 
-    /// Returns two collections. The first collection groups the nodes of `graph` by name, for the kind of each name's
-    /// first node. The second collection has the nodes of a name with other kinds.
+    /// Groups the nodes of `graph` by name. The first result is indexed by name, and covers nodes of the same kind as
+    /// the name's first node. The second result covers nodes of other kinds, by name and kind.
     fn group_by_name(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::empty_for_kind(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();
@@ -353,8 +355,8 @@ mod tests {
         }
     }
 
-    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. A sum that includes a kernel with unknown FLOPs has
-    /// unknown FLOPs.
+    /// In 3 ms, 6e9 FLOPs are a rate of 2 TFLOP/s, and 3e6 bytes are a rate of 1 GB/s. If the FLOPs of one kernel are
+    /// unknown, the FLOPs of the sum are unknown too.
     #[test]
     fn rates_are_work_over_time() {
         let mut sum = OperatorTime {
@@ -374,7 +376,7 @@ mod tests {
             (3, None, Some(6_000_000))
         );
         assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
-        // If nodes take no time, their rate is unknown.
+        // The rate of nodes that take no time is unknown.
         assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
     }
 
@@ -387,7 +389,7 @@ mod tests {
             row("mb1/a", NodeKind::Host, 1, 8),
             row("mb1/b", NodeKind::Compute, 1, 7),
         ];
-        // The merged row has 1 + 2 calls and 50 + 9 ps. Rows of another kind or another name remain separate.
+        // The merged row has 1 + 2 calls and a time of 50 + 9 ps. Rows of another kind or another name remain separate.
         let summed = [
             row("mb*/a", NodeKind::Compute, 3, 59),
             row("a", NodeKind::Compute, 1, 30),
@@ -395,7 +397,8 @@ mod tests {
             row("mb*/b", NodeKind::Compute, 1, 7),
         ];
         assert_eq!(sum_over_micro_batches(&all), summed);
-        // Rows with equal times are sorted by name. Names may share their first 16 bytes, and may end in a zero byte.
+        // Rows with equal times are sorted by name. Some names have the same first 16 bytes, and some end in a zero
+        // byte.
         let names = [
             "",
             "\0",

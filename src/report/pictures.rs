@@ -1,8 +1,8 @@
-//! Data for the pictures of a page, which tables do not contain: activity of ranks, memory over time, and bytes
-//! between ranks.
+//! Data for the pictures of a page that no table contains: activity of ranks, memory over time, and bytes between
+//! ranks.
 //!
-//! No data is stored per node. Adjacent intervals of the same sort are merged. If a picture cannot show all intervals,
-//! adjacent short intervals are drawn as one interval, with the sort that takes the most time.
+//! No data is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot show
+//! all intervals, adjacent short intervals become one interval with the category and name that take most of the time.
 
 mod intervals;
 mod recorder;
@@ -19,64 +19,65 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
-    /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, the most informative
-    /// ranks come first: ranks that are out of memory, have the shortest or longest time in a category, or made
-    /// others wait. One rank of each NPU class follows.
+    /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
+    /// the most informative ones are kept: ranks that are out of memory, have the shortest or longest time in a
+    /// category, finish last, or made others wait. Next, one rank of each NPU class is kept.
     pub ranks: Vec<RankPicture>,
-    /// Number of observed ranks. If there are many ranks, only some ranks per graph and NPU class are observed.
+    /// Number of ranks whose activity was recorded. In a job with many ranks, only some ranks of each graph and NPU
+    /// class are recorded.
     #[serde(default)]
     pub watched: Option<u32>,
-    /// Intervals of the critical path.
+    /// Intervals of the critical path, in order of time.
     pub critical_path: Vec<PictureSpan>,
-    /// The longest parts of the critical path, each of one operator on one rank.
+    /// The longest intervals of the critical path; each is one operator on one rank.
     #[serde(default)]
     pub longest_on_path: Vec<PictureSpan>,
-    /// Memory of some of these ranks over time, if traces state allocations.
+    /// Memory over time of some of these ranks, if the traces state allocations.
     pub memory: Vec<MemoryCurve>,
-    /// Bytes exchanged between ranks.
+    /// Bytes sent between ranks.
     pub traffic: TrafficMatrix,
-    /// Peak rates of the NPU classes that ran kernels.
+    /// Peak rates of the NPU classes that run kernels.
     #[serde(default)]
     pub rooflines: Vec<NpuRoofline>,
 }
 
-/// Peak rates of an NPU class.
+/// Peak rates of one NPU class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuRoofline {
-    /// Name of the class.
+    /// Name of the NPU class.
     pub class: String,
-    /// Memory bandwidth of the class, bytes per second.
+    /// Memory bandwidth, in bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Peak rate of each number format that kernels of the job use.
+    /// Peak rates of the number formats that the job's kernels use.
     pub peaks: Vec<FormatPeak>,
 }
 
-/// Peak rate of a number format.
+/// Peak rate for one number format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FormatPeak {
-    /// Name of the format.
+    /// Name of the number format.
     pub dtype: String,
-    /// Peak rate, FLOPs per second.
+    /// Peak rate, in FLOPs per second.
     pub flops_per_s: f64,
 }
 
-/// Activity of a rank over time.
+/// Activity of one rank over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks with identical activity. Unobserved ranks count if they run the same graph on the same NPU
-    /// class and spend the same time in each category.
+    /// Number of other ranks with identical activity. Includes ranks that were not recorded, if they run the same graph
+    /// on the same NPU class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
-    /// Intervals of the rank in order of time, without idle intervals.
+    /// Intervals in order of time; idle intervals are omitted.
     pub spans: Vec<PictureSpan>,
 }
 
-/// An interval in a picture.
+/// An interval of a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PictureSpan {
@@ -86,16 +87,16 @@ pub struct PictureSpan {
     /// End of the interval.
     #[serde(rename = "to_ps")]
     pub to: Time,
-    /// Rank of the interval; set only on the critical path.
+    /// Rank of the interval; present only on the critical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// Key of the time's category, as in `time_ps`.
+    /// Key of the interval's category, as used in `time_ps`.
     pub category: String,
-    /// Micro-batch and direction, or the operator's name.
+    /// Micro-batch and direction (as in `mb3 bwd`), or the operator's name.
     pub name: String,
 }
 
-/// Allocated bytes of a rank over time.
+/// Allocated bytes of one rank over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryCurve {
@@ -104,23 +105,23 @@ pub struct MemoryCurve {
     /// Memory capacity of the rank's NPU, bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Instants in picoseconds, each with the bytes allocated from this instant on. A point that merges several points
-    /// has their highest value.
+    /// Times in picoseconds in ascending order, each with the bytes allocated from then on. If several points were
+    /// merged into one, its value is their maximum.
     pub points: Vec<(Time, Bytes)>,
 }
 
-/// Bytes exchanged between ranks. A message adds its size. An all-reduce, all-gather, reduce-scatter or all-to-all adds
-/// the minimum number of bytes that its members must exchange, divided evenly among all pairs of members.
+/// Bytes sent between ranks. Each message adds its size. Each all-reduce, all-gather, reduce-scatter or all-to-all adds
+/// the minimum number of bytes that its members must send, divided evenly among the pairs of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {
-    /// Number of adjacent ranks that share a row and a column.
+    /// Number of adjacent ranks that are combined in one row and in one column.
     pub ranks_per_cell: u32,
-    /// Bytes, indexed first by sender, then by receiver.
+    /// Bytes by sender (row), then by receiver (column).
     pub bytes: Vec<Vec<u64>>,
 }
 
-/// Returns the shortest time that a picture of `makespan` with `rows` rows can resolve.
+/// Returns the shortest interval that a picture with `rows` rows can show, if its time axis spans `makespan`.
 fn choose_resolution(makespan: Span, rows: usize) -> Span {
     Span(makespan.0 / if rows > 24 { 600 } else { 1200 })
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 24;
 
-/// The columns of the table.
+/// Columns of the CSV table of collectives.
 pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("group", |_, row| row.group.as_str().into()),
     ("members", |_, row| row.members.into()),

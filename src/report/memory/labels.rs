@@ -1,4 +1,4 @@
-//! Sentences about memory.
+//! Sentences about memory for users.
 
 use super::{MemoryRow, NamedNode, find_fullest_rank, pool_memory};
 use crate::Report;
@@ -21,7 +21,7 @@ impl MemoryRow {
         }
     }
 
-    /// Formats the need of memory, as in `needs 81.5 GB of 80.0 GB`.
+    /// Formats the peak and the capacity, as in `needs 81.5 GB of 80.0 GB`.
     pub(super) fn describe_peak_need(&self) -> String {
         match self.capacity {
             Some(capacity) => format!("needs {} of {capacity}", self.peak),
@@ -29,7 +29,7 @@ impl MemoryRow {
         }
     }
 
-    /// Formats the classes of the peak, largest first, as in `activations 60.1 GB, weights 20.0 GB`.
+    /// Formats the peak by class, largest class first, as in `activations 60.1 GB, weights 20.0 GB`.
     fn describe_classes(&self) -> String {
         let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();
         parts.retain(|(_, bytes)| *bytes > 0);
@@ -41,12 +41,12 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Returns `false` if some NPU is known to have less memory than its rank's peak.
+    /// Returns `false` if at least one rank's peak is known to exceed its capacity.
     pub fn fits_memory(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }
 
-    /// Returns the number of ranks that need more memory than their NPUs have.
+    /// Returns the number of ranks whose peak exceeds their capacity.
     pub fn count_ranks_out_of_memory(&self) -> usize {
         self.memory
             .iter()
@@ -54,7 +54,7 @@ impl Report {
             .count()
     }
 
-    /// Returns a sentence about the ranks whose memory does not fit, if there are any.
+    /// Returns a sentence about the ranks that need more memory than they have; `None` if there are none.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.count_ranks_out_of_memory() as u64 - 1 {
@@ -79,7 +79,7 @@ impl Report {
         ))
     }
 
-    /// Returns reasons why the reported peaks may be too small.
+    /// Returns sentences with the reasons why the reported peaks may be too small.
     pub fn unknown_memory(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();

@@ -1,7 +1,7 @@
-//! The memory of one NPU over time.
+//! The allocated memory of one NPU over time.
 //!
-//! Sums cannot overflow: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. Reported values are capped at
-//! 2^64 - 1 bytes.
+//! Sums cannot overflow, because 2^32 nodes times 5 classes times 2^64 bytes is below 2^127. Results are capped at 2^64 -
+//! 1 bytes.
 
 use super::{BytesByClass, LedgerTotals, MemoryPeak};
 use chakram_base::ids::NodeIndex;
@@ -15,7 +15,7 @@ use std::ops::{AddAssign, SubAssign};
 pub(super) trait ByteSum:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
-    /// Returns whether sums cannot overflow if all allocations and frees add up to `bytes`.
+    /// Returns whether sums are exact (cannot overflow) if all allocations and frees together are `bytes`.
     fn is_exact_with(bytes: u128) -> bool;
 
     fn from_bytes(bytes: u64) -> Self;
@@ -55,31 +55,33 @@ impl ByteSum for i64 {
 
 type ClassSums<S> = [S; TensorClass::COUNT];
 
-/// Allocated bytes of one NPU, and the peak of these bytes.
+/// Allocated bytes of one NPU, and their peak.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryLedger<S> {
-    /// The current instant.
+    /// The current instant; events at earlier times are complete.
     now: Time,
-    /// Bytes allocated before this instant and not yet freed; never negative.
+    /// Bytes allocated at earlier instants and not yet freed; never negative.
     held: ClassSums<S>,
-    /// Net bytes allocated at this instant by nodes issued at this instant. `held` + `fresh` is never negative.
+    /// Allocations minus frees, both at this instant, by nodes that were issued at this instant. The sum `held + fresh`
+    /// is never negative.
     fresh: ClassSums<S>,
-    /// Minimum of `fresh` at this instant. If negative, its magnitude is the number of bytes of `held` that were freed.
+    /// Minimum that `fresh` has reached at this instant. If it is negative, that many bytes of `held` were freed by
+    /// nodes issued at this instant.
     low: ClassSums<S>,
-    /// Maximum total of `fresh` at this instant, if positive. `top` has the bytes by class at this maximum, and
-    /// `top_node` is the node that reached it.
+    /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
+    /// maximum, and `top_node` the node that reached it. `top` has the bytes by class at this maximum, and `top_node`
+    /// is the node that reached it.
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
-    /// Whether any node allocated or freed memory at this instant.
+    /// True if a node has allocated or freed memory at this instant.
     changed: bool,
-    /// Total bytes of the peak.
+    /// Total bytes at the peak.
     peak_total: S,
     rare: RareSums<S>,
 }
 
-/// Fields that change rarely. These fields are in a separate struct, so that the other fields, which every node
-/// changes, share cache lines.
+/// Fields that rarely change. They are separate, so that the frequently changed fields share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
@@ -106,13 +108,13 @@ fn add_class_sums<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
 }
 
 impl<S: ByteSum> MemoryLedger<S> {
-    /// Returns the current instant.
+    /// Returns the instant whose events are being recorded.
     #[inline]
     pub fn current_instant(&self) -> Time {
         self.now
     }
 
-    /// Records that `node` is issued.
+    /// Records the allocations of `node` when it is issued.
     #[inline]
     pub fn allocate_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass) {
         let mut all = 0;
@@ -127,7 +129,7 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// Records that `node` completes; `fresh` is true if the node was issued at this instant.
+    /// Records the frees of `node` when it completes; `fresh` is true if the node was issued at the same instant.
     #[inline]
     pub fn free_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;
@@ -161,8 +163,8 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// Ends the current instant and starts `now`. If anything changed, returns the instant that ended, and the bytes
-    /// allocated after it.
+    /// Ends the current instant and begins the instant `now`. If memory changed during the old instant, returns the old
+    /// instant and the bytes allocated at its end.
     #[inline]
     pub fn begin_instant(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
         let over = std::mem::replace(&mut self.now, now);
@@ -185,12 +187,12 @@ impl<S: ByteSum> MemoryLedger<S> {
         Some((over, cap_class_sums(&self.held)))
     }
 
-    /// Ends the last instant.
+    /// Ends the last instant, and returns the same as [`Self::begin_instant`].
     pub fn end_instant(&mut self) -> Option<(Time, BytesByClass)> {
         self.begin_instant(Time::END)
     }
 
-    /// Returns the totals of all ended instants.
+    /// Returns the totals over all ended instants.
     pub fn collect_totals(&self) -> LedgerTotals {
         let rare = &self.rare;
         LedgerTotals {
@@ -221,8 +223,9 @@ mod tests {
 
     #[test]
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
-        // From instant 0 on, 8 bytes are allocated. At 5 the loop issues a node of 6 bytes before it completes the node
-        // of 8 bytes. The free counts first, so the peak is not 14.
+        // From time 0 on, 8 bytes are allocated. At time 5, the loop first issues a node that allocates 6 bytes, and
+        // then completes the node that frees the 8 bytes. The free counts before the allocation, so the peak is 8, not
+        // 14.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         assert_eq!(ledger.begin_instant(Time(5)), Some((Time(0), bytes(8))));
@@ -245,8 +248,8 @@ mod tests {
 
     #[test]
     fn nodes_without_duration_free_after_they_allocate() {
-        // At first 8 bytes are allocated. At 5, three nodes that take no time run one after another, and each allocates
-        // and frees 4 bytes. The maximum of 8 + 4 is therefore reached three times.
+        // At time 0, 8 bytes are allocated. At time 5, three nodes that take no time run one after another; each
+        // allocates and frees 4 bytes. The total of 8 + 4 bytes is therefore reached three times.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         ledger.begin_instant(Time(5));
@@ -265,8 +268,8 @@ mod tests {
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
-        // At 1, 8 bytes of activations are allocated. At 5 these bytes are freed, and 8 bytes of weights are allocated.
-        // At 9 the weights are freed too, and two nodes that take no time allocate 8 bytes each.
+        // At time 1, 8 bytes of activations are allocated. At time 5, they are freed, and 8 bytes of weights are
+        // allocated. At time 9, the weights are freed, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin_instant(Time(1));
         ledger.allocate_bytes(NODES[0], &bytes(8));
@@ -316,8 +319,9 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_missing_once() {
-        // At first 8 bytes are allocated. At 5 a node without duration frees 6 of these bytes, and a node that ends
-        // frees 5, so 3 bytes are missing. An ending node cannot free bytes that were allocated at the same instant.
+        // At time 0, 8 bytes are allocated. At time 5, a node without duration frees 6 of them. Another node completes
+        // and frees 5 bytes, so 3 bytes are missing. The second node cannot free bytes that were allocated at the same
+        // instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         ledger.begin_instant(Time(5));
@@ -329,7 +333,7 @@ mod tests {
             ledger.collect_totals().missing,
             Some((1, NODES[3], bytes(3)))
         );
-        // The remaining memory is 8 - 6 - 2 + 7.
+        // The remaining memory is 8 - 6 - 2 + 7 bytes.
         assert_eq!(ledger.collect_totals().settled, bytes(7));
         assert_eq!(ledger.collect_totals().peak.bytes, 8);
     }

@@ -1,9 +1,9 @@
-//! Remote memory that ranks share: bytes that ranks allocate beyond the memory of their NPUs.
+//! Remote memory that ranks share: bytes that do not fit into the memory of the ranks' own NPUs.
 //!
-//! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of own memory and its peak is p
-//! bytes, then p - S bytes are in the remote memory. Ranks reach their peaks at different times, so the sum over ranks
-//! is an upper bound on the remote memory needed at one time. The bound is exact if all ranks access the memory in
-//! the same way. Ranks that never access remote memory have only the memory of their own NPU.
+//! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of own memory and the rank's peak
+//! is p bytes, then p - S bytes are in remote memory. Ranks reach their peaks at different times, so the sum over ranks
+//! is only an upper bound on the remote memory in use at one time. The bound is exact if all ranks reach their peaks at
+//! the same time. A rank that never accesses remote memory can use only its own NPU's memory.
 
 use super::MemoryRow;
 use crate::Report;
@@ -19,29 +19,29 @@ use chakram_trace::workload::{RankInstance, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Remote memory that contains bytes of ranks.
+/// Use of one remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PoolMemory {
-    /// First NPU that the memory serves.
+    /// The first NPU that the memory serves.
     pub first_npu: Npu,
-    /// Number of ranks with bytes in the memory.
+    /// Number of ranks with bytes in this memory.
     pub ranks: u32,
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum over these ranks of each rank's largest number of bytes in the memory.
+    /// For each of these ranks, the largest number of bytes in this memory, summed over the ranks.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
 
-/// Memory capacities of ranks, including their shares of remote memory.
+/// Computes the memory capacity of ranks: own memory, plus a share of remote memory.
 #[derive(Debug)]
 pub(crate) struct RankCapacities<'a> {
     machine: &'a Machine,
     shared: Option<SharedMemory>,
     ranks: u64,
-    /// For each graph, whether the graph loads from or stores to remote memory.
+    /// For each graph, true if the graph loads from or stores to remote memory.
     streams: Vec<bool>,
 }
 
@@ -57,15 +57,15 @@ impl<'a> RankCapacities<'a> {
         }
     }
 
-    /// Returns the remote memory of a rank, if the rank uses it.
+    /// Returns the remote memory that a rank uses; `None` if the rank uses none.
     fn shared_memory(&self, instance: &RankInstance) -> Option<SharedMemory> {
         let streams = self.streams.get(instance.graph.index());
         self.shared
             .filter(|_| streams.is_some_and(|streams| *streams))
     }
 
-    /// Returns the memory capacity of an instance on `npu`, including its share of remote memory; `None` if the NPU's
-    /// own capacity is unknown.
+    /// Returns the memory capacity of an instance on `npu`, including a share of remote memory; `None` if the capacity
+    /// of the NPU's own memory is unknown.
     pub fn capacity_of_instance(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         let share = self.shared_memory(instance);
@@ -73,7 +73,8 @@ impl<'a> RankCapacities<'a> {
         Some(Bytes(own.0.saturating_add(share)))
     }
 
-    /// For a rank that uses remote memory, returns how many bytes of a peak do not fit into the NPU's own memory.
+    /// Returns how many bytes of `peak` do not fit into the NPU's own memory; `None` if the rank does not use remote
+    /// memory.
     pub fn bytes_beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
         self.shared_memory(instance)?;
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
@@ -89,7 +90,7 @@ fn streams_weights(graph: &Graph) -> bool {
     nodes.any(remote)
 }
 
-/// Returns the remote memories that contain bytes of `rows`, in machine order.
+/// Returns the remote memories that contain bytes of the ranks in `rows`, in the machine's order.
 pub(crate) fn list_pool_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
@@ -99,7 +100,7 @@ pub(crate) fn list_pool_memories(
         .collect()
 }
 
-/// Returns the remote memories that contain bytes of `rows`, by index of the memory.
+/// Returns the remote memories that contain bytes of the ranks in `rows`, by the memory's index.
 fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
@@ -123,8 +124,8 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Poo
     held
 }
 
-/// Sets `fits` for ranks with bytes in remote memory: true if that memory has enough capacity for the peaks of all its
-/// ranks.
+/// Sets `fits` for each rank that uses remote memory: true if the memory's capacity is enough for the peaks of all its
+/// ranks together.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = sum_pool_memories(machine, rows);
     let Some(shared) = machine.shared_memory() else {
@@ -139,18 +140,18 @@ pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
 }
 
 impl Report {
-    /// Returns the remote memory with the largest filled share.
+    /// Returns the remote memory that is filled most, relative to its capacity.
     pub(super) fn fullest_pool(&self) -> Option<&PoolMemory> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }
 }
 
-/// Formats the use of a memory, as in `25.7 TB of 256.0 TB in remote memory`.
+/// Formats the use of a remote memory, as in `25.7 TB of 256.0 TB in remote memory`.
 pub(super) fn use_text(pool: &PoolMemory) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 
-/// Returns a note about the contents of remote memory, for the fullest rank and the fullest memory.
+/// Returns a note about remote memory, with its use by the fullest rank and in the fullest memory.
 pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let pool = report.fullest_pool()?;
     let ranks = report.memory.iter().filter_map(|row| row.beyond_own);

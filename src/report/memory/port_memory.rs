@@ -1,8 +1,8 @@
-//! Memory at ports: bytes that cores allocate beyond their SRAM.
+//! Memory at ports: bytes that do not fit into the SRAM of cores.
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
-//! reach their peaks at different times, so the sum over cores is an upper bound on the memory that a port needs.
-//! The bound is exact if all stages use their ports in the same way.
+//! reach their peaks at different times, so the sum over cores is only an upper bound on the memory in use at a port.
+//! The bound is exact if all cores of a port reach their peaks at the same time.
 
 use super::MemoryRow;
 use crate::Report;
@@ -15,23 +15,23 @@ use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Memory at a port.
+/// Use of the memory at one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortMemory {
-    /// NPU at the port.
+    /// The NPU at the port.
     pub npu: Npu,
-    /// Number of cores with bytes in the memory.
+    /// Number of cores with bytes in this memory.
     pub cores: u32,
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum over these cores of each core's largest number of bytes in the memory.
+    /// For each of these cores, the largest number of bytes in this memory, summed over the cores.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
 
-/// On a machine with memory ports, returns how many bytes of a peak do not fit into an NPU's SRAM.
+/// Returns how many bytes of `peak` do not fit into the SRAM of `npu`; `None` on a machine without memory at ports.
 pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.first_remote_memory()?.npus_with_ports().is_empty() {
         return None;
@@ -42,7 +42,7 @@ pub(crate) fn bytes_beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Optio
     Some(Bytes(peak.saturating_sub(own.0)))
 }
 
-/// Returns the memories at ports that contain bytes of `rows`, in machine order.
+/// Returns the memories at ports that contain bytes of the ranks in `rows`, in the machine's order.
 pub(crate) fn list_port_memories(
     prepared: &CompiledReplay<'_>,
     rows: &[MemoryRow],
@@ -75,7 +75,7 @@ pub(crate) fn list_port_memories(
     held.into_values().collect()
 }
 
-/// Returns a note about memory beyond SRAM, for the fullest core and the fullest port.
+/// Returns a note about memory at ports, with its use by the fullest core and at the fullest port.
 pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let port = report

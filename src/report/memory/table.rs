@@ -1,4 +1,4 @@
-//! Table of the fullest memories.
+//! Table of the ranks that fill their memory most.
 
 use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
@@ -11,10 +11,10 @@ use crate::table::{left_aligned_column, right_aligned_column};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
 
-/// Maximum number of rows in the text; JSON and CSV have all rows.
+/// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 8;
 
-/// The columns of the table.
+/// Columns of the CSV table of memory.
 pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
     ("rank", |_, row| row.rank.0.into()),
     ("npu", |_, row| row.npu.0.into()),
@@ -47,7 +47,7 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Returns the table of memory, with the fullest memory first, if the traces state allocations.
+/// Returns the table of memory, fullest memory first; empty if no trace states allocations.
 pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();
@@ -112,7 +112,7 @@ pub fn build_memory_sections(report: &Report, medium: ReportMedium) -> Vec<Repor
     vec![section]
 }
 
-/// Groups adjacent equal rows; returns each group with the index of its first row, the fullest memory first.
+/// Groups adjacent equal rows. Returns the index of each group's first row and the group's rows, fullest memory first.
 pub(crate) fn group_equal_rows(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)

@@ -1,5 +1,5 @@
-//! Tracks nodes that change the memory of their NPU, and distinguishes nodes issued at the current instant from earlier
-//! nodes.
+//! Passes allocations and frees of nodes to the ledger of their NPU, and distinguishes nodes issued at the current
+//! instant from earlier ones.
 
 use super::ledger::{ByteSum, MemoryLedger};
 use super::{BytesByClass, LedgerTotals};
@@ -10,15 +10,15 @@ use chakram_engine::InstanceId;
 use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
-/// An instant whose events are all processed, and the bytes then allocated, by class.
+/// An instant with no further events, and the bytes by class that are allocated at its end.
 pub type EndedInstant = (Time, BytesByClass);
 
 /// Tracks the memory that each instance allocates and frees.
 #[derive(Debug)]
 pub struct MemoryTracker<'a> {
-    /// State of each instance, if all allocations and frees together are below 2^63 bytes.
+    /// State of each instance, if the allocations and frees of each instance sum to less than 2^63 bytes.
     narrow: Vec<TrackedInstance<'a, i64>>,
-    /// State of each instance if `narrow` cannot be used; empty if no node changes memory.
+    /// State of each instance if `narrow` is empty; also empty if no node changes memory.
     wide: Vec<TrackedInstance<'a, i128>>,
 }
 
@@ -26,16 +26,16 @@ pub struct MemoryTracker<'a> {
 struct TrackedInstance<'a, S> {
     graph: &'a Graph,
     ledger: MemoryLedger<S>,
-    /// One bit per node: whether the node was issued at the ledger's current instant.
+    /// One bit per node: 1 if the node was issued at the ledger's current instant.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
-    /// One bit per node: whether the node has completed before. `None` if each node runs once; otherwise the bit
-    /// ensures that only the first run counts.
+    /// One bit per node: 1 if the node has completed before. `None` if each node runs once; otherwise the bits ensure
+    /// that only the first run of a node counts.
     complete: Option<Vec<u64>>,
 }
 
 impl<'a> MemoryTracker<'a> {
-    /// Tracks all instances of `prepared`, launched any number of times.
+    /// Tracks all instances of `prepared`; instances may be launched any number of times.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             narrow: Vec::new(),
@@ -43,7 +43,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Tracks all instances of `prepared`, which is launched once.
+    /// Tracks all instances of `prepared`; each instance must be launched only once.
     pub fn for_single_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let graphs = prepared.workload().graphs();
         if graphs
@@ -58,7 +58,7 @@ impl<'a> MemoryTracker<'a> {
         Self::new(prepared)
     }
 
-    /// Tracks the first launch of each instance of `prepared`.
+    /// Tracks only the first launch of each instance of `prepared`.
     pub fn for_first_launch(prepared: &'a CompiledReplay<'a>) -> Self {
         let mut all = Self::for_single_launch(prepared);
         all.narrow.iter_mut().for_each(TrackedInstance::count_once);
@@ -66,8 +66,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// Records that `node` is issued. If the call ends an earlier instant at which the NPU's memory changed, returns
-    /// that instant and the bytes allocated after it.
+    /// Records that `node` is issued. If this is the first event after an instant at which the memory changed, returns
+    /// that instant and the bytes allocated at its end.
     #[inline]
     pub fn on_issued(
         &mut self,
@@ -98,7 +98,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Returns, for each tensor class, whether the nodes of an instance ever change its bytes.
+    /// For each tensor class, returns true if any node of the instance allocates or frees bytes of the class.
     pub fn classes_that_change(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
@@ -120,7 +120,8 @@ impl<'a> MemoryTracker<'a> {
         )
     }
 
-    /// Ends all instants; returns the instances whose memory changed at their last instant.
+    /// Ends the last instant of every instance. For instances whose memory changed at that instant, returns the instant
+    /// and the allocated bytes.
     pub fn end_all_instances(&mut self) -> Vec<(InstanceId, EndedInstant)> {
         let narrow = self.narrow.iter_mut().map(|of| of.ledger.end_instant());
         let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end_instant())));
@@ -133,7 +134,7 @@ fn changes_memory(graph: &Graph) -> bool {
     !graph.memory_changes().is_empty()
 }
 
-/// Returns the state of all instances of a program; empty if no node changes memory.
+/// Creates the state of all instances of a program; empty if no node changes memory.
 fn collect_tracked_instances<'a, S: ByteSum>(
     prepared: &'a CompiledReplay<'a>,
 ) -> Vec<TrackedInstance<'a, S>> {
@@ -161,7 +162,7 @@ fn collect_tracked_instances<'a, S: ByteSum>(
     instances.collect()
 }
 
-/// Returns the total bytes that the nodes of a graph allocate and free.
+/// Returns the sum of all bytes that the graph's nodes allocate and free.
 fn changed_bytes(graph: &Graph) -> u128 {
     let changes = graph
         .nodes()
@@ -171,7 +172,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
 }
 
 impl<S: ByteSum> TrackedInstance<'_, S> {
-    /// Counts only the first completion of each node from now on.
+    /// From now on, counts only the first run of each node.
     fn count_once(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);
     }

@@ -1,9 +1,9 @@
-//! Writes tables of nodes as Apache Parquet. A file consists of row groups; each row group has one page per column.
+//! Writes node tables as Apache Parquet. A file consists of row groups. Each row group has one page per column.
 //!
-//! The format is described at <https://parquet.apache.org/docs/file-format/>; the format's structures use Thrift's
-//! compact protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with gzip,
-//! which every reader supports. This writer, which supports only this table, compiles in a tenth of the time that a
-//! Parquet package takes.
+//! The format is described at <https://parquet.apache.org/docs/file-format/>. Its metadata structures are encoded in
+//! Thrift's compact protocol. Numbers are stored plain, and texts as indices into a dictionary. Pages are compressed
+//! with gzip, which every reader supports. This writer supports only the columns of this table, and compiles in a tenth
+//! of the time of a Parquet package.
 
 use super::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
 use flate2::Compression;
@@ -12,10 +12,10 @@ use std::io::{self, Write};
 
 /// Number of rows per row group.
 const ROWS_OF_GROUP: usize = 1 << 20;
-/// Bytes that begin and end a file.
+/// Bytes at the beginning and at the end of every file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Numbers of the format's enumerations.
+/// Numbers of the format's enumerations, as defined by Parquet.
 mod codes {
     pub const INT32: i64 = 1;
     pub const INT64: i64 = 2;
@@ -33,15 +33,15 @@ mod codes {
     pub const DICTIONARY_PAGE: i64 = 2;
 }
 
-/// A structure of Thrift's compact protocol.
+/// A structure encoded in Thrift's compact protocol.
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the last field, because a field stores only the difference from the previous id.
+    /// Id of the last field. It is needed because each field stores only the difference from the previous id.
     last: i16,
 }
 
-/// Types of fields.
+/// Numbers of field types.
 const I32: u8 = 5;
 const I64: u8 = 6;
 const BINARY: u8 = 8;
@@ -62,7 +62,7 @@ fn encode_zigzag(number: i64) -> u64 {
 
 impl ThriftStruct {
     fn push_field_header(&mut self, field: i16, kind: u8) {
-        // Ids ascend with differences of at most 15, so the short form suffices.
+        // Ids ascend by at most 15, so the short form is sufficient.
         self.bytes.push(((field - self.last) as u8) << 4 | kind);
         self.last = field;
     }
@@ -116,14 +116,14 @@ impl ThriftStruct {
     }
 }
 
-/// Encodes a number as a list item.
+/// Encodes an integer as an element of a list.
 fn encode_item(number: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_varint(&mut bytes, encode_zigzag(number));
     bytes
 }
 
-/// A writer that counts bytes.
+/// A writer that counts the bytes written.
 struct CountingWriter<'w> {
     out: &'w mut dyn Write,
     written: u64,
@@ -136,7 +136,7 @@ impl CountingWriter<'_> {
     }
 }
 
-/// Appends numbers below `1 << width` as one bit-packed run, lowest bits first.
+/// Appends numbers below `1 << width` as one bit-packed run, least significant bits first.
 fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item = u32>) {
     let groups = numbers.len().div_ceil(8);
     write_varint(out, (groups as u64) << 1 | 1);
@@ -157,8 +157,7 @@ fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item
     out.resize(end, 0);
 }
 
-/// Appends the definition levels of an optional column: their length, and then one bit per row, which is 1 if the row
-/// has a value.
+/// Appends the definition levels of an optional column: their length, then one bit per row (1 if the row has a value).
 fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
     let mut levels = Vec::new();
     pack_bits(&mut levels, 1, known.map(u32::from));
@@ -166,19 +165,19 @@ fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bo
     page.extend(levels);
 }
 
-/// Returns the number of bits (at least 1) that numbers below `count` need.
+/// Returns the number of bits, at least 1, for numbers below `count`.
 fn width_of(count: usize) -> u32 {
     (usize::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
 
-/// Pages of a column in a row group, before compression.
+/// Uncompressed pages of one column in a row group.
 struct ColumnPages {
     dictionary: Option<(usize, Vec<u8>)>,
     data: Vec<u8>,
 }
 
 impl NodeColumn<'_> {
-    /// Returns the physical type, the logical type, and whether the column may have unknown rows.
+    /// Returns the physical type, the logical type, and whether rows of the column may be unknown.
     fn column_types(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
@@ -235,7 +234,7 @@ fn compress_page(bytes: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Writes a page; returns the page's uncompressed size including the header.
+/// Writes a page. Returns its uncompressed size, including the header.
 fn write_page(
     out: &mut CountingWriter<'_>,
     kind: i64,
@@ -254,7 +253,7 @@ fn write_page(
     Ok((head.len() + page.len()) as u64)
 }
 
-/// Writes a column of a row group; returns the column's metadata and its uncompressed size.
+/// Writes a column of a row group. Returns its metadata and its uncompressed size.
 fn write_column(
     out: &mut CountingWriter<'_>,
     name: &str,
@@ -367,12 +366,12 @@ mod tests {
 
     #[test]
     fn numbers_are_packed_lowest_bits_first() {
-        // Example from the format's description: the numbers 0 to 7 in 3 bits each are 0x88, 0xc6, 0xfa, in one group
-        // of 8, whose header is (1 << 1) | 1.
+        // Example from the description of the format: 0 to 7 in 3 bits each are the bytes 0x88, 0xc6, 0xfa, one group
+        // of 8. Its header is (1 << 1) | 1.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);
-        // Five numbers of 9 bits are 45 bits, but a group always has 8 numbers, hence 9 bytes.
+        // Five numbers of 9 bits have 45 bits, but a group always contains 8 numbers, so the run has 9 bytes.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 9, [511; 5].into_iter());
         assert_eq!(bytes.len(), 10);
@@ -388,9 +387,9 @@ mod tests {
         assert_eq!(&file[file.len() - 4..], MAGIC);
         let length = file[file.len() - 8..][..4].try_into().unwrap();
         let footer = u32::from_le_bytes(length) as usize;
-        // The footer begins with field 1 of type 5, the format version 1, which zigzag encodes as 2.
+        // The footer begins with field 1 of type 5: the format version 1, which zigzag encodes as 2.
         assert_eq!(file[file.len() - 8 - footer..][..2], [0x15, 2]);
-        // A table without rows has no row groups and must be readable too.
+        // A table without rows has no row groups, but must also be readable.
         let mut empty = Vec::new();
         NodeTable::default().write_parquet(&mut empty).unwrap();
         assert_eq!(&empty[empty.len() - 4..], MAGIC);

@@ -1,14 +1,14 @@
-//! Writes tables of nodes as CSV.
+//! Writes node tables as CSV.
 
 use super::{NodeColumn, NodeTable};
 use crate::csv::{CsvCell, CsvRows};
 use std::io::{self, Write};
 
-/// Number of rows formatted before a write.
+/// Number of rows that are formatted before each write.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
 impl NodeColumn<'_> {
-    /// Returns the cell of a row; empty if the value is unknown.
+    /// Returns the field of a row; empty if the value is unknown.
     fn cell_text(&self, row: usize) -> CsvCell<'_> {
         match self {
             Self::U32(numbers) => numbers[row].into(),
@@ -21,7 +21,7 @@ impl NodeColumn<'_> {
 }
 
 impl NodeTable {
-    /// Writes the table as CSV with a header; times are in picoseconds.
+    /// Writes the table as CSV with a header line; times are in picoseconds.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ mod tests {
             lines.next(),
             Some("0,0,\"a, b\",compute,0,18446744073709551615,compute,release,,,,")
         );
-        // The number 8589934592 is 1 << 33; a name that looks like a formula gets an apostrophe.
+        // The number 8589934592 is 1 << 33. A name that looks like a formula is preceded by an apostrophe.
         assert_eq!(
             lines.next(),
             Some("1,8589934592,'=c,compute,1,18446744073709551615,compute,lane,1,7,,")

@@ -1,4 +1,4 @@
-//! Table of operators in text and CSV.
+//! Table of operators for text and CSV.
 
 use super::OperatorTime;
 use crate::Report;
@@ -10,14 +10,14 @@ use chakram_base::units::Span;
 use chakram_trace::format::append_name_family;
 use chakram_trace::graph::{Interner, NameTable, NodeKind};
 
-/// Maximum number of rows in the text; JSON and CSV have all rows.
+/// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Numbers of rows for devices and for hosts, if there are both. With so few rows, the whole report stays below 60
-/// lines.
+/// Maximum number of rows for devices and for hosts, if there are both. With these limits, the whole report stays below
+/// 60 lines.
 const ROWS_APART: [usize; 2] = [5, 3];
 
-/// The columns of the table.
+/// Columns of the CSV table of operators.
 pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("name", |_, row| row.name.as_str().into()),
     ("kind", |_, row| kind_label(row.kind).into()),
@@ -27,7 +27,7 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("bytes", |_, row| row.bytes.into()),
 ];
 
-/// Returns the tables of the slowest operators; host operators are separate.
+/// Returns the tables of the operators with the longest time. Host operators have a table of their own.
 pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let families = combine_families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
@@ -42,7 +42,7 @@ pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<Rep
             medium,
         )];
     }
-    // If a CPU ran the kernels, there was no device, and all operators are host operators.
+    // If a CPU ran the kernels, there was no device, so the headings must not mention devices and hosts.
     let [devices, hosts] = match report.response.kernels_on_cpu {
         true => ["SLOWEST KERNELS AND CALLS", "SLOWEST BETWEEN THEM"],
         false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
@@ -53,7 +53,8 @@ pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<Rep
     ]
 }
 
-/// Returns the table of the slowest `families`, with their shares of `whole`, the time of all operators.
+/// Returns the table of the `families` with the longest time. Shares are relative to `whole`, the time of all
+/// operators.
 fn build_slowest_section(
     title: &'static str,
     (families, rows): (&[OperatorTime], usize),
@@ -78,7 +79,7 @@ fn build_slowest_section(
             rate(operator.bytes_per_s(), "B/s"),
         ]
     };
-    // Only pages and detailed texts show rates, because the columns of rates do not fit on a line of the short text.
+    // Only pages and detailed texts show rates, because these columns do not fit on a line of the short text.
     let with_rates =
         medium == ReportMedium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
     if with_rates {
@@ -119,18 +120,18 @@ pub(crate) fn format_rate(rate: f64) -> String {
     format!("{:.1} {prefix}", rate / size)
 }
 
-/// Combines operators whose names differ only in numbers of steps or layers, as in `step*/layer*/norm`. The result is
-/// sorted by time, longest first, then by name and kind.
+/// Combines operators whose names differ only in step or layer numbers, as in `step*/layer*/norm`. The result is sorted
+/// by time, longest first, then by name and kind.
 pub fn combine_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
-    // Assigns an index to each pair of family and kind.
+    // Numbers the pairs of family and kind.
     let mut places = Interner::default();
     let mut families: Vec<OperatorTime> = Vec::new();
     let mut name = String::new();
     for operator in operators {
         name.clear();
         append_name_family(&operator.name, &mut name);
-        // If the name table is full (beyond 4 GiB of names), the remaining families are combined.
+        // If the name table is full (more than 4 GiB of names), combine all further families.
         let number = names.intern_name(&name).unwrap_or(u32::MAX);
         let place = places.intern_key((number, operator.kind as u8)) as usize;
         if place == families.len() {

@@ -1,10 +1,10 @@
-//! A sequence of intervals, each of one sort (such as a category). The number of intervals is limited to the number
-//! that a picture can show.
+//! A sequence of intervals, each with a key (such as its category). The number of intervals is limited to what a
+//! picture can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An interval, with its sort `key`.
+/// An interval and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureInterval<K> {
     pub from: Time,
@@ -29,7 +29,7 @@ impl<K: Copy + Ord> PictureIntervals<K> {
         }
     }
 
-    /// Appends an interval with `key` from the end of the last interval until `to`.
+    /// Appends an interval with `key` that lasts from the end of the last interval to `to`.
     pub fn extend(&mut self, to: Time, key: K) {
         let from = self.kept.last().map_or(Time::ZERO, |last| last.to);
         if to <= from {
@@ -44,7 +44,7 @@ impl<K: Copy + Ord> PictureIntervals<K> {
         }
     }
 
-    /// Returns the `count` longest intervals, without further merging.
+    /// Returns the `count` longest of the stored intervals.
     pub fn longest_intervals(&self, count: usize) -> Vec<PictureInterval<K>> {
         let mut all = self.kept.clone();
         all.sort_by_key(|one| (Reverse(one.to.since(one.from)), one.from));
@@ -52,14 +52,14 @@ impl<K: Copy + Ord> PictureIntervals<K> {
         all
     }
 
-    /// Returns the intervals, merged to the resolution `resolution`.
+    /// Returns the intervals; adjacent intervals that together last at most `resolution` are merged.
     pub fn to_intervals(&self, resolution: Span) -> Vec<PictureInterval<K>> {
         merge_short_intervals(&self.kept, resolution)
     }
 }
 
-/// Merges adjacent intervals that together are at most `resolution` long. The sort of the merged interval is the sort
-/// that takes the most time.
+/// Merges adjacent intervals that together last at most `resolution`. A merged interval gets the key that takes most of
+/// its time.
 fn merge_short_intervals<K: Copy + Ord>(
     all: &[PictureInterval<K>],
     resolution: Span,
@@ -122,7 +122,7 @@ mod tests {
             exact,
             [(100, 'a'), (103, 'b'), (104, 'c'), (108, 'b'), (300, 'a')]
         );
-        // From 100 to 108, `b` takes 7 and `c` takes 1.
+        // In the interval from 100 to 108, `b` takes 7 and `c` takes 1.
         let coarse: Vec<_> = all
             .to_intervals(Span(10))
             .iter()

@@ -1,4 +1,4 @@
-//! An observer that collects the data of pictures.
+//! An observer that records the data of a page's pictures.
 
 use super::intervals::{PictureInterval, PictureIntervals};
 use super::traffic::TrafficCounter;
@@ -18,53 +18,53 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Maximum number of ranks that are drawn.
+/// Maximum number of ranks in the picture of activity.
 const RANKS: usize = 64;
-/// If a job has at most this number of ranks, every rank is observed.
+/// Maximum number of ranks of a job for which every rank is recorded.
 const ALL_WATCHED: usize = 128;
-/// In larger jobs, the maximum number of observed ranks per graph and NPU class. Ranks with the same graph and class
-/// differ only if their routes differ, so the recorder needs to observe only a few.
+/// In larger jobs, the maximum number of recorded ranks per graph and NPU class. Ranks with the same graph and NPU
+/// class differ only if their routes differ, so a few of them are sufficient.
 const WATCHED_OF_EACH: usize = 8;
-/// Maximum number of observed ranks.
+/// Maximum number of recorded ranks.
 const WATCHED: usize = 4096;
-/// Maximum number of intervals and instants stored during a replay, over all ranks.
+/// Maximum number of intervals (and of memory changes) stored during a replay, summed over all ranks.
 const KEPT: usize = 1 << 21;
-/// Maximum number of memory curves.
+/// Maximum number of memory curves in the picture of memory.
 const CURVES: usize = 7;
-/// Number of parts of the critical path to list.
+/// Number of intervals of the critical path in the table of longest intervals.
 const LONGEST: usize = 24;
 
-/// Sentinel in `labels` for a name whose label has not been computed yet.
+/// Marks a name in `labels` whose label has not been computed yet.
 const UNNAMED: u32 = u32::MAX;
 
-/// Sort of an interval: the category, and the index of the interval's name.
+/// Key of an interval: the category, and the index of the interval's name.
 type SpanKey = (u8, u32);
 
-/// An observed rank.
+/// A rank that is recorded.
 #[derive(Debug)]
 struct DrawnRank {
     /// Number of nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
     /// Communications in progress.
     open: OpenComms,
-    /// Index of the name of the most recently started kernel.
+    /// Index of the name of the kernel that started last.
     kernel: u32,
     intervals: PictureIntervals<SpanKey>,
-    /// Allocated bytes over time.
+    /// Allocated bytes from each time on.
     memory: Vec<(Time, u64)>,
 }
 
-/// Collects the data of pictures.
+/// Records the data of a page's pictures.
 #[derive(Debug)]
 pub struct PictureRecorder<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// State of each instance; `None` if the instance is not observed.
+    /// State of each instance; `None` if the instance is not recorded.
     drawn: Vec<Option<DrawnRank>>,
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
-    /// Index of the label of each name, by graph; `UNNAMED` until first used.
+    /// For each graph, the index of each name's label; `UNNAMED` before the name's first use.
     labels: Vec<Vec<u32>>,
-    /// Maximum number of intervals and instants stored per rank.
+    /// Maximum number of intervals per rank, and half the maximum number of memory changes per rank.
     limit: usize,
     memory: MemoryTracker<'a>,
     traffic: TrafficCounter,
@@ -73,7 +73,7 @@ pub struct PictureRecorder<'a> {
 }
 
 impl<'a> PictureRecorder<'a> {
-    /// Creates an observer of `prepared`.
+    /// Creates a recorder for a replay of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let watched = watched_instances(prepared);
@@ -104,7 +104,7 @@ impl<'a> PictureRecorder<'a> {
             stages: PipelineStages::new(prepared),
             path: PictureIntervals::new(1 << 15),
         };
-        // Index 0 is the empty name.
+        // Index 0 must be the empty name, which means no kernel.
         this.intern_name(String::new());
         this
     }
@@ -118,7 +118,7 @@ impl<'a> PictureRecorder<'a> {
         number
     }
 
-    /// Extends the current interval of an instance's rank until `now`.
+    /// Extends the current interval of a recorded instance to `now`; returns the instance's state.
     fn extend_state(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
@@ -153,7 +153,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Calls `change` with the state of open communications and the place of `node`, if the node's rank is drawn.
+    /// If the node's rank is recorded, calls `change` with its open communications and the node's communication index.
     fn with_place(
         &mut self,
         instance: InstanceId,
@@ -179,7 +179,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Returns the data of pictures for the replay with the report `report`.
+    /// Returns the pictures of the replay that `report` describes.
     pub fn into_pictures(mut self, report: &Report) -> ReplayPictures {
         let makespan = report.outcome.makespan;
         let end = Time::ZERO + makespan;
@@ -230,9 +230,9 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Returns the activity of the most informative ranks; ranks with identical activity share one entry. An
-    /// unobserved rank is represented by the first observed rank with the same graph, class and times per category;
-    /// if there is no such rank, the unobserved rank is not drawn.
+    /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. A rank that
+    /// was not recorded is represented by the first recorded rank with the same graph, NPU class and times per
+    /// category. Without such a rank, it is left out.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -293,7 +293,8 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// Returns the memory curve of the first observed rank of each class, fullest memory first.
+    /// Returns memory curves, fullest memory first: one per group of ranks with equal memory rows, from the first
+    /// recorded rank of the group.
     fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
@@ -320,7 +321,7 @@ impl<'a> PictureRecorder<'a> {
     }
 }
 
-/// Returns the indices of the observed instances.
+/// Returns the indices of the instances to record.
 fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     let instances = prepared.workload().instances();
     if instances.len() <= ALL_WATCHED {
@@ -331,7 +332,7 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
         let class = prepared
             .machine()
             .class_of_npu(prepared.npu_of_rank(instance.rank));
-        // Instances with different release times count as different, even if they run the same graph.
+        // Instances of the same graph with different release times also differ in activity.
         let sort = (instance.graph, class, instance.release);
         sorts.entry(sort).or_default().push(at);
     }
@@ -343,15 +344,15 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     spread_evenly(&watched, WATCHED).collect()
 }
 
-/// Returns at most `most` of `all`, evenly spread, including the first element.
+/// Returns at most `most` elements of `all`, evenly spaced from the first one on.
 fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     let count = all.len().min(most);
     (0..count).map(move |i| all[i * all.len() / count])
 }
 
-/// Returns the indices of ranks, most informative first. The order is: ranks out of memory, ranks with the shortest
-/// or longest time in a category, ranks that finish last, ranks that others waited for longest, and one rank of each
-/// class.
+/// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory, ranks with the
+/// longest or shortest time in a category, the rank that finishes last, ranks for which others waited longest, and one
+/// rank of each class with equal times. All other ranks follow.
 fn rank_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
@@ -393,8 +394,8 @@ fn rank_by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Keeps two points for each interval of length `resolution`: the highest value, placed at the first point's
-/// instant, and the last point.
+/// Reduces the points in each interval of length `resolution` to two: the highest value at the time of the first point,
+/// and the last point.
 fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;
@@ -417,8 +418,8 @@ fn merge_close_points(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u6
     out
 }
 
-/// Returns a node's micro-batch and direction, as in `mb3 bwd`, if the name contains them; otherwise returns the
-/// first part of the name.
+/// Returns the micro-batch and direction in a node's name, as in `mb3 bwd`; if there are none, returns the first part
+/// of the name.
 fn shorten_label(name: &str) -> String {
     let parts = || name.split('/');
     let batch = parts().find(|part| {

@@ -1,4 +1,4 @@
-//! Peak rates of a job's NPUs, for the picture of its kernels.
+//! Peak rates of the NPUs, for the picture of kernels.
 
 use super::{FormatPeak, NpuRoofline};
 use chakram_engine::CompiledReplay;
@@ -6,8 +6,8 @@ use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeSet;
 
-/// Returns the peak rates of the NPU classes that ranks of `prepared` use, in class order. Includes only the number
-/// formats of the job's kernels.
+/// Returns the peak rates of the NPU classes on which ranks of `prepared` run, in class order. Only the number formats
+/// that the job's kernels use are included.
 pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];

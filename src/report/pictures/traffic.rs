@@ -1,4 +1,4 @@
-//! Counts the bytes that ranks send to one another.
+//! Counts the bytes that ranks send to each other.
 
 use super::TrafficMatrix;
 use crate::CollectiveRecord;
@@ -8,15 +8,15 @@ use chakram_engine::ReplayGroupId;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Maximum number of rows (and of columns) of the matrix.
+/// Maximum number of rows and of columns of the matrix.
 const CELLS: u32 = 64;
 
-/// Sums bytes while a replay runs.
+/// Sums the bytes between ranks during a replay.
 #[derive(Debug)]
 pub struct TrafficCounter {
     ranks_per_cell: u32,
     bytes: Vec<Vec<u64>>,
-    /// Total buffer bytes of collectives, by group and kind.
+    /// Buffer bytes of collectives, summed by group and kind.
     buffers: BTreeMap<(ReplayGroupId, CollectiveKind), u64>,
 }
 
@@ -35,26 +35,26 @@ impl TrafficCounter {
         (rank.0 / self.ranks_per_cell) as usize
     }
 
-    /// Counts a message of `bytes` from one rank to another.
+    /// Adds a message of `bytes` from one rank to another.
     pub fn count_message(&mut self, from: Rank, to: Rank, bytes: u64) {
         let (from, to) = (self.cell_index(from), self.cell_index(to));
         let sum = &mut self.bytes[from][to];
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Counts a completed collective.
+    /// Adds a completed collective.
     pub fn count_collective(&mut self, record: &CollectiveRecord) {
         let sum = self.buffers.entry((record.group, record.kind)).or_default();
         *sum = sum.saturating_add(record.buffer);
     }
 
-    /// Returns the bytes of messages and collectives.
+    /// Returns the matrix of bytes of all messages and collectives.
     pub fn into_matrix(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
         let groups: Vec<_> = prepared.group_views().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
-            // Each member must send to every other member that member's part of the buffer. In an all-reduce, each
-            // member must also send the sums of the part that it reduced.
+            // Each of n members must send 1/n of the buffer to every other member. In an all-reduce, each member must
+            // then also send the part that it reduced to every other member.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,
                 CollectiveKind::AllGather
