@@ -1,14 +1,14 @@
-//! The profiler that captured a job: the makespan with and without the profiler's cost, and a comparison with steps
-//! measured without the profiler.
+//! Results about the profiler that captured a job: the makespan with and without its cost, and a comparison with steps
+//! measured without it.
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job measured steps without a profiler, the makespan is multiplied by two ratios of these steps' times:
-//! shortest / median for the lower end of the interval, and longest / median for the upper end. Otherwise, the cost
-//! of one record has an interval (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of
-//! this interval, and each result is subtracted from the makespan with the profiler. If traces do not state the
-//! cost, there is no interval. Both kinds of intervals are widened by [`REPEATS`], the variation between repetitions
-//! of a step (docs/validation.md).
+//! If the job measured steps without a profiler, the makespan without the cost is multiplied by two ratios of these
+//! steps' times. The lower end of the interval uses shortest / median, and the upper end longest / median. Otherwise,
+//! the interval follows from the interval of the cost of one profiler record (`converters/pytorch/profiler_cost.rs`).
+//! The removed time is scaled to each end of this interval, and subtracted from the makespan with the profiler. If the
+//! traces do not state this cost, there is no interval. Both kinds of intervals are widened by [`REPEATS`], the
+//! variation between repetitions of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -18,38 +18,38 @@ use chakram_trace::format::profiler_cost::{CostBasis, UnprofiledSteps};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-/// Relative variation between repetitions of a step.
+/// Relative difference between repetitions of a step.
 const REPEATS: f64 = 0.03;
 
-/// The profiler that captured a job.
+/// The profiler that captured a job, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
-    /// Whether this replay subtracts the profiler's estimated cost.
+    /// True if this replay subtracts the profiler's estimated cost.
     pub removed: bool,
-    /// Makespan with the profiler's cost.
+    /// Makespan including the profiler's cost.
     #[serde(
         rename = "makespan_with_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub with: Option<Span>,
-    /// Makespan without the profiler's cost.
+    /// Makespan without the profiler's cost, and its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
-    /// Largest cost of a profiler record on any rank, ns.
+    /// Cost of one profiler record, in nanoseconds; the largest of all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
-    /// Ends of the 90 % interval of `record_ns`, ns.
+    /// Ends of the 90 % interval of `record_ns`, in nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_interval_ns: Option<[u64; 2]>,
-    /// Basis of `record_ns`.
+    /// Method that determined `record_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_basis: Option<CostBasis>,
-    /// Number of steps in the capture, if the job also measured steps without a profiler.
+    /// Number of captured steps, if the job also measured steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Median time of a step without a profiler.
+    /// Median time of the steps that were measured without a profiler.
     #[serde(
         rename = "measured_step_ps",
         default,
@@ -58,23 +58,24 @@ pub struct ProfilerBasis {
     pub measured_step: Option<Span>,
 }
 
-/// Makespan without the profiler's cost.
+/// Makespan without the profiler's cost, and its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct WithoutProfiler {
-    /// The makespan.
+    /// Makespan without the profiler's cost.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
     /// Lower end of the makespan's 90 % interval; absent if the traces do not state the cost of a record.
     #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Span>,
-    /// Upper end of the makespan's 90 % interval.
+    /// Upper end of this interval.
     #[serde(rename = "high_ps", default, skip_serializing_if = "Option::is_none")]
     pub high: Option<Span>,
 }
 
 impl ProfilerBasis {
-    /// Returns the profiler of the job, if its traces state steps without a profiler or the profiler's cost.
+    /// Returns the profiler of the job; `None` unless the traces state the profiler's cost or steps measured without a
+    /// profiler.
     pub(super) fn of_workload(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
@@ -94,9 +95,8 @@ impl ProfilerBasis {
         })
     }
 
-    /// Sets both makespans: `own` is the makespan of this replay. If the profiler's cost is subtracted in this replay,
-    /// `other` is the makespan with the cost; otherwise `other` is the makespan without the cost. `workload` is the
-    /// job.
+    /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. If this replay subtracts the
+    /// profiler's cost, `other` is the makespan with this cost, otherwise the makespan without it.
     pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)
@@ -138,7 +138,7 @@ impl ProfilerBasis {
     }
 }
 
-/// Returns the steps that the job measured without a profiler.
+/// Returns the steps that the job measured without a profiler, if any.
 fn unprofiled_of(workload: &Workload) -> Option<UnprofiledSteps> {
     let mut graphs = workload.graphs().iter();
     graphs.find_map(|graph| graph.profiler().said.unprofiled)

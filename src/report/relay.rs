@@ -1,9 +1,8 @@
-//! Relay between the event loop and the observers of a report: the relay collects events in batches and delivers them
-//! on a second thread.
+//! An observer between the event loop and the observers of a report. It collects events in batches, which a second
+//! thread delivers to the report's observers.
 //!
-//! The loop writes 16 bytes per node event and continues. A second thread processes the batches in order and
-//! computes sums, memory and the critical path. The results are therefore the same as if the loop called the
-//! observers directly.
+//! The event loop writes 16 bytes per node event and goes on. The second thread processes the batches in order: it
+//! computes sums, memory and the critical path. Results are therefore the same as with direct calls from the loop.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
@@ -16,16 +15,16 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes for which a thread is started. Delivering the events of so many nodes takes a millisecond,
-/// and starting a thread takes a tenth of that.
+/// Minimum number of nodes of a run for which a second thread is started. Delivering the events of so many nodes takes
+/// a millisecond; starting a thread takes a tenth of that.
 const LEAST_NODES: u64 = 20_000;
-/// Maximum number of events per batch. Batches are so large that the threads rarely synchronize, and small enough for
-/// the cache.
+/// Maximum number of events in a batch. With this size, the threads rarely synchronize, and a batch fits into the
+/// cache.
 const BATCH: usize = 4096;
-/// Maximum number of batches in the queue; the loop waits while the queue is full.
+/// Maximum number of batches in the queue; if the queue is full, the event loop waits.
 const QUEUED_BATCHES: usize = 32;
 
-/// Kind of a node's event.
+/// Type of a node's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum NodeStep {
@@ -40,7 +39,7 @@ enum NodeStep {
 #[derive(Clone, Copy, Debug)]
 struct StepRecord {
     at: Time,
-    /// Instance index, node kind and step, packed into one number.
+    /// Index of the instance, node kind and event type, packed into one number.
     what: u32,
     node: NodeIndex,
 }
@@ -77,8 +76,8 @@ impl StepRecord {
     }
 }
 
-/// Events that are delivered together: node events in order, and collective events in order. No observer of a report
-/// depends on the order between node events and collective events.
+/// Events that are delivered together: the node events in order, then the collective events in order. This changes no
+/// results, because no observer of a report depends on the order between node and collective events.
 #[derive(Debug, Default)]
 struct RecordBatch {
     steps: Vec<StepRecord>,
@@ -86,7 +85,7 @@ struct RecordBatch {
 }
 
 impl RecordBatch {
-    /// Delivers all events to `observer` and empties the batch.
+    /// Delivers all events to `observer`, and empties the batch.
     fn deliver_to(&mut self, observer: &mut impl Observer) {
         for step in self.steps.drain(..) {
             step.deliver_to(observer);
@@ -97,11 +96,11 @@ impl RecordBatch {
     }
 }
 
-/// Destination of batches.
+/// Destination to which full batches go.
 enum RelayTarget<'t> {
-    /// Observers on this thread.
+    /// The observers, on this thread.
     Here(&'t mut dyn FnMut(&mut RecordBatch)),
-    /// Another thread, which delivers the batches to the observers and returns empty batches.
+    /// Another thread, which delivers full batches to the observers and sends empty batches back.
     Beside {
         full: SyncSender<RecordBatch>,
         empty: Receiver<RecordBatch>,
@@ -118,8 +117,8 @@ pub struct ObserverRelay<'t, 'o> {
     counts: Option<LoopCounts>,
 }
 
-/// Calls `run`, a run of `nodes` nodes, with a relay to the observers that `watch` creates. Returns the result of
-/// `run`, and the observers after they have received all events. `watch` is called on the thread that delivers the
+/// Calls `run`, which runs `nodes` nodes, with a relay to the observers that `watch` creates. Returns the result of
+/// `run`, and the observers after all events were delivered to them. `watch` is called on the thread that delivers the
 /// events.
 pub fn run_relayed<W: Observer + Send, T>(
     nodes: u64,
@@ -159,8 +158,8 @@ fn run_relayed_beside<W: Observer + Send, T>(
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver_to(&mut watching);
-                // Sending fails after the end of the run, when no thread receives empty batches any more. The error
-                // can be ignored.
+                // Sending fails after the end of the run, because no thread receives empty batches any more. Ignore
+                // this error.
                 let _ = back.send(batch);
             }
             watching
@@ -178,7 +177,7 @@ fn run_relayed_beside<W: Observer + Send, T>(
     })
 }
 
-/// Results that the loop delivers only once, at the end of a run.
+/// Results that the event loop reports once, at the end of a run.
 struct RunEndRecord {
     links: Option<Vec<LinkLoad>>,
     network: Option<NetworkOccupancy>,
@@ -211,7 +210,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
         }
     }
 
-    /// Delivers the last batch and ends the other thread.
+    /// Delivers the last batch, closes the queue to the other thread, and returns the results from the end of the run.
     fn finish_relay(mut self) -> RunEndRecord {
         self.flush_batch();
         RunEndRecord {
@@ -236,8 +235,8 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
             RelayTarget::Beside { full, empty } => {
                 let next = empty.try_recv().unwrap_or_default();
                 let batch = std::mem::replace(&mut self.batch, next);
-                // Sending fails only if the other thread panicked. The error can be ignored, because joining that
-                // thread propagates the panic.
+                // Sending fails only if the other thread panicked. Ignore this error, because joining that thread
+                // propagates the panic.
                 let _ = full.send(batch);
             }
         }
@@ -288,7 +287,7 @@ impl Observer for ObserverRelay<'_, '_> {
 
     #[inline]
     fn on_delay_began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        // Observers do not use the kind of a node that is not issued yet, so any kind suffices here.
+        // No observer uses the kind of a node before the node is issued, so any kind is correct here.
         let kind = NodeKind::Nothing;
         self.record_step(StepRecord::new(
             NodeStep::Delayed,
@@ -311,7 +310,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    // No observer of a report needs to know which nodes wait, so only other observers get this event.
+    // Observers of a report do not use this event, so only the other observers get it.
     #[inline]
     fn on_lane_wait(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(others) = &mut self.others {
@@ -319,7 +318,7 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
-    // Reports of a single launch do not use the three events below.
+    // Reports of a single launch do not use the three events below, so only the other observers get them.
 
     fn on_launched(&mut self, now: Time, launch: &LaunchRecord) {
         if let Some(others) = &mut self.others {
@@ -368,7 +367,7 @@ mod tests {
     use chakram_engine::ReplayGroupId;
     use chakram_trace::format::CollectiveKind;
 
-    /// Observer that records all calls that it receives.
+    /// An observer that stores all calls for comparison.
     #[derive(Debug, Default, PartialEq)]
     struct RecordedCalls {
         steps: Vec<(u32, u64, u32, u32, u8)>,
@@ -404,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Sends many events of all kinds to `observer`, including the largest indices and times.
+    /// Sends many events of all types to `observer`, including events with the largest indices and times.
     fn report_events(observer: &mut impl Observer) {
         for i in 0..3 * BATCH as u32 + 7 {
             let now = Time(u64::from(i) << 40);

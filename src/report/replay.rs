@@ -1,4 +1,4 @@
-//! Replays with a report: attaches the observers that a report needs, and fills the report.
+//! Runs replays with the observers of a report, and fills the report.
 
 use super::Observer;
 use super::Report;
@@ -47,7 +47,7 @@ use chakram_trace::graph::Graph;
 use chakram_trace::workload::format_shortened;
 use std::cmp::Reverse;
 
-/// Replays `prepared` with an additional observer, `extra`, and returns the report.
+/// Replays `prepared` with the additional observer `extra`; returns the report and this observer.
 pub fn replay_to_report<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
@@ -71,9 +71,9 @@ pub fn replay_to_report_with_nodes<O: Observer>(
     Ok((report, table, extra))
 }
 
-/// Checks that there is memory for `nodes` nodes, before another thread allocates this memory.
+/// Checks that the memory for `nodes` nodes is available, before another thread allocates it.
 fn check_memory(nodes: u64) -> Result<(), Interruption> {
-    // Bytes per node that the critical path needs, for times, causes, order and partner.
+    // Bytes that the critical path needs per node: times, causes, order and partner.
     const BYTES_OF_NODE: u64 = 36;
     interrupt::check_interruption()?;
     if nodes > RowLimit::MOST {
@@ -88,8 +88,8 @@ fn check_memory(nodes: u64) -> Result<(), Interruption> {
     )?)
 }
 
-/// Runs the replay. The function does not depend on the additional observer's type, so the event loop with report
-/// observers is compiled only once.
+/// Runs the replay; `wants_nodes` requests the node table. The type of the additional observer is erased, so that the
+/// event loop with a report is compiled only once.
 #[inline(never)]
 fn replay_watched(
     prepared: &CompiledReplay<'_>,
@@ -98,7 +98,7 @@ fn replay_watched(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_prices()?;
     prepared.check_aggregation()?;
-    // Smaller replays also follow the critical path, which needs every rank.
+    // Fold only replays with too many nodes for a critical path; the critical path needs every rank.
     if prepared.workload().node_count() > RowLimit::MOST
         && extra.is_nobody()
         && let Some(report) = replay_folded(prepared)?
@@ -111,7 +111,7 @@ fn replay_watched(
     } else {
         Some(&mut *extra)
     };
-    // The event loop is compiled for the relay, so it is independent of the report's observers.
+    // The observers are created behind the relay, so that the event loop is compiled for the relay alone.
     let watch = || {
         let memory = MemoryObserver::new(prepared);
         (
@@ -144,15 +144,15 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
-        // The cost is also computed for both ends of the prediction interval, so the interval must be computed first.
+        // The cost has an interval too, so state it after the prediction interval.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
     Ok((report, table))
 }
 
-/// Replays one of several ranks that do the same at the same time, and returns the report of the whole job, without a
-/// critical path. Returns `None` if too few ranks have identical work.
+/// Replays only one of each group of ranks that do the same work at the same time. Returns the report of the whole job,
+/// without a critical path. Returns `None` if too few ranks do the same work.
 ///
 /// # Errors
 ///
@@ -180,7 +180,7 @@ pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, Re
     let (outcome, (check, observers)) =
         run_relayed(nodes, watch, None, |relay| part.run_inline(relay));
     let outcome = outcome?;
-    // A simulated collective's messages cannot be attributed to the ranks that are left out.
+    // If a collective was simulated, its messages cannot be attributed to the ranks that were left out.
     let simulated = outcome.stepwise + outcome.unfolded + outcome.recorded;
     if !check.represents_all() || simulated > 0 || outcome.messages != part.count_sends() {
         return Ok(None);
@@ -201,7 +201,7 @@ pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, Re
     Ok(Some(fill_report(finished, results)))
 }
 
-/// Replays like [`replay_to_report`], with the given network model and collective model.
+/// Replays like [`replay_to_report`], with the given network and collective models.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     prepared: &CompiledReplay<'_>,
     extra: O,
@@ -220,7 +220,7 @@ pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     Ok(finish_report(finished, observers))
 }
 
-/// The observers that a report needs, and one additional observer.
+/// The observers of a report, and one additional observer.
 pub(super) type ReportObservers<'a, O> = (
     BreakdownObserver<'a>,
     (
@@ -272,12 +272,12 @@ fn observers_with<'a, O: Observer>(
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub outcome: ReplayOutcome,
-    /// Start and end of each launch, if the job was launched several times or shared the machine.
+    /// Start and end of each launch; empty unless the job was launched several times or shared the machine.
     pub launches: Vec<StepTimes>,
     pub network: String,
 }
 
-/// The results of a report's observers.
+/// The results of the observers of a report.
 struct ObservedResults<'a> {
     npu_times: Vec<NpuTime>,
     charged: CommunicationCharges,
@@ -292,7 +292,7 @@ struct ObservedResults<'a> {
 }
 
 impl<'a> ObservedResults<'a> {
-    /// Collects the results of observers of a whole job.
+    /// Collects the results of observers that received the events of the whole job.
     fn collect<O>(observers: ReportObservers<'a, O>, makespan: Span) -> (Self, O) {
         let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) =
             observers;
@@ -315,8 +315,8 @@ impl<'a> ObservedResults<'a> {
         (results, extra)
     }
 
-    /// Collects the results of observers that saw only the simulated part of a folded job, and extends them to the
-    /// whole job.
+    /// Collects the results of observers that received only the events of a folded job's simulated part, and extends
+    /// them to the whole job.
     fn collect_unfolded<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,
@@ -352,7 +352,7 @@ pub(super) fn finish_report<O>(
     (fill_report(finished, results), extra)
 }
 
-/// Fills the report of a completed replay with the results of its observers.
+/// Creates the report of a completed replay from the results of its observers.
 fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Report {
     let FinishedReplay {
         prepared,
@@ -416,7 +416,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         unknown_charged: charged.unknown,
         exposed: build_exposed_rows(prepared, &charged),
         operators,
-        // If a job is launched several times, each step begins several times, so the report has no rows of steps.
+        // If a job is launched several times, each profiled step begins several times, so leave out the rows of steps.
         steps: if launches.is_empty() {
             steps.into_rows()
         } else {
@@ -491,7 +491,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
     report
 }
 
-/// Returns the rows of NPUs, in the order of instances.
+/// Returns one row per NPU, in the order of instances.
 fn build_npu_rows(
     prepared: &CompiledReplay<'_>,
     times: Vec<NpuTime>,
@@ -501,7 +501,7 @@ fn build_npu_rows(
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu_of_rank(instance.rank);
-        // A capture contains a single launch, so its times are compared only with a replay of a single launch.
+        // A capture contains one launch, so compare its times only with a replay of one launch.
         let captured = workload.graph_of(instance).captured_end();
         let captured = captured.filter(|_| !repeated);
         NpuRow {
@@ -516,7 +516,7 @@ fn build_npu_rows(
     rows.collect()
 }
 
-/// Returns the rows of collectives by group and kind; `charged` has the same order.
+/// Returns the rows of collectives, sorted by group and kind; `charged` is indexed by group, then by kind.
 fn rows_of_collectives(
     prepared: &CompiledReplay<'_>,
     collectives: &CollectiveObserver,
@@ -546,7 +546,7 @@ fn rows_of_collectives(
     rows.collect()
 }
 
-/// Returns exposed communication by group, largest first.
+/// Returns the exposed communication by group, longest time first.
 fn build_exposed_rows(
     prepared: &CompiledReplay<'_>,
     charged: &CommunicationCharges,
@@ -576,12 +576,12 @@ fn build_exposed_rows(
     rows
 }
 
-/// Returns the purpose of a group, if known.
+/// Returns the role of a group, if known.
 fn role_of_group(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
     prepared.workload().groups()[group.id.index()].role.clone()
 }
 
-/// Formats a group, as in `all 8`, `tp (0, 1, 2, 3)` or `0, 1 along nvlink`.
+/// Formats a group's name and members, as in `all 8 ranks` or `tp (0, 1, 2, 3)`.
 pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
     let members = || format_shortened(group.members.iter().map(|m| m.0));
@@ -593,8 +593,8 @@ pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) 
     }
 }
 
-/// Returns the algorithm in each dimension that the group spans, for a buffer of `bytes`. If no algorithm determines
-/// the durations of the collectives, returns the basis of the durations.
+/// Names the algorithm in each dimension that the group spans, for a buffer of `bytes`. If the traces determine the
+/// times of collectives, returns `as recorded` or `as captured`.
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -607,8 +607,7 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which collectives of `kind` in a group were measured, if these links differ from the
-/// machine's.
+/// Returns the links on which collectives of `kind` in a group were measured; `None` if they equal the machine's links.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -625,10 +624,10 @@ fn derived_from(
     })
 }
 
-/// For collectives of several sizes, returns the algorithm labels (see [`algorithm_label`]) of the smallest and of
-/// the largest collective, if the two labels differ. An algorithm's time is a constant plus a part proportional to
-/// the buffer size. So an algorithm that is fastest for the smallest and for the largest buffer is fastest for all
-/// sizes between them.
+/// Returns the algorithm labels (see [`algorithm_label`]) for the smallest and the largest of several collectives, or
+/// one label if both are equal. The time of each algorithm is a constant plus a part proportional to the buffer size.
+/// An algorithm that is fastest for the smallest and for the largest buffer is therefore fastest for all sizes in
+/// between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

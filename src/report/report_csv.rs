@@ -1,4 +1,4 @@
-//! Renders the tables of a report as CSV, one table at a time, with a header line.
+//! Renders tables of a report as CSV, one table per call, with a header line.
 
 use super::csv::{CsvColumn, CsvRows};
 use super::{
@@ -9,29 +9,29 @@ use super::{
 /// A table to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
-    /// Breakdown of each NPU's time, and the finish time of its rank in the replay and in the capture.
+    /// Time of each NPU by category, and the end of its rank in the replay and in the capture.
     #[default]
     Npus,
     /// Collectives by group and kind.
     Collectives,
     /// Operators by name.
     Operators,
-    /// Profiled steps of a captured job, and their time by category.
+    /// Profiled steps of a captured job, with their time by category.
     Steps,
-    /// Modules of a captured program, by their path.
+    /// Modules of a captured program, by path.
     Modules,
-    /// Memory of NPUs: the peak in total and by tensor class, the time of the peak and the node that caused it, and
-    /// the bytes that were freed but never allocated.
+    /// Memory of NPUs: the peak in total and by tensor class, the time and the node of the peak, and bytes that were
+    /// freed but never allocated.
     Memory,
-    /// Bytes on links.
+    /// Bytes on links, and the links' busy times.
     Links,
     /// Facts that the traces do not state, and how the affected nodes were timed.
     Unknown,
-    /// Settings given by the user that have no effect, each with the reason.
+    /// Settings given by the user without effect, each with the reason.
     Settings,
-    /// Sensitivities: the speedups that would help most.
+    /// The speedups that would shorten the makespan most.
     Sensitivities,
-    /// One row with tokens per second, cost, and the requirements of a run of a stated number of tokens.
+    /// One row: tokens per second, cost, and the time and cost of processing a given number of tokens.
     Cost,
 }
 
@@ -40,7 +40,8 @@ pub fn render_report(report: &Report, table: CsvTable) -> String {
     render_reports(&[(None, report)], table)
 }
 
-/// Renders one table of several reports with one header; each row begins with the machine's name if there is a name.
+/// Renders one table of several reports below one header. If a report has a machine name, each of its rows begins with
+/// this name.
 pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
         CsvTable::Npus => {

@@ -1,4 +1,4 @@
-//! Renders the report as text.
+//! Renders a report as text.
 
 use super::head::{self, HeadLine, HeadStyle};
 use super::section::ReportMedium;
@@ -7,10 +7,10 @@ use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
 
-/// Maximum number of lines of a report without details. Many warnings may exceed the limit.
+/// Maximum number of lines of a report without details. A report with many warnings may be longer.
 const LINES: usize = 58;
 
-/// Renders `report`; `title` and `basis` describe its replay.
+/// Renders `report`. `title` names the replay, and `basis` describes how durations were determined.
 pub fn render_text(report: &Report, title: &str, basis: &str, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, title, basis, style).expect("a string grows as needed");
@@ -63,8 +63,8 @@ fn write_all(
     Ok(())
 }
 
-/// Shortens the longest of `sections` until all together have at most `lines` lines. Each section keeps at least four
-/// lines. Each shortened section ends with a note about the omitted lines.
+/// Shortens the longest `sections` until all sections together have at most `lines` lines. Each section keeps at least
+/// four lines. A shortened section ends with a note about the omitted lines.
 fn shorten_sections(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()
@@ -84,7 +84,7 @@ fn shorten_sections(sections: &mut [String], lines: usize) {
     }
 }
 
-/// Writes a line of the head; the label takes at least ten columns.
+/// Writes one line of the head; the label is at least ten columns wide.
 fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::Result {
     let lead = match line.lead.len() {
         0..10 => format!("{:<10}", line.lead),
@@ -105,7 +105,7 @@ fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::
     }
 }
 
-/// Formats a warning, indented and wrapped at spaces.
+/// Writes a warning, wrapped at spaces and indented.
 fn write_wrapped(out: &mut String, text: &str, style: anstyle::Style) -> std::fmt::Result {
     write_paragraph(out, text, "  ! ", 4, style)
 }

@@ -1,5 +1,4 @@
-//! Tables of a report as data. The text and the page of a report render the same cells, so both contain the same
-//! facts.
+//! The tables of a report as data. The text and the page render the same cells, so that both contain the same facts.
 
 use super::table::{TextColumn, TextTable};
 use super::text::{TextStyle, write_paragraph};
@@ -7,17 +6,17 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Number of rows of each table that a page shows at least, if the table has so many rows.
+/// Number of rows that a page shows of every table, if the table has so many.
 const PAGE_ROWS: usize = 64;
 
-/// Form in which a report is rendered. The form determines the number of rows and the length of names.
+/// Form in which a report is rendered; it determines how many rows and how much of each name are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
-    /// A text with the most important rows.
+    /// A text that shows only the most important rows.
     Text,
-    /// A text with all details and rows.
+    /// A text that shows all details and rows.
     Details,
-    /// A page.
+    /// An HTML page.
     Page,
 }
 
@@ -30,7 +29,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns the number of rows to show; `rows` is the number of rows that a text shows.
+    /// Returns the maximum number of rows to show; `rows` is the maximum for a text.
     pub fn max_rows_shown(self, rows: usize) -> usize {
         match self {
             Self::Text | Self::Details => rows,
@@ -38,7 +37,7 @@ impl ReportMedium {
         }
     }
 
-    /// Like [`Self::max_rows_shown`], but a text with all details shows all rows.
+    /// Like [`Self::max_rows_shown`], but without a limit in a text with all details.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -46,7 +45,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns a name for use in a sentence, shortened to `width` columns in a text without details.
+    /// Returns a name for a sentence; a text without details shortens the name to `width` columns.
     pub fn clip_name(self, name: &str, width: usize) -> String {
         let style = TextStyle {
             details: self != Self::Text,
@@ -60,16 +59,16 @@ impl ReportMedium {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionCell {
     pub text: String,
-    /// Exact value, by which rows are sorted.
+    /// Exact value, used to sort and to compare rows.
     pub value: Option<String>,
-    /// JSON pointer to the value, if the report contains it.
+    /// JSON pointer to the value; `None` if the report does not contain the value.
     pub pointer: Option<String>,
-    /// Whether the text is a name from an input. A text for users shortens such names.
+    /// True if the text is a name from an input; such names are shortened for users.
     pub is_name: bool,
 }
 
 impl SectionCell {
-    /// Creates a cell with a name from an input.
+    /// Creates a cell that shows a name from an input.
     pub fn name_cell(text: impl Into<String>) -> Self {
         Self {
             is_name: true,
@@ -77,7 +76,7 @@ impl SectionCell {
         }
     }
 
-    /// Creates a cell with a number and its displayed form.
+    /// Creates a cell with the exact number `value`, displayed as `shown`.
     pub fn number_cell(value: impl Display, shown: impl Display) -> Self {
         Self {
             value: Some(value.to_string()),
@@ -94,7 +93,7 @@ impl SectionCell {
         }
     }
 
-    /// Creates a cell with a count.
+    /// Creates a cell with a count, displayed with thousands separators.
     pub fn count_cell(count: u64) -> Self {
         Self::number_cell(count, super::summary::format_thousands(count))
     }
@@ -107,7 +106,7 @@ impl SectionCell {
         }
     }
 
-    /// Sets the JSON pointer to the value, if there is one.
+    /// Sets the JSON pointer to the value in the report, if there is one.
     pub fn with_optional_pointer(self, pointer: Option<String>) -> Self {
         Self { pointer, ..self }
     }
@@ -140,13 +139,13 @@ impl From<Bytes> for SectionCell {
     }
 }
 
-/// A row of a table. A note may follow the row, and the row may be marked with a reason.
+/// A row of a table. A note may follow the row, and the row may be marked for a reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,
-    /// Note shown below the row.
+    /// Note to show below the row.
     pub note: Option<SectionNote>,
-    /// Reason why the row is marked.
+    /// Reason to mark the row; `None` if the row is not marked.
     pub alarm: Option<String>,
 }
 
@@ -164,11 +163,11 @@ impl From<Vec<SectionCell>> for SectionRow {
 pub(crate) struct SectionNote {
     pub text: String,
     fit: NoteOverflow,
-    /// Whether the sentence is a warning.
+    /// True if the sentence is a warning.
     pub warns: bool,
 }
 
-/// Treatment of a sentence that is longer than a line of text.
+/// What to do with a sentence that is longer than a line of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NoteOverflow {
     #[default]
@@ -186,7 +185,7 @@ impl SectionNote {
         }
     }
 
-    /// Creates a sentence with a name, shortened to one line in a text.
+    /// Creates a sentence that contains a name; a text shortens it to one line.
     pub fn from_clipped_line(text: impl Into<String>) -> Self {
         Self {
             fit: NoteOverflow::IsCut,
@@ -194,7 +193,7 @@ impl SectionNote {
         }
     }
 
-    /// Creates a sentence of any length, wrapped in a text.
+    /// Creates a sentence of any length; a text wraps it.
     pub fn from_wrapped_text(text: impl Into<String>) -> Self {
         Self {
             fit: NoteOverflow::Wraps,
@@ -202,13 +201,13 @@ impl SectionNote {
         }
     }
 
-    /// Marks the sentence as a warning if `warns`.
+    /// Marks the sentence as a warning if `warns` is true.
     pub fn mark_warning_if(self, warns: bool) -> Self {
         Self { warns, ..self }
     }
 }
 
-/// Subject of a table; determines its place on a page.
+/// Subject of a table; determines the chapter of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SectionId {
     Breakdown,
@@ -235,15 +234,15 @@ pub(crate) struct ReportSection {
     pub id: SectionId,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
-    /// Whether a text makes each column as wide as its widest cell. Otherwise, each row is laid out by itself.
+    /// True if a text makes each column as wide as its widest cell. Otherwise, a wide cell shifts the rest of its row.
     aligned: bool,
-    /// Sentence about omitted rows.
+    /// Sentence that says how many rows were omitted.
     pub left_out: Option<String>,
     pub notes: Vec<SectionNote>,
 }
 
 impl ReportSection {
-    /// Creates an empty table. In a text, each row is laid out by itself.
+    /// Creates an empty table in which rows are laid out one by one. In a text, a wide cell shifts the rest of its row.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -255,7 +254,7 @@ impl ReportSection {
         }
     }
 
-    /// Creates an empty table. In a text, the cells of each column are aligned.
+    /// Creates an empty table with aligned columns: in a text, each column is as wide as its widest cell.
     pub fn with_aligned_columns(
         id: SectionId,
         columns: impl Into<Vec<TextColumn<'static>>>,
@@ -271,13 +270,13 @@ impl ReportSection {
         self.rows.push(row.into());
     }
 
-    /// Adds a sentence.
+    /// Adds a sentence below the table.
     pub fn push_note(&mut self, note: SectionNote) {
         self.notes.push(note);
     }
 
-    /// Adds a note that only the first `shown` of `rows` rows are listed, and that the CSV table `table` has all rows.
-    /// Adds no note if all rows are shown.
+    /// Adds a note that the table shows only the first `shown` of `rows` rows, and that the CSV table `table` has all
+    /// rows. Adds no note if all rows are shown.
     pub fn leave_out(&mut self, rows: usize, shown: usize, table: &str) {
         self.left_out = (rows > shown).then(|| {
             format!(
@@ -345,7 +344,7 @@ impl SectionNote {
     }
 }
 
-/// Groups adjacent rows that `is_alike` finds equal; returns each group of rows with the index of its first row.
+/// Groups adjacent rows that are equal according to `is_alike`. Returns each group with the index of its first row.
 pub(crate) fn indexed_runs<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool) -> Vec<(usize, &[T])> {
     let mut first = 0;
     let runs = rows.chunk_by(is_alike).map(|run| {

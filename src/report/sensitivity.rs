@@ -1,11 +1,11 @@
-//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were
-//! shorter, and up to which speedup this prediction is valid.
+//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were shorter,
+//! and down to which factor the makespan changes in proportion.
 //!
-//! The run is recorded once. [`ScaledRun`] then computes the end T(x) of the run with all durations of one class
-//! multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The derivative is exact as
-//! long as T is linear. The end of the linear range is found by intersecting tangents (Newton's method on a convex
-//! function). T ignores that the order of nodes on lanes may change too. Therefore, if affordable, replays with changed
-//! durations confirm the derivative and the range.
+//! The run is recorded once. From this recording, [`ScaledRun`] computes the end T(x) of the run with all durations of
+//! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
+//! follows this derivative exactly as long as T is linear. The end of the linear range is computed by intersecting
+//! tangents (Newton's method on a convex function). T ignores that the order of nodes on lanes may also change.
+//! Therefore, if they are affordable, replays with changed durations check the derivative and the range.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
@@ -26,55 +26,55 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of kernel classes.
+/// Maximum number of classes of kernels.
 const KERNEL_CLASSES: usize = 16;
-/// Maximum number of factors at which replays verify the slope, one after another.
+/// Maximum number of factors between 1 and the end of the range at which replays check the slope.
 const STEPS: u32 = 32;
-/// Number of bisections between the last factor that follows the slope and the first that does not.
+/// Number of bisections between the last factor on the slope and the first factor off the slope.
 const HALVINGS: u32 = 4;
-/// Maximum number of rows in the text.
+/// Maximum number of rows in a text report.
 const ROWS: usize = 12;
-/// Factor in the column shown to users: 10 % less time.
+/// Factor for the column that users see: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// Change of the makespan if one class of a run's durations becomes shorter.
+/// Change of the makespan if one class of the run's durations becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
-    /// Name of the class of durations, or key in the machine file.
+    /// Name of the class of durations, or key of the machine file.
     pub what: String,
-    /// Setting that changes these times: either an option key to which a time factor is appended, or a machine key
-    /// alone. Empty if no setting changes these times.
+    /// Setting that changes these durations. It is either an option key, to which the user appends a factor, or a
+    /// machine key. Empty if no setting changes these durations.
     pub setting: String,
-    /// Change of the makespan in picoseconds per unit of the factor on these times.
+    /// Change of the makespan, in picoseconds, per unit of the factor on these durations.
     pub slope_ps: i64,
-    /// Lowest factor for which the makespan follows this slope.
+    /// Lowest factor down to which the makespan follows this slope.
     pub holds_to: f64,
-    /// Makespan if these times are a tenth shorter.
+    /// Makespan if these durations are a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// Makespan if these times are zero, which is the minimum that a speedup of this class alone can reach.
+    /// Makespan if these durations are zero: the best result of speeding up this class alone.
     #[serde(rename = "none_ps")]
     pub none: Span,
-    /// Whether replays with changed durations produced these numbers; otherwise the numbers are computed from the
-    /// recorded graph.
+    /// True if these numbers come from replays with changed durations; otherwise they are computed from the recorded
+    /// run.
     pub replayed: bool,
 }
 
-/// Speedups that would help a run most.
+/// The speedups that would shorten a run most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityReport {
-    /// Number of nodes on the critical path. Slopes are exact to one picosecond per node of the path.
+    /// Number of segments of the critical path. Slopes are exact to one picosecond per segment.
     pub path_nodes: u64,
-    /// Classes of durations, sorted by the gain if their durations are a tenth shorter, largest first.
+    /// Classes of durations, sorted by the gain if their durations are a tenth shorter, largest gain first.
     pub rows: Vec<SensitivityRow>,
-    /// Sentences about omitted classes and checks.
+    /// Sentences about limits of the results, such as a run that is too large.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// The columns of the table.
+/// Columns of the CSV table of sensitivities.
 pub(super) const CSV: &[CsvColumn<Report, SensitivityRow>] = &[
     ("what", |_, row| row.what.as_str().into()),
     ("setting", |_, row| row.setting.as_str().into()),
@@ -98,7 +98,7 @@ struct DurationClass {
     change: DurationChange,
 }
 
-/// Change of a class of durations in a replay.
+/// Option with which a replay changes the durations of a class.
 enum DurationChange {
     Kernels(String),
     Collectives(String),
@@ -106,7 +106,7 @@ enum DurationChange {
     Nothing,
 }
 
-/// A replay and its inputs, for which sensitivities are computed.
+/// Inputs of a replay for which sensitivities are computed.
 #[derive(Clone, Copy)]
 pub struct SensitivityRun<'a> {
     /// Workload of the replay.
@@ -118,7 +118,7 @@ pub struct SensitivityRun<'a> {
 }
 
 impl SensitivityRun<'_> {
-    /// Returns the makespan with options changed by `change`.
+    /// Replays with the options changed by `change`, and returns the makespan.
     fn replay_makespan_with(
         &self,
         change: impl FnOnce(&mut ReplayOptions),
@@ -130,7 +130,7 @@ impl SensitivityRun<'_> {
         Ok(outcome.makespan)
     }
 
-    /// Returns the makespan on another machine.
+    /// Replays on another machine, and returns the makespan.
     pub fn makespan_on(&self, machine: &Machine) -> Result<Span, ReplayError> {
         let other = SensitivityRun {
             workload: self.workload,
@@ -140,11 +140,12 @@ impl SensitivityRun<'_> {
         other.replay_makespan_with(|_| {})
     }
 
-    /// Computes the sensitivities of each class of durations. If `replays` is true, confirms the results by replays.
+    /// Computes the sensitivity of the run to each class of durations. If `replays` is true, replays confirm the
+    /// results.
     ///
     /// # Errors
     ///
-    /// Fails if a replay fails. A run that is too large to be recorded has no rows, and a note says so.
+    /// Fails if a replay fails. For a run that is too large to be recorded, the result has no rows, and a note says so.
     pub fn find_sensitivities(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
@@ -184,7 +185,7 @@ impl SensitivityRun<'_> {
         Ok(report)
     }
 
-    /// Returns the row of a class; `None` if shorter durations of the class would not shorten the makespan.
+    /// Returns the row of a class; `None` if shorter durations of this class would not shorten the makespan.
     fn build_class_row(
         &self,
         scaled: &ScaledRun<'_>,
@@ -234,7 +235,8 @@ impl SensitivityRun<'_> {
                 DurationChange::Nothing => return None,
             })
         };
-        // With factor 1, the changed replay must equal the run. If collectives are uncontended, it may differ.
+        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. It may differ for
+        // collectives, because a changed collective takes a fixed time, without contention.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -244,8 +246,8 @@ impl SensitivityRun<'_> {
         let replay = |factor: f64| replay(factor).expect("it can be changed");
         (row.tenth_less, row.none) = (replay(TENTH_LESS)?, replay(0.0)?);
         row.replayed = true;
-        // Every factor is tested, because the order of nodes on lanes may change, and change back, at any factor in
-        // between.
+        // Test factors one after another, because the order of nodes on lanes may change, and change back, at any
+        // factor.
         let (bound, mut good) = (row.holds_to, 1.0);
         let mut bad = None;
         for step in 1..=STEPS {
@@ -271,15 +273,15 @@ impl SensitivityRun<'_> {
 }
 
 impl SensitivityReport {
-    /// Sorts rows by the gain if the durations are a tenth shorter.
+    /// Sorts rows by the makespan with a tenth less time, so that the largest gain comes first.
     pub fn sort_by_gain(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
     }
 }
 
-/// Returns the lowest factor down to which the makespan follows the slope at factor 1. `now` is the makespan at
-/// factor 1, `none` at factor 0, and `at` computes it at other factors.
+/// Returns the lowest factor down to which the makespan follows the slope at factor 1. `now` is the run's end at factor
+/// 1, and `none` is the end at factor 0. `at` computes the end at other factors.
 fn find_end_of_slope(
     now: ScaledEnd,
     none: ScaledEnd,
@@ -292,7 +294,7 @@ fn find_end_of_slope(
         if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
             return factor;
         }
-        // The next factor is the intersection of the tangent at this factor with the tangent at 1.
+        // The next factor is where the tangent at this factor intersects the tangent at factor 1.
         let slopes = (now.slope - found.slope) as f64;
         if slopes <= 0.0 {
             return 1.0;
@@ -306,7 +308,7 @@ fn find_end_of_slope(
     1.0
 }
 
-/// Returns a name with each number replaced by `*`.
+/// Returns `name` with each number replaced by `*`.
 fn family_of_name(name: &str) -> String {
     let name = strip_micro_batch(name);
     let mut out = String::with_capacity(name.len());
@@ -320,8 +322,8 @@ fn family_of_name(name: &str) -> String {
     out
 }
 
-/// Returns the pattern that groups this kernel with others: the class of the kernel's shape or, if the shape is
-/// unknown, the family of the kernel's name.
+/// Returns the pattern of names that form one class with this kernel: the class of the kernel's shape or, if the shape
+/// is unknown, the family of its name.
 fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class_name()),
@@ -329,7 +331,7 @@ fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     }
 }
 
-/// Returns the classes of durations of a run.
+/// Returns the classes of durations in a run.
 fn group_duration_classes(
     prepared: &CompiledReplay<'_>,
     options: &ReplayOptions,
@@ -442,7 +444,7 @@ fn group_duration_classes(
     found
 }
 
-/// Returns the table of the speedups that would help most.
+/// Returns the table of the speedups that would shorten the makespan most.
 pub(crate) fn build_sensitivity_sections(
     report: &Report,
     medium: ReportMedium,
@@ -503,8 +505,8 @@ mod tests {
         assert_eq!(family_of_name("gemm_128x64"), "gemm_*x*");
     }
 
-    /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1 and linear down to x = 2/3. Below 2/3, 14 + 4 x is larger
-    /// than 10 + 10 x.
+    /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1, and linear from there down to x = 2/3. Below x = 2/3, 14 + 4
+    /// x is larger than 10 + 10 x.
     #[test]
     fn slopes_hold_until_another_path_is_longer() {
         let at = |x: f64| {

@@ -1,7 +1,7 @@
-//! Settings that the user gave but that have no effect on a run, each with the reason.
+//! Finds settings that the user gave but that have no effect on the run, and the reason for each.
 //!
-//! To test a setting, the run is repeated without the setting. The setting has no effect if both runs have the [same
-//! results](Report::has_same_results). Reasons are computed from facts about the run.
+//! Each setting is tested by a repetition of the run without it. A setting has no effect if both runs have the [same
+//! results](Report::has_same_results). The reason is derived from facts about the run.
 
 use super::Report;
 use super::csv::CsvColumn;
@@ -21,33 +21,33 @@ pub use machine_differences::{MachineDifference, explain_differences, machine_di
 pub use option_reasons::option_reason;
 pub use run_facts::ReplayedRun;
 
-/// A setting that the user gave but that has no effect on the run.
+/// A setting that the user gave and that has no effect on the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SettingWithoutEffect {
-    /// Key of the setting, as in studies, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
+    /// Key of the setting as in study files, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
     pub key: String,
     /// Value of the setting, as the user gave it.
     pub value: String,
-    /// Reason why the setting has no effect, computed from facts about the run.
+    /// Reason why the setting has no effect, derived from facts about the run.
     pub reason: String,
 }
 
-/// The result of testing the settings that the user gave.
+/// Results of the tests of settings that the user gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct GivenSettings {
-    /// Settings without effect.
+    /// Settings that have no effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings whose effect is unknown, because the run was not repeated without them. Runs that are too
-    /// large, and runs with several launches, are not repeated.
+    /// Keys of settings with unknown effect, because the run was not repeated without them. Very large runs, and runs
+    /// with several launches, are not repeated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
 
 impl SettingWithoutEffect {
-    /// Returns a sentence about the setting; a long value is shortened.
+    /// Returns a sentence about the setting and the reason; a long value is shortened.
     pub fn to_sentence(&self) -> String {
         let Self { key, value, reason } = self;
         let mut shown: String = value.chars().take(MAX_VALUE).collect();
@@ -62,29 +62,29 @@ impl SettingWithoutEffect {
     }
 }
 
-/// Returns the option with the name `key`, if there is one.
+/// Returns the option with the key `key`; `None` if `key` is not an option.
 pub fn option_of_key(key: &str) -> Option<SettingKey> {
     let key: StrDeserializer<'_, ValueError> = key.into_deserializer();
     SettingKey::deserialize(key).ok()
 }
 
-/// Columns of the table of settings.
+/// Columns of the CSV table of settings.
 pub(super) const CSV: &[CsvColumn<Report, SettingWithoutEffect>] = &[
     ("key", |_, setting| setting.key.as_str().into()),
     ("value", |_, setting| setting.value.as_str().into()),
     ("reason", |_, setting| setting.reason.as_str().into()),
 ];
 
-/// Maximum number of characters of a value in a sentence.
+/// Maximum number of characters of a setting's value in a sentence.
 const MAX_VALUE: usize = 40;
 
 impl GivenSettings {
-    /// Returns whether there is nothing to report.
+    /// Returns true if there are neither settings without effect nor untested settings.
     pub fn is_empty(&self) -> bool {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
 
-    /// Returns a sentence for each setting without effect, and one sentence for all untested settings.
+    /// Returns one sentence for each setting without effect, and one sentence for all untested settings together.
     pub fn to_sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
             let keys: Vec<String> = self
@@ -113,8 +113,8 @@ impl GivenSettings {
 }
 
 impl Report {
-    /// Returns whether all times, memory sizes and rates are equal in both reports. Names of machines, models and
-    /// algorithms, numbers of NPUs, counts of simulated collectives, and warnings do not count as results.
+    /// Returns true if all times, memory sizes and rates are equal in both reports. Some parts are not results: names
+    /// of machines, models and algorithms, numbers of NPUs, counts of simulated collectives, and warnings.
     pub fn has_same_results(&self, other: &Self) -> bool {
         self.outcome.makespan == other.outcome.makespan
             && self.mean_parts == other.mean_parts

@@ -1,4 +1,4 @@
-//! Records the time of every node, for processing after the replay.
+//! Records the start and end of every node, for processing after the replay.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -7,7 +7,7 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::NodeKind;
 
-/// Issue and completion of a node.
+/// Issue and completion time of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSpan {
     /// The node.
@@ -18,10 +18,10 @@ pub struct NodeSpan {
     pub end: Time,
 }
 
-/// Records the span of every node, in order of completion.
+/// Records the issue and completion time of every node.
 #[derive(Debug)]
 pub struct SpanRecorder {
-    /// Issue time of each node, by instance.
+    /// For each instance, the issue time of each node.
     started: Vec<Vec<Time>>,
     completed: Vec<Vec<NodeSpan>>,
 }

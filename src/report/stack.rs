@@ -1,38 +1,38 @@
-//! The software stack of a run, and the decisions that the stack makes.
+//! The software stack of a run, and the stack's decisions.
 
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// The software stack of a run.
+/// The software stack with which a job runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StackReport {
     /// Name of the stack.
     pub name: String,
-    /// Whether the user chose the stack. If not, kernel times come from the machine's file.
+    /// True if the user chose the stack; otherwise the kernel times come from the machine file.
     pub given: bool,
-    /// Decisions of the stack about kernel times and about options of the plan.
+    /// Decisions of the stack about kernel times and plan options.
     pub decided: Vec<StackDecision>,
-    /// Kernel times and options that the stack states but that do not apply to the run, each with the reason.
+    /// Kernel times and plan options that the stack states but that do not apply to the run, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<StackDecision>,
 }
 
-/// A decision about kernel times or about an option of the plan.
+/// A decision about kernel times or about a plan option.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StackDecision {
-    /// Part that was decided: `attention`, `gemm`, `moving`, `host`, or the key of an option.
+    /// Subject of the decision: `attention`, `gemm`, `moving`, `host`, or the key of a plan option.
     pub part: String,
-    /// Chosen kernel, chosen value, or reason why the part does not apply.
+    /// The chosen kernel or value, or the reason why the decision does not apply.
     pub value: String,
 }
 
 impl StackReport {
-    /// Name of the stack that keeps the kernel times of the machine's file.
+    /// Name of the stack that keeps the kernel times of the machine file.
     pub const REFERENCE: &'static str = "reference";
 
-    /// Returns the kernel times of `machine` itself as a stack; `None` if the machine has no curves of kernels.
+    /// Returns the kernel times of `machine` as a stack; `None` if the machine has no measured kernels.
     pub fn of_machine(machine: &Machine) -> Option<Self> {
         machine.has_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
@@ -42,13 +42,13 @@ impl StackReport {
         })
     }
 
-    /// Adds the decisions about the plan.
+    /// Adds the decisions of `plan` about plan options.
     pub fn add_plan(&mut self, plan: &Self) {
         self.decided.extend_from_slice(&plan.decided);
         self.left.extend_from_slice(&plan.left);
     }
 
-    /// Returns a line in the form `NAME: decisions; not decisions`.
+    /// Formats the stack as one line: `NAME: decisions; not decisions`.
     pub fn to_line(&self) -> String {
         let list = |decisions: &[StackDecision]| {
             let parts = decisions.iter().map(StackDecision::to_text);
@@ -68,7 +68,7 @@ impl StackReport {
 }
 
 impl StackDecision {
-    /// Creates the decision `value` about `part`.
+    /// Creates a decision about `part` with the result `value`.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             part: part.into(),
@@ -84,7 +84,7 @@ impl StackDecision {
     }
 }
 
-/// Returns the attention kernels that the file of `machine` names.
+/// Returns the attention kernels that the machine file names.
 fn attention_of(machine: &Machine) -> Vec<StackDecision> {
     let classes = machine.classes().iter();
     let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());

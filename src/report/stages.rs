@@ -1,32 +1,32 @@
-//! Pipeline stages, as far as the groups of a job define stages.
+//! Pipeline stages, derived from the groups of a job.
 //!
-//! A message is between two stages if a pipeline group contains both ranks. In a job without pipeline groups, a
-//! message is within a stage if a group with a known role (tensor, data, context, expert) contains both ranks, but
-//! not all ranks of the job. All other messages are between stages. The reason is that the members of such a group
-//! are in one stage, or in replicas of one stage. If no group has a known role, every rank that sends messages
-//! counts as a separate stage. A collective is between stages if its group is a pipeline, or if it sums the
-//! embedding that the first and the last stage share.
+//! If the job has pipeline groups, a message is between two stages if one of these groups contains both ranks. If it
+//! has none, a message is within a stage if both ranks are in one group with a known role (tensor, data, context,
+//! expert) that does not contain all ranks. All other messages are between stages. The reason is that the members of
+//! such a group are in the same stage, or in replicas of the same stage. If no group has a known role, every rank that
+//! sends messages counts as a stage of its own. A collective is between stages if its group is a pipeline, or if it
+//! sums the embedding that the first and last stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::NodeKind;
 
-/// Role names of groups that are whole pipelines.
+/// Words in role names that identify groups of whole pipelines.
 const PIPELINES: [&str; 2] = ["pipeline", "pp"];
 const ACROSS: [&str; 2] = ["embedding", "embd"];
 
-/// Assigns ranks to pipelines and to stages.
+/// Determines whether communication is between pipeline stages.
 #[derive(Debug)]
 pub struct PipelineStages<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// Groups with known roles, each with its members in ascending order. Groups of all ranks are left out, except
+    /// Groups with known roles; each group's members are sorted. Groups of all ranks are left out unless they are
     /// pipelines.
     groups: Vec<(StageRole, Vec<Rank>)>,
-    /// For each rank, the indices in `groups` of its groups.
+    /// For each rank, the indices in `groups` of the groups that contain it.
     of_rank: Vec<Vec<u32>>,
-    /// For each group of the replay, whether its collectives are between stages.
+    /// For each group of the replay, true if its collectives are between stages.
     across: Vec<bool>,
-    /// Whether the job has a pipeline group.
+    /// True if the job has a pipeline group.
     stated: bool,
 }
 
@@ -85,7 +85,7 @@ impl<'a> PipelineStages<'a> {
         stages
     }
 
-    /// Returns whether the partners of a send, receive or collective are in other stages.
+    /// Returns true if the partners of a send, receive or collective are in another stage.
     #[inline]
     pub fn is_between(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         if kind == NodeKind::Collective {
@@ -101,7 +101,7 @@ impl<'a> PipelineStages<'a> {
         self.are_apart(of.rank, of.peers[peer as usize])
     }
 
-    /// Returns whether a message between two ranks goes from one stage to another.
+    /// Returns true if a message between these ranks goes from one stage to another.
     fn are_apart(&self, one: Rank, other: Rank) -> bool {
         let shared = |role: StageRole| {
             let groups = self.of_rank[one.index()].iter();

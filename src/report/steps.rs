@@ -1,9 +1,10 @@
-//! Profiled steps of a captured job: when each step ran, and how its time divides into categories.
+//! Profiled steps of a captured job: when each step ran, and its time by category.
 //!
-//! A step begins when any rank issues the first node of the step, and ends when all ranks have completed their nodes
-//! of the step. A kernel belongs to the step that launched it. Within a step, each instant of a rank belongs to the
-//! first category (in the order compute, communication, memory, host) with a node *of the step* in progress. All
-//! other instants are idle. The parts of a step sum to its time, even if steps overlap.
+//! A step begins when any rank issues its first node of the step, and ends when all ranks have completed all nodes of
+//! the step. A kernel belongs to the step in which it was launched. For each rank, each instant of a step counts
+//! towards the first category that has a node *of the step* in progress. The order is compute, communication, memory,
+//! host. Instants without such a node count as idle. The parts of a step therefore sum to its time, even if steps
+//! overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -17,41 +18,42 @@ use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A profiled step. Times by category are means over the ranks that have the step, rounded to the nearest picosecond.
+/// A profiled step. Times by category are means over the ranks with nodes of the step, rounded to the nearest
+/// picosecond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepRow {
-    /// Number of the step in the profiler.
+    /// Number of the step, as given by the profiler.
     pub step: u64,
     /// Number of ranks with nodes of the step.
     pub ranks: u32,
-    /// Issue of the step's first node, since the start of the replay.
+    /// Time from the start of the replay to the issue of the step's first node.
     #[serde(rename = "start_ps")]
     pub start: Span,
-    /// Time from `start` until the step's last node completes.
+    /// Time from `start` to the completion of the step's last node.
     #[serde(rename = "time_ps")]
     pub time: Span,
     /// Time with a kernel of the step in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Time in which communication of the step waits or transfers, and no kernel of the step is in progress.
+    /// Part of `communication` in which no kernel of the step is in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
     /// Time in which communication of the step waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time in which loads or stores of the step are in progress, but no compute and no communication of the step.
+    /// Time in which loads or stores of the step are in progress, but no kernel or communication of the step.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time in which host work or delays of the step are in progress, but no node of the other categories.
+    /// Time in which host work or delays of the step are in progress, but no node of another category.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// Rest of the step's time.
+    /// The rest of `time`.
     #[serde(rename = "idle_ps")]
     pub idle: Span,
 }
 
-/// The columns of the table.
+/// Columns of the CSV table of steps.
 pub const CSV: &[CsvColumn<Report, StepRow>] = &[
     ("step", |_, row| row.step.into()),
     ("ranks", |_, row| row.ranks.into()),
@@ -65,10 +67,10 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
     ("idle_ps", |_, row| row.idle.into()),
 ];
 
-/// Maximum number of rows in the text; JSON and CSV have all rows.
+/// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 12;
 
-/// Returns the table of steps, if there are several.
+/// Returns the table of steps; empty unless there are several steps.
 pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.steps.len() < 2 {
         return Vec::new();
@@ -106,18 +108,18 @@ pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<
     vec![section]
 }
 
-/// State of a step on a rank.
+/// Times of one step on one rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepTracker {
-    /// Issue of the first node of the step.
+    /// Issue time of the first node of the step.
     begun: Option<Time>,
     /// Time up to which the step's time has been attributed to categories.
     until: Time,
-    /// Completion of the last node of the step.
+    /// Completion time of the last node of the step.
     end: Time,
-    /// Number of nodes in progress, by category.
+    /// Number of nodes of the step in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by category; the rest is idle.
+    /// Time by category, without idle time. Idle time is the rest of the step's time.
     parts: [Span; TimeCategory::COUNT - 1],
     communicating: Span,
 }
@@ -138,12 +140,12 @@ impl StepTracker {
     }
 }
 
-/// Times the profiled steps of a job; does nothing if the job has no steps.
+/// Measures the profiled steps of a job; does nothing if the job has none.
 #[derive(Debug)]
 pub struct StepObserver<'a> {
-    /// Graph of each instance, and the index of the instance's first tracker.
+    /// Graph of each instance, and the index of its first tracker.
     instances: Vec<(&'a Graph, usize)>,
-    /// Trackers of steps, instance by instance; empty if no graph has steps.
+    /// One tracker per step, instance by instance; empty if no graph has steps.
     trackers: Vec<StepTracker>,
 }
 
@@ -178,7 +180,7 @@ impl<'a> StepObserver<'a> {
         Some(&mut self.trackers[first + step as usize])
     }
 
-    /// Returns the steps of all ranks, sorted by number.
+    /// Returns one row per step, sorted by step number.
     pub fn into_rows(self) -> Vec<StepRow> {
         let mut of_step: BTreeMap<u64, Vec<StepTracker>> = BTreeMap::new();
         for (graph, first) in self.instances {

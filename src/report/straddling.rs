@@ -1,10 +1,9 @@
-//! Detects groups that straddle domains of the machine, and the cost of straddling.
+//! Detects groups that straddle domains of the machine, and computes the cost of straddling.
 //!
-//! A domain is the set of NPUs with equal coordinates in the outer dimensions, such as a node or a rack. A group
-//! *straddles* if its members are in several domains although they would fit into one. In addition, other groups
-//! with the same role and size must be within one domain, or the group's members must be spread unevenly over
-//! domains. A group that a plan spreads deliberately over domains, such as data parallelism over nodes, meets
-//! neither of the further conditions.
+//! A domain, such as a node or a rack, is the set of NPUs with equal coordinates in the outer dimensions. A group *straddles*
+//! if its members are in several domains, although they would fit into one. There is a second condition: other groups
+//! with the same role and size are within one domain, or the group's members are spread unevenly over domains. This
+//! condition excludes groups that a plan deliberately spreads over domains, such as data parallelism over nodes.
 
 use super::collectives::CollectiveRow;
 use super::summary::format_thousands;
@@ -13,18 +12,18 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, GroupView};
 use std::collections::BTreeMap;
 
-/// Collectives with one role, kind and group size.
+/// Identifies a family of collectives: role, kind and group size.
 type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
-/// Collectives of a family: the collectives of groups within one domain, and the collectives of groups across
-/// domains.
+/// Collectives of a family, by whether their group is within one domain or across several.
 #[derive(Default)]
 struct FamilyPlaces<'r> {
     inside: Vec<&'r CollectiveRow>,
     across: Vec<&'r CollectiveRow>,
 }
 
-/// Returns a warning for each role and size of straddling groups, with the additional cost of their collectives.
+/// Returns one warning for each role and size of straddling groups; the warning states how much longer their
+/// collectives take.
 pub(super) fn describe_straddling(
     rows: &[CollectiveRow],
     prepared: &CompiledReplay<'_>,
@@ -100,7 +99,7 @@ pub(super) fn describe_straddling(
     warnings
 }
 
-/// Returns the mean transfer time per call; `None` if there are no calls.
+/// Returns the mean transfer time of a call; `None` if there are no calls.
 fn mean_transfer(rows: &[&CollectiveRow]) -> Option<Span> {
     let calls: u64 = rows.iter().map(|row| row.tally.calls).sum();
     let transfer: u128 = rows

@@ -1,5 +1,5 @@
-//! Facts about the origin of a report: the program, its inputs, the machine, and the basis of times. The module also
-//! formats numbers.
+//! Facts about the origin of a report: the program, its inputs, the machine, and the methods that determined times. The
+//! module also formats numbers for users.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;
@@ -21,20 +21,20 @@ pub enum ReportSchema {
     V1,
 }
 
-/// The program, its options, and the input files that produced a report.
+/// Program, options and input files from which a report was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// Version of the program.
     pub tool_version: String,
-    /// Options of the program, by name.
+    /// Options with which the program was called, by name.
     pub options: Map<String, Value>,
-    /// Input files and presets.
+    /// Input files and presets, with their hashes.
     pub inputs: Vec<HashedInput>,
 }
 
 impl Provenance {
-    /// Creates the provenance of a document that this version of the program writes.
+    /// Creates the provenance of a document, with the version of this program.
     pub fn new(options: Map<String, Value>, inputs: &[HashedInput]) -> Self {
         Self {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -56,7 +56,7 @@ pub struct HashedInput {
     pub blake3: String,
 }
 
-/// A machine's name and size in reports.
+/// Name and size of a machine in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineName {
@@ -76,64 +76,65 @@ impl MachineName {
     }
 }
 
-/// Number of kernels by the basis of their durations.
+/// Number of kernels by the method that determined their durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Number of kernels timed as the options request: with their recorded duration, or by roofline.
+    /// Number of kernels timed as the options request: by recorded durations, or by roofline.
     pub priced: u64,
     /// Number of kernels timed by curves of measured kernels.
     #[serde(default)]
     pub by_curves: u64,
-    /// Number of kernels timed by roofline because no duration was recorded, although recorded durations were
-    /// requested.
+    /// Number of kernels timed by roofline because they have no recorded duration, although the options request
+    /// recorded durations.
     #[serde(default)]
     pub estimated: u64,
-    /// Number of kernels that kept their recorded duration because the roofline lacks FLOPs, bytes or a peak rate.
+    /// Number of kernels that keep their recorded duration because the roofline lacks their FLOPs, their bytes or a
+    /// peak rate.
     pub kept_recorded: u64,
-    /// Number of kernels that take no time, because their work and duration are unknown.
+    /// Number of kernels that take no time, because both their work and their duration are unknown.
     pub unknown: u64,
 }
 
-/// Basis of the durations of collectives and messages.
+/// Methods that determined the durations of collectives and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CommunicationBasis {
-    /// Whether the network model or the traces determine the durations.
+    /// States whether durations come from the network model or from the traces.
     #[serde(rename = "timing", default)]
     pub lasts_as: CommTiming,
-    /// Number of nodes with recorded or captured durations.
+    /// Number of nodes that keep recorded or captured durations.
     #[serde(rename = "recorded")]
     pub as_recorded: u64,
-    /// Number of nodes that take no time, because they should keep a recorded duration but have none.
+    /// Number of nodes that take no time: they should keep a recorded duration, but have none.
     pub unknown: u64,
 }
 
-/// Exposed communication of a group, summed over its NPUs.
+/// Exposed communication of one group, summed over NPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ExposedRow {
     /// Name of the group, or `messages between ranks`.
     #[serde(rename = "name")]
     pub what: String,
-    /// Number of members of the group; 0 for messages.
+    /// Number of members in the group; 0 for messages.
     #[serde(default)]
     pub members: u32,
-    /// Exposed time in picoseconds, summed over NPUs.
+    /// Exposed communication time, summed over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub exposed: Span,
-    /// Purpose of the group, if known.
+    /// Role of the group in the job, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
 
 /// Name that users see for all sends and receives together.
 pub(super) const MESSAGES: &str = "messages between ranks";
-/// Name that users see for communication whose operation or partners the traces do not state.
+/// Name that users see for communication with an unknown operation or unknown partners.
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelBasis {
-    /// Returns the number of kernels.
+    /// Returns the number of kernels, over all methods.
     pub fn kernel_count(&self) -> u64 {
         self.priced + self.by_curves + self.estimated + self.kept_recorded + self.unknown
     }
@@ -144,13 +145,13 @@ pub(super) fn groups_of(groups: usize, members: u32) -> String {
     format!("{} of {members}", format_count(groups as u64, "group"))
 }
 
-/// Returns the difference of `found` from `expected`, in percent of `expected`; `None` if `expected` is zero.
+/// Returns how much larger `found` is than `expected`, in percent of `expected`; `None` if `expected` is zero.
 pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
     let (found, expected) = (found.0 as f64, expected.0 as f64);
     (expected > 0.0).then(|| 100.0 * (found - expected) / expected)
 }
 
-/// Returns `sum` over `count`, rounded to the nearest picosecond.
+/// Returns `sum / count`, rounded to the nearest picosecond.
 pub(super) fn mean_span(sum: Span, count: usize) -> Span {
     rounded_mean(sum.0.into(), count)
 }
@@ -160,7 +161,7 @@ pub(super) fn rounded_mean(sum: u128, count: usize) -> Span {
     Span(((sum + count / 2) / count) as u64)
 }
 
-/// Returns the name of an operator's kind for users.
+/// Returns the name that users see for a node kind.
 pub fn kind_label(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::Nothing => "nothing",
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn differences_are_in_percent_of_what_was_captured() {
-        // The differences are 103 - 100 = 3 percent of 100, and 50 - 200 = -150 of 200.
+        // 103 - 100 is 3 percent of 100, and 50 - 200 is -75 percent of 200.
         assert_eq!(percent_more(Span(103), Span(100)), Some(3.0));
         assert_eq!(percent_more(Span(50), Span(200)), Some(-75.0));
         assert_eq!(percent_more(Span(50), Span::ZERO), None);

@@ -1,9 +1,9 @@
-//! Text tables: headings, and rows of cells in columns below the headings, arranged by `comfy_table` without lines.
+//! Text tables: headings, and rows of cells in columns below them. Tables are laid out by `comfy_table`, without lines.
 //!
-//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is
-//! written, a column is as wide as its widest cell. If rows are written one by one, a cell wider than the minimum
-//! shifts the rest of its row. No line is wider than the style's width: names (cells of left-aligned columns) are
-//! shortened in the middle.
+//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is written,
+//! a column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's minimum
+//! shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no line is
+//! wider than the style's width.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -12,7 +12,7 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 use textwrap::core::display_width;
 
-/// A column of a table.
+/// A column of a text table.
 #[derive(Clone, Copy, Debug)]
 pub struct TextColumn<'h> {
     heading: &'h str,
@@ -50,18 +50,18 @@ impl TextColumn<'_> {
         self.heading
     }
 
-    /// Returns whether the column is right-aligned; columns of numbers are.
+    /// Returns whether the column is right-aligned, as columns of numbers are.
     pub(crate) const fn is_right(&self) -> bool {
         self.right
     }
 
-    /// Minimum number of spaces between long cells of this column and cells of the next columns. A column with a
-    /// minimum width usually has spare room, so one space is enough.
+    /// Returns the minimum number of spaces between a long cell of this column and the next cell. One space is enough
+    /// for a column with a minimum width, because its cells are usually shorter.
     const fn gap_width(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
 
-    /// Returns the numbers of spaces before and after a cell of this column, if the following column is `next`.
+    /// Returns the numbers of spaces before and after a cell of this column, given the following column `next`.
     fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
             true => self.gap.max(self.gap_width()),
@@ -82,21 +82,21 @@ enum TableLine {
     Text(String),
 }
 
-/// A table: its columns, and the rows added so far.
+/// A text table: its columns, and the rows added so far.
 #[derive(Clone, Debug)]
 pub struct TextTable<'h> {
     columns: Vec<TextColumn<'h>>,
     indent: usize,
     width: Option<u16>,
-    /// Maximum number of characters in a line of a cell.
+    /// Maximum number of characters per line of a cell.
     longest: usize,
-    /// Maximum width of a line.
+    /// Maximum width of a line of the table.
     limit: usize,
     lines: Vec<TableLine>,
 }
 
 impl<'h> TextTable<'h> {
-    /// Creates a table of `columns`. Rows are indented by two spaces relative to the first heading.
+    /// Creates a table with these columns. Rows are indented by two spaces, the first heading is not.
     pub fn new(columns: impl Into<Vec<TextColumn<'h>>>) -> Self {
         Self {
             columns: columns.into(),
@@ -108,7 +108,7 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Shortens names to the width of `style`; a style with all details does not limit names.
+    /// Shortens names so that lines fit the width of `style`. A style with all details does not shorten names.
     pub fn with_shortened_names(self, style: TextStyle) -> Self {
         Self {
             longest: style.longest_name(),
@@ -117,12 +117,12 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Sets the indentation of rows.
+    /// Sets the number of spaces before each row.
     pub fn with_indent(self, indent: usize) -> Self {
         Self { indent, ..self }
     }
 
-    /// Wraps cells so that no line is wider than `width`.
+    /// Wraps the text in cells so that no line is wider than `width`.
     pub fn limit_width(self, width: u16) -> Self {
         Self {
             width: Some(width),
@@ -130,22 +130,22 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Adds a row. A cell may have several lines.
+    /// Adds a row with one cell per element of `cells`. A cell may have several lines.
     pub fn add_row(&mut self, cells: &[&dyn Display]) {
         self.lines.push(TableLine::Row(self.cell_texts(cells)));
     }
 
-    /// Adds free text below the last row. Every cell of the table must then consist of one line.
+    /// Adds free text below the last row. This requires that every cell of the table has only one line.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }
 
-    /// Returns the headings and the rows that were added.
+    /// Renders the headings and all added rows.
     pub fn to_text(&self, style: TextStyle) -> String {
         self.render_with_headings(Some(self.heading_cells()), style, max_line_width(style))
     }
 
-    /// Returns the added rows without headings.
+    /// Renders all added rows, without headings.
     pub fn render_rows(&self) -> String {
         self.render_with_headings(None, TextStyle::default(), self.limit)
     }
@@ -174,22 +174,22 @@ impl<'h> TextTable<'h> {
         out
     }
 
-    /// Returns the line of headings.
+    /// Renders the line of headings.
     pub fn render_heading_line(&self, style: TextStyle) -> String {
         self.render_single_row(self.heading_cells(), style.heading)
     }
 
-    /// Returns the line of headings, after an empty line.
+    /// Renders an empty line, then the line of headings.
     pub fn render_headings(&self, style: TextStyle) -> String {
         format!("\n{}", self.render_heading_line(style))
     }
 
-    /// Returns the line of a row; missing cells at the end of the row are empty.
+    /// Renders one row on a line; if there are fewer cells than columns, the last columns are empty.
     pub fn render_line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
         self.render_single_row(self.cell_texts(cells), style)
     }
 
-    /// Writes the headings.
+    /// Writes the line of headings.
     pub fn write_heading(&self, out: &mut dyn Write, style: TextStyle) -> Result {
         out.write_str(&self.render_headings(style))
     }
@@ -199,7 +199,7 @@ impl<'h> TextTable<'h> {
         self.styled_row(out, cells, anstyle::Style::new())
     }
 
-    /// Writes a row with the style `style`.
+    /// Writes a row in the style `style`.
     pub fn styled_row(
         &self,
         out: &mut dyn Write,
@@ -232,7 +232,7 @@ impl<'h> TextTable<'h> {
         style_line(&line.unwrap_or_default(), style)
     }
 
-    /// Returns the lines of `rows`, without trailing spaces.
+    /// Lays out `rows`, and returns their lines without trailing spaces.
     fn arrange_rows(&self, mut rows: Vec<Vec<String>>, limit: usize) -> Peekable<IntoIter<String>> {
         let least = match self.width {
             Some(_) => self.columns.iter().map(|of| of.gap + of.width).collect(),
@@ -264,7 +264,7 @@ impl<'h> TextTable<'h> {
         lines.collect::<Vec<_>>().into_iter().peekable()
     }
 
-    /// Shortens cells of left-aligned columns until no line is wider than `limit`, beginning with the widest column.
+    /// Shortens cells of left-aligned columns, beginning with the widest column, until no line is wider than `limit`.
     /// Returns the minimum width of each column, including the spaces around its cells.
     fn shrink_columns(&self, rows: &mut [Vec<String>], limit: usize) -> Vec<usize> {
         let mut least: Vec<_> = self.columns.iter().map(|of| of.gap + of.width).collect();
@@ -303,7 +303,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // On a narrow screen, lines may be too long even if every column has its minimum width.
+        // If lines are still too long, drop the minimum widths: the screen is too narrow for them.
         if total(&cells, &least) > limit {
             least.fill(0);
         }
@@ -318,7 +318,7 @@ impl<'h> TextTable<'h> {
     }
 }
 
-/// Minimum width of a shortened name.
+/// Minimum width to which a name is shortened.
 const MIN_NAME: usize = 16;
 
 /// Returns the maximum line width of `style`.
@@ -329,7 +329,7 @@ fn max_line_width(style: TextStyle) -> usize {
     }
 }
 
-/// Shortens the lines of a cell that are wider than `most` characters.
+/// Shortens each line of a cell to at most `most` columns.
 fn shorten_cell(cell: &mut String, most: usize) {
     if cell.len() > most {
         let lines: Vec<_> = cell
@@ -370,8 +370,8 @@ mod tests {
         );
     }
 
-    /// The widest cell of the first column has 13 letters, after an indentation of 2. The second column of
-    /// the table is 6 characters wide, including one space on each side of its cells.
+    /// The widest cell of the first column has 13 letters, and rows are indented by 2. The second column is 6
+    /// characters wide, including one space on each side of its cells.
     #[test]
     fn added_rows_widen_their_columns() {
         let mut table = TextTable::new([
@@ -388,8 +388,8 @@ mod tests {
         );
     }
 
-    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name, so 111 characters remain for
-    /// the names. The shorter name is not cut.
+    /// Of 120 characters, the numbers take 1 + 6, and 2 spaces precede the second name, so 111 remain for the names.
+    /// The shorter name is not shortened.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));
@@ -421,7 +421,7 @@ mod tests {
             ..TextStyle::default()
         };
         assert!(cells(details).contains(&name));
-        // Names in rows that are written one by one are cut in the same way.
+        // If rows are written one by one, names are shortened in the same way.
         let mut out = String::new();
         let table = TextTable::new([
             right_aligned_column("time", 6),

@@ -1,4 +1,4 @@
-//! The tables of a report, in order.
+//! The tables of a report, in order of display.
 
 use super::collectives::table;
 use super::section::{ReportMedium, ReportSection};
@@ -6,8 +6,8 @@ use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
 
-/// Returns the tables between the breakdown and the critical path. The tables of a group are shortened together in a
-/// text.
+/// Returns the tables between the breakdown and the critical path, in groups. A text shortens the tables of a group
+/// together.
 pub(crate) fn group_tables(
     report: &Report,
     medium: ReportMedium,

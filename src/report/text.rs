@@ -1,4 +1,4 @@
-//! Text for users: prose of at most 100 columns, and tables that fit the reader's terminal.
+//! Text for users: prose of at most 100 columns, and tables that fit the terminal.
 
 use chakram_base::units::{Span, format_percent_of};
 use chakram_trace::format::escape_control_characters;
@@ -9,19 +9,19 @@ use textwrap::core::display_width;
 /// Maximum width of a line of prose.
 pub const WIDTH: usize = 100;
 
-/// Maximum width of a table line in files and pipes.
+/// Maximum width of a table's lines in files and pipes.
 pub const TABLE_WIDTH: usize = 120;
 
-/// Styles of headings and warnings.
+/// Layout of a text: styles of headings and warnings, width, and level of detail.
 #[derive(Clone, Copy, Debug)]
 pub struct TextStyle {
     /// Style of headings.
     pub heading: anstyle::Style,
     /// Style of warnings.
     pub warning: anstyle::Style,
-    /// Whether all rows are printed, without a limit.
+    /// True if all rows are printed, and names in full.
     pub details: bool,
-    /// Maximum width of a line; longer names are shortened in the middle, unless all details are printed.
+    /// Maximum width of a line. Longer names are shortened in the middle, unless all details are printed.
     pub width: usize,
 }
 
@@ -37,7 +37,7 @@ impl Default for TextStyle {
 }
 
 impl TextStyle {
-    /// Returns the style with colours.
+    /// Returns the style for a terminal with colours.
     pub fn with_colours() -> Self {
         Self {
             heading: anstyle::Style::new().bold(),
@@ -46,7 +46,7 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for users, shortened to `width` columns unless all details are printed.
+    /// Returns `text` for users. Unless all details are printed, it is shortened to `width` columns.
     pub fn clip_to_width(&self, text: &str, width: usize) -> String {
         match self.details {
             true => self.clip_name(text),
@@ -54,17 +54,17 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for a line of its own after `indent` columns, shortened to fit the line.
+    /// Returns `text` for a line of its own, indented by `indent` columns. The text is shortened to fit the line.
     pub fn clip_line(&self, text: &str, indent: usize) -> String {
         self.clip_to_width(text, self.width.saturating_sub(indent).max(1))
     }
 
-    /// Returns a name for a table cell; the table shortens the name to the available width.
+    /// Returns a name for a table cell. The table later shortens it to the available width.
     pub fn clip_name(&self, text: &str) -> String {
         clip_middle(text, self.longest_name())
     }
 
-    /// Returns the maximum length of a name in a table with this style, in characters.
+    /// Returns the maximum length in characters of a name in a table with this style.
     pub(super) fn longest_name(&self) -> usize {
         match self.details {
             true => WHOLE_NAME,
@@ -73,7 +73,7 @@ impl TextStyle {
     }
 }
 
-/// Formats a share in percent, as in `31.1 %`.
+/// Formats `part / whole` in percent, as in `31.1 %`.
 pub fn format_share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
@@ -81,15 +81,15 @@ pub fn format_share(part: Span, whole: Span) -> String {
     format_percent_of(part.0 as f64, whole.0 as f64)
 }
 
-/// Returns `text` in at most `width` columns, shortened in the middle; control characters become spaces.
+/// Returns `text` shortened in the middle to at most `width` columns. Control characters become spaces.
 pub fn clip_middle(text: &str, width: usize) -> String {
     cut_middle(&escape_control_characters(text), width).into_owned()
 }
 
-/// Returns `text` in at most `width` columns. The middle is removed, because kernel names differ at the start and at
-/// the end.
+/// Returns `text` shortened to at most `width` columns. The middle is removed, because names of kernels differ at their
+/// beginning and end.
 pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
-    // No character has more columns than bytes, so a text of at most `width` bytes always fits.
+    // A character never has more columns than bytes, so a text of at most `width` bytes always fits.
     if text.len() <= width || display_width(text) <= width {
         return Cow::Borrowed(text);
     }
@@ -111,15 +111,15 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a text, in characters. The length is limited because names in inputs may have any
-/// length, and the table layout counts columns in 16 bits.
+/// Maximum length of a name in a table, in characters. There is a limit because inputs may contain names of any length,
+/// and the table layout counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Maximum length of a name in a text with all details. Compilers generate no longer names, but inputs may contain
-/// names of any length.
+/// Maximum length of a name in a table with all details, in characters. No compiler generates longer names, but inputs
+/// may contain names of any length.
 const WHOLE_NAME: usize = 1 << 14;
 
-/// Returns `text` after `lead`, wrapped at spaces, with the lines after the first indented.
+/// Writes `text` after `lead`, wrapped at spaces; all lines but the first are indented.
 pub fn write_paragraph(
     out: &mut String,
     text: &str,
@@ -135,7 +135,7 @@ pub fn write_paragraph(
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    // A number and its percent sign count as one word.
+    // Keep a number and its percent sign together.
     let words: Vec<_> = text
         .split(' ')
         .map(|word| cut_middle(word, MAX_NAME))

@@ -1,12 +1,12 @@
-//! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak arithmetic.
+//! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak compute rate.
 //!
-//! *Model FLOPs utilization* counts the FLOPs that the model needs, without recomputation. They are divided by the
-//! FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B).
-//! *Hardware FLOPs utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et
-//! al. 2022, section 6). The tool that wrote a job counts the FLOPs of attention in the same way for both
-//! utilizations. The peak of a kernel is the dense peak for its number format. If a job mixes formats, hardware
-//! FLOPs utilization is the time that its kernels would take at their peaks, divided by the makespan. Model FLOPs
-//! utilization is this value times the model's share of all FLOPs.
+//! *Model FLOPs utilization* counts the FLOPs that the model needs, without recomputation. These FLOPs are divided by
+//! the FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware
+//! FLOPs utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022,
+//! section 6). For both, the tool that wrote the job decides which FLOPs of attention count. The peak of a kernel is
+//! the NPU's dense peak rate for the kernel's number format. If a job mixes formats, hardware FLOPs utilization is the
+//! time that its kernels would take at their peaks, divided by the makespan. Model FLOPs utilization is then this value
+//! times the ratio of model FLOPs to executed FLOPs.
 
 use super::Report;
 use super::summary::format_thousands;
@@ -19,43 +19,44 @@ use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Rates of a job over the makespan of its replay.
+/// Rates of a job, relative to the makespan of its replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Throughput {
     /// Number of samples of the job.
     pub samples: u64,
-    /// Samples per second, over all ranks.
+    /// Samples per second, of all ranks together.
     pub samples_per_s: f64,
-    /// Number of tokens of the job, if samples are sequences.
+    /// Number of tokens of the job, if its samples are sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Tokens per second, over all ranks.
+    /// Tokens per second, of all ranks together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
     /// Tokens per second divided by the number of ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s_per_npu: Option<f64>,
-    /// FLOPs that the model needs for the samples, without recomputation.
+    /// FLOPs that the model needs to process the samples, without recomputation.
     pub model_flops: f64,
-    /// Pairs of tokens that count towards the FLOPs of attention, if the job states which pairs count.
+    /// Pairs of tokens that are included in the FLOPs of attention, if the job states this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<CountedAttention>,
-    /// FLOPs executed by the kernels of all ranks with a trace.
+    /// FLOPs that the kernels of all ranks with a trace execute.
     pub flops: f64,
-    /// Model FLOPs utilization, from 0 to 1; known if all ranks have a trace and all FLOPs have a peak.
+    /// Model FLOPs utilization, from 0 to 1. Known only if all ranks have a trace, and the peak rate for all FLOPs is
+    /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// Hardware FLOPs utilization, from 0 to 1; known if all FLOPs have a peak.
+    /// Hardware FLOPs utilization, from 0 to 1. Known only if the peak rate for all FLOPs is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hfu: Option<f64>,
 }
 
-/// Explanation of the two utilizations for users.
+/// Explanation of model FLOPs utilization for users.
 pub(super) const MFU: &str = "model FLOPs over peak";
 pub(super) const HFU: &str = "FLOPs carried out over peak";
 
-/// FLOPs of a graph's kernels by number format; unknown formats are last.
+/// FLOPs of a graph's kernels by number format; the last entry is for unknown formats.
 type FlopsByFormat = [u128; Dtype::COUNT + 1];
 
 fn flops_of(graph: &Graph) -> FlopsByFormat {
@@ -72,7 +73,7 @@ fn flops_of(graph: &Graph) -> FlopsByFormat {
     flops
 }
 
-/// Returns the rates of a replay that took `makespan`; `None` if the job does not state its samples.
+/// Returns the rates of a replay with this makespan; `None` if the job does not state its samples.
 pub(super) fn compute_throughput(
     prepared: &CompiledReplay<'_>,
     makespan: Span,
@@ -122,7 +123,7 @@ pub(super) fn compute_throughput(
     })
 }
 
-/// Formats a rate for users.
+/// Formats a rate for users, with few digits.
 pub(super) fn format_rate(rate: f64) -> String {
     match rate {
         100.0.. => format_thousands(rate.round() as u64),
@@ -132,10 +133,10 @@ pub(super) fn format_rate(rate: f64) -> String {
 }
 
 impl Throughput {
-    /// Returns reasons to doubt the utilizations.
+    /// Returns the reasons why the utilizations are doubtful.
     pub(super) fn describe_utilization(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        // The tolerance is needed because sums of f64 may differ in their last digits.
+        // Allow a tolerance, because sums of f64 may differ in their last digits.
         let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
         if let Some(hfu) = self.hfu.filter(|hfu| above(*hfu, 1.0)) {
             warnings.push(format!(
@@ -159,7 +160,7 @@ impl Throughput {
 }
 
 /// Returns a line such as `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and an
-/// explanation of the utilizations.
+/// explanation of MFU and HFU.
 pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
     let Some(rates) = report.throughput else {
         return Vec::new();
@@ -200,8 +201,8 @@ pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// A job causes a warning if its kernels execute 3 FLOPs while the peaks allow only 2, or if its model needs 4
-    /// FLOPs but its kernels execute 3. A difference in the last digit is not reported.
+    /// There is a warning in two cases: the kernels execute 3 FLOPs while the peaks allow only 2, or the model needs 4
+    /// FLOPs while the kernels execute 3. A difference in the last digit causes no warning.
     #[test]
     fn utilizations_above_one_another_are_warnings() {
         let rates = |hfu: f64, model_flops: f64| Throughput {

@@ -1,8 +1,9 @@
-//! Map of a replay on tiles: cores by stage and tensor group, links and memory ports by busy time.
+//! Map of a replay on tiles: cores coloured by stage and tensor group, and links and memory ports coloured by busy
+//! time.
 //!
-//! Every mark in the map has its values as attributes: `data-rank`, `data-stage` and `data-group` for cores,
-//! `data-busy` (picoseconds) for links and ports. A stage consists of the ranks connected by tensor groups and
-//! replicas; stages are sorted by their first rank.
+//! Every mark of the map states its values in attributes: `data-rank`, `data-stage` and `data-group` for cores,
+//! `data-busy` (picoseconds) for links and ports. A stage is a set of ranks that are connected by tensor groups and
+//! replicas. Stages are sorted by their first rank.
 
 use super::Report;
 use crate::draw::svg::{DrawingRect, SvgDrawing, TextAnchor};
@@ -16,18 +17,18 @@ mod families;
 
 use families::assign_rank_families;
 
-/// Distance between cores, and side length of a core.
+/// Distance between the left edges of adjacent cores, and side length of a core, in drawing units.
 const PITCH: f64 = 26.0;
 const CORE: f64 = 16.0;
-/// Space between dies and around the map.
+/// Space between dies and around the map, in drawing units.
 const GAP: f64 = 6.0;
 const MARGIN: f64 = 20.0;
-/// Maximum number of cores drawn.
+/// Maximum number of cores of a machine that is drawn.
 const MOST_CORES: u32 = 1 << 16;
-/// Number of shades for links and ports.
+/// Number of shades for busy times of links and ports.
 const SHADES: u64 = 8;
 
-/// Draws the map of `report`, a replay of `prepared`.
+/// Draws the map of `report`, a replay of `prepared`, as SVG.
 ///
 /// # Errors
 ///
@@ -113,7 +114,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     for link in &used.links {
         let [a, b] = [link.from, link.to];
         let d = usize::from(a[0] == b[0]);
-        // A link that connects the two ends of a row or column is drawn as a stub at its source core.
+        // If a link connects the two ends of a row or column, draw only a stub at its source core.
         let closes = a[d].abs_diff(b[d]) > 1;
         let up = (b[d] > a[d]) != closes;
         let (start, length) = match (closes, up) {
@@ -124,7 +125,7 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
                 (lower, along(d, a[d].max(b[d])) - lower)
             }
         };
-        // The two directions are drawn on opposite sides.
+        // Draw the two directions on opposite sides.
         let aside = along(1 - d, a[1 - d]) + if up { 3.0 } else { CORE - 6.0 };
         let frame = if d == 0 {
             DrawingRect {
@@ -205,14 +206,14 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     ))
 }
 
-/// Height of a line of text below the map.
+/// Height of a line of text below the map, in drawing units.
 const LINE: f64 = 20.0;
-/// Width of a stage's name with its colour.
+/// Width of a legend entry (a stage's colour and name), in drawing units.
 const STAGE: f64 = 150.0;
-/// Maximum number of legend lines.
+/// Maximum number of lines of the legend.
 const MOST_LINES: usize = 8;
 
-/// Legend of stages with their colours and numbers of cores, divided into lines.
+/// Legend of the stages: their colours and numbers of cores, laid out in lines.
 struct StageLegend {
     names: Vec<(Option<u32>, String)>,
     in_line: usize,
@@ -244,7 +245,7 @@ impl StageLegend {
             let x = MARGIN + (i % self.in_line) as f64 * STAGE;
             let y = top + (i / self.in_line) as f64 * LINE;
             if let Some(stage) = stage {
-                // Tensor groups alternate between two shades.
+                // Show two shades, because tensor groups of a stage alternate between them.
                 for group in 0..2 {
                     let half = DrawingRect {
                         x: x + f64::from(group) * CORE / 2.0,
@@ -260,7 +261,7 @@ impl StageLegend {
     }
 }
 
-/// Draws the scale of shades for one class of marks (links or ports), labelled with busy times up to `most`.
+/// Draws the scale of shades for links or for ports, labelled with busy times up to `most`.
 fn draw_scale(
     svg: &mut SvgDrawing,
     y: f64,
@@ -301,19 +302,19 @@ fn format_share(busy: Span, makespan: Span) -> String {
     format_percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
-/// Returns a shade from 1 to [`SHADES`] (the busiest).
+/// Returns the shade of a busy time, from 1 to [`SHADES`]; `most` has the darkest shade.
 fn shade_of_busy_time(busy: Span, most: Span) -> u64 {
     let parts = u128::from(busy.0) * u128::from(SHADES);
     (parts.div_ceil(u128::from(most.0.max(1))) as u64).clamp(1, SHADES)
 }
 
-/// Returns the style sheet with the colours of all classes.
+/// Returns the style sheet with the colours of stages, links and ports.
 fn render_style_sheet(stages: u32) -> String {
     let mut style = String::from(
         "text{font:11px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
     );
     for stage in 0..stages {
-        // The multiplier gives successive stages very different hues.
+        // This multiplier gives consecutive stages very different hues.
         let hue = u64::from(stage) * 137 % 360;
         let rules = write!(
             style,

@@ -14,15 +14,15 @@ use chakram_hardware::network::NetworkOccupancy;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// A link between adjacent cores, in one direction; a half-duplex link covers both directions.
+/// A link between adjacent cores in one direction; for a half-duplex link, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkUse {
-    /// Position of the link's source core, x and y.
+    /// Position (x, y) of the core at the link's source.
     pub from: [u32; 2],
-    /// Position of the link's destination core.
+    /// Position (x, y) of the core at the link's destination.
     pub to: [u32; 2],
-    /// Busy time of the link.
+    /// Time during which the link was busy.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
@@ -31,9 +31,9 @@ pub struct LinkUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortUse {
-    /// Position of the port's core.
+    /// Position (x, y) of the core at the port.
     pub core: [u32; 2],
-    /// Busy time of the port.
+    /// Time during which the port was busy.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
@@ -42,7 +42,7 @@ pub struct PortUse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TileUse {
-    /// Number of links of the machine, without faulty links.
+    /// Number of links of the machine, excluding faulty links.
     pub links_of_machine: u64,
     /// Number of memory ports of the machine.
     pub ports_of_machine: u64,
@@ -53,7 +53,7 @@ pub struct TileUse {
 }
 
 impl TileUse {
-    /// Returns the mean busy time of the machine's links, and of its memory ports.
+    /// Returns the mean busy time of all links of the machine, and of all its memory ports.
     pub fn mean_busy(&self) -> [Span; 2] {
         let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
         let links = self.links.iter().map(|link| u128::from(link.busy.0));
@@ -65,7 +65,7 @@ impl TileUse {
     }
 }
 
-/// Receives the occupancy of links and ports that the network model reports at the end of a replay.
+/// Stores the busy times that the network model reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct TileObserver(Option<NetworkOccupancy>);
 
@@ -79,8 +79,8 @@ impl Observer for TileObserver {
 }
 
 impl TileObserver {
-    /// Returns the busy times for the machine of `prepared`, if it has tiles and its network model reports busy
-    /// times.
+    /// Returns the busy times on the machine of `prepared`; `None` if it has no tiles, or its network model reports no
+    /// busy times.
     pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tile_grid()?);
@@ -108,7 +108,7 @@ impl TileObserver {
     }
 }
 
-/// Returns the number of links between cores, without faulty links.
+/// Returns the number of links between cores, excluding faulty links.
 fn links_of(machine: &Machine) -> u64 {
     let topology = machine.topology();
     let Some(tiles) = topology.tile_grid() else {
@@ -157,8 +157,7 @@ pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<Repor
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // The iterator is reversed because `max_by_key` returns the last of equal maxima, but the first such link should
-    // be named.
+    // Iterate in reverse: `max_by_key` returns the last of equal maxima, but the text names the first such link.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

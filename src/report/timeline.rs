@@ -1,14 +1,14 @@
-//! Timelines of a replay for trace viewers: JSON in the Chrome trace format, or Perfetto's own protobuf.
+//! Writes timelines of a replay for trace viewers: JSON in the Chrome trace format, or Perfetto's own protobuf.
 //!
-//! A timeline has a process per rank, a track per lane and a slice (drawn interval) per node. Arrows lead from each
-//! send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no lane,
-//! so they get extra tracks. The number of extra tracks is the largest number of receives that overlap. Nodes of a
-//! captured thread are nested in the ranges, operators and Python calls around them. Nodes whose names are paths
-//! (`step0/mb1/layer2/norm`) are nested too: successive nodes of a lane with a common path are drawn under one slice
-//! for this path. A slice covers the time from issue to completion; the delay before a node's issue is blank. Events
-//! are written when nodes complete, so only issue times are stored. Each rank has counters: allocated bytes by class,
-//! if nodes state what they allocate and free; bytes sent per second, if the rank communicates; and the number of nodes
-//! waiting for a lane, if any node waits.
+//! A timeline has one process per rank, one track per lane, and one slice (drawn interval) per node. Arrows lead from
+//! each send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no
+//! lane, so they are drawn on extra tracks. The number of extra tracks equals the largest number of overlapping
+//! receives. Nodes of a captured thread are nested in the ranges, operators and Python calls that enclose them. Nodes
+//! whose names are paths (`step0/mb1/layer2/norm`) are nested too: consecutive nodes of a lane that share a path are
+//! drawn below one slice for the path. A slice lasts from issue to completion; the delay before the issue is blank.
+//! Each node is written when it completes, so only issue times must be stored. Each rank has up to three counters:
+//! allocated bytes by class (if its nodes allocate or free memory), bytes sent per second (if it communicates), and the
+//! number of nodes that wait for a lane (if any node waits).
 
 use super::TimeCategory;
 use super::collectives::bus_factor;
@@ -46,7 +46,7 @@ use origins::TimelineOrigins;
 use perfetto::PerfettoEncoder;
 use tracks::ReceiveTrack;
 
-/// Formats of timelines.
+/// File formats of timelines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimelineFormat {
     /// JSON in the Chrome trace format.
@@ -56,7 +56,7 @@ pub enum TimelineFormat {
     Perfetto,
 }
 
-/// An encoder of one format.
+/// The encoder of the chosen format.
 #[derive(Debug)]
 enum FormatEncoder<W> {
     Chrome(ChromeEncoder<W>),
@@ -72,34 +72,35 @@ impl<W: Write> FormatEncoder<W> {
     }
 }
 
-/// Writes the timeline into `out` while the replay runs.
+/// An observer that writes the timeline to `out` during the replay.
 #[derive(Debug)]
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
-    /// Name of each group, and the group itself.
+    /// Each group with its name for users.
     groups: Vec<(String, GroupView<'a>)>,
-    /// Posted receives, by instance and track.
+    /// By instance, the tracks for receives.
     receives: Vec<Vec<ReceiveTrack>>,
-    /// Slices of paths that are open, by instance and lane.
+    /// By instance and lane, the open slices of paths.
     nesting: Vec<Vec<LaneNesting>>,
-    /// For each instance, the latest step that it has begun, if names show steps.
+    /// For each instance, the latest step that has begun, if node names contain steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    /// Memory of each instance at the start of the drawn time range; `None` once this memory has been drawn.
+    /// For each instance, the memory at the start of the drawn time range; `None` if the memory did not change before
+    /// that time, or is already drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
-    /// Start time of the transfer of each send in progress, one map per rank instance.
+    /// By instance, the start of the transfer of each send in progress.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineOrigins<'a>,
-    /// Ranges around the current node.
+    /// Ranges around the current node; stored here to reuse the allocation.
     path: Vec<NestingPart<'a>>,
     encoder: FormatEncoder<W>,
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
-    /// Starts a timeline of the selected part of `prepared`.
+    /// Starts a timeline of the part of `prepared` that `selection` selects.
     pub fn new(
         prepared: &'a CompiledReplay<'a>,
         out: W,
@@ -176,7 +177,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         TrackId { rank, lane }
     }
 
-    /// Draws the bytes that an instance has allocated after the instant `over`.
+    /// Draws the memory of an instance at the end of an instant.
     #[inline(never)]
     fn draw_memory(&mut self, instance: InstanceId, over: EndedInstant) {
         let (at, selection) = (over.0, &self.selection);
@@ -191,7 +192,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.draw_held(instance, over);
     }
 
-    /// Draws the memory of an instance at the start of the drawn time range.
+    /// Draws the memory of an instance at the start of the drawn time range, if not yet drawn.
     fn hold_before(&mut self, instance: InstanceId) {
         if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
@@ -208,7 +209,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder_mut().draw_memory(rank, at, &held);
     }
 
-    /// Draws a segment of the critical path, on the track of the critical path.
+    /// Draws a segment of the critical path on the path's own track.
     fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
         let RunSegment { instance, node, .. } = *segment;
         let rank = self.rank_of_instance(instance.index());
@@ -234,15 +235,14 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get().draw_slice(track, &slice);
     }
 
-    /// Returns the arrow that begins or ends at the node of a send or receive, if the arrow is drawn.
+    /// Returns the end of an arrow at a send or receive; `None` if no arrow is drawn.
     fn find_arrow_end(
         &self,
         instance: InstanceId,
         node: NodeIndex,
         kind: NodeKind,
     ) -> Option<ArrowEnd> {
-        // If communication keeps captured times, ranks do not wait for each other, so an arrow could point back in
-        // time.
+        // With captured times, ranks do not wait for each other, so an arrow could point back in time.
         if self.prepared.comm_timing() == CommTiming::Captured {
             return None;
         }
@@ -358,8 +358,8 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
-        // Ranks are numbered from 0, so the number of ranks is no rank's number, and the critical path's process uses
-        // it.
+        // The process of the critical path needs a number that no rank has. Ranks are numbered from 0, so use the
+        // number of ranks.
         let rank = self.prepared.workload().rank_count();
         let track = TrackId { rank, lane: 0 };
         self.encoder_mut()

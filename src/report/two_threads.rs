@@ -1,14 +1,14 @@
-//! Runs two independent computations over the nodes of a run on two threads.
+//! Runs two independent computations over the nodes of a run, on two threads if the run is large.
 
 use chakram_base::interrupt::inherit_token;
 use std::thread;
 
-/// Minimum number of nodes for which a thread is started. Summing so many nodes takes a millisecond, and starting a
-/// thread takes a tenth of that.
+/// Minimum number of nodes of a run for which a second thread is started. A sum over so many nodes takes a millisecond;
+/// starting a thread takes a tenth of that.
 const LEAST_NODES: usize = 50_000;
 
-/// Returns the results of `here` and `beside`, which both iterate over the `nodes` of a run. `beside` runs on another
-/// thread if there are many nodes.
+/// Returns the results of `here` and `beside`, which each iterate over the `nodes` nodes of a run. If there are many
+/// nodes, `beside` runs on a second thread.
 pub fn run_both<A, B: Send>(
     nodes: usize,
     here: impl FnOnce() -> A,

@@ -7,25 +7,25 @@ use chakram_base::units::{Span, format_percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Nodes for which the traces lack a fact that is needed to estimate the time.
+/// Nodes for which the traces lack one fact that is needed to estimate their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
-    /// Fact that the traces lack.
+    /// Fact that the traces do not state.
     pub what: UnknownFact,
-    /// Number of nodes that lack the fact.
+    /// Number of nodes without the fact.
     pub nodes: u64,
-    /// Number of nodes that lack the fact and take no time, because they have no recorded duration either. The other
-    /// nodes keep their recorded duration.
+    /// Number of these nodes that take no time, because they have no recorded duration either. The others keep their
+    /// recorded duration.
     pub without_time: u64,
-    /// Number of kernels that lack both the fact and a recorded duration. The time of these kernels is the time of
-    /// moving their bytes, which is a lower bound.
+    /// Number of these nodes that are kernels without a recorded duration but with known bytes. They take the time to
+    /// move their bytes, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
-    /// Total recorded duration of the nodes that lack the fact.
+    /// Recorded duration of these nodes, summed.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// `recorded` as a share of the captured time of all ranks, if the traces state that time.
+    /// `recorded` divided by the captured time of all ranks, if the traces state that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }
@@ -35,27 +35,27 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A fact that a trace may not state.
+/// A fact that a trace may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownFact {
-    /// Operation or partners of communication.
+    /// Operation or partners of a communication.
     Communication,
-    /// Bytes of collectives and messages.
+    /// Size of collectives and messages.
     CommunicationSize,
-    /// Recorded durations of collectives and messages that should keep recorded times.
+    /// Recorded duration of collectives and messages that should keep recorded times.
     CommunicationTime,
-    /// FLOPs of kernels whose duration depends on more than their bytes.
+    /// FLOPs of kernels whose time does not depend on bytes alone.
     KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,
-    /// Kernels that were launched but dropped by the profiler; these kernels have no nodes.
+    /// Kernels that ran but have no nodes, because the profiler dropped their records.
     DroppedKernels,
 }
 
 impl UnknownFact {
-    /// Returns the name of the fact in JSON.
+    /// Returns the value that stands for the fact in JSON.
     fn json_name(self) -> &'static str {
         match self {
             Self::Communication => "communication",
@@ -86,8 +86,8 @@ impl UnknownFact {
     }
 }
 
-/// Returns the rows of a replay. `captured` is the captured time summed over ranks, `dropped` the number of kernels
-/// dropped by the profiler.
+/// Returns one row for each fact that the traces lack. `captured` is the captured time summed over ranks; `dropped` is
+/// the number of kernels whose records the profiler dropped.
 pub(super) fn list_unknown(
     basis: &PricingCoverage,
     dropped: u64,
@@ -142,7 +142,7 @@ pub(super) fn list_unknown(
     rows.into_iter().filter(|row| row.nodes > 0).collect()
 }
 
-/// Columns of the table.
+/// Columns of the CSV table of unknown facts.
 pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
     ("what", |_, row| row.what.json_name().into()),
     ("nodes", |_, row| row.nodes.into()),
@@ -153,12 +153,12 @@ pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
 ];
 
 impl UnknownRow {
-    /// Returns the missing fact and the affected nodes as text.
+    /// Names the missing fact and the affected nodes.
     pub(super) fn describe_subject(&self) -> String {
         self.what.describe_nodes(self.nodes)
     }
 
-    /// Returns a sentence about the missing fact and its nodes.
+    /// Returns a sentence about the missing fact and the affected nodes.
     pub fn to_sentence(&self) -> String {
         let kept = self.nodes - self.without_time - self.by_bytes;
         let share = self.share.map_or(String::new(), |share| {
@@ -185,14 +185,14 @@ impl UnknownRow {
 }
 
 impl Report {
-    /// Returns all missing facts in one line; `None` if no fact is missing.
+    /// Lists all missing facts on one line; `None` if no fact is missing.
     pub fn unknown_line(&self) -> Option<String> {
         let rows: Vec<String> = self.unknown.iter().map(UnknownRow::to_sentence).collect();
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the text that follows the makespan in the headline: a remark if the makespan is a lower bound,
-    /// otherwise nothing.
+    /// Returns the text after the makespan in the headline: a remark if the makespan is a lower bound, otherwise an
+    /// empty text.
     pub(super) fn bound_text(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
@@ -200,8 +200,8 @@ impl Report {
         }
     }
 
-    /// Returns whether the makespan is a lower bound. This is so if some nodes take no time, because neither work
-    /// nor duration is known, or take only the time for moving their bytes.
+    /// Returns true if the makespan is a lower bound: some nodes take no time because their work and duration are
+    /// unknown, or take only the time to move their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)
@@ -227,7 +227,7 @@ mod tests {
             unknown: 1,
             ..PricingCoverage::default()
         };
-        // The recorded times are 96 and 48 ms of 960 ms.
+        // The recorded times are 96 ms and 48 ms, of 960 ms captured.
         let found = list_unknown(&basis, 5, Some(960_000_000_000));
         let texts: Vec<String> = found.iter().map(UnknownRow::to_sentence).collect();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Finds differences between two machines, and the reasons why a run does not depend on these differences.
+//! Finds the differences between two machines, and the reasons why a run does not depend on them.
 
 use super::run_facts::ReplayedRun;
 use chakram_base::dtype::Dtype;
@@ -7,18 +7,18 @@ use chakram_hardware::memory::LocalMemory;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_trace::graph::NodeKind;
 
-/// A difference between two machines. Numbers are indices of dimensions or NPU classes.
+/// A difference between two machines. Numbers are indices of dimensions or of NPU classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineDifference {
-    /// Shapes or sizes of dimensions differ.
+    /// The shapes or sizes of dimensions differ.
     Shape,
-    /// Bandwidth of these dimensions differs.
+    /// The bandwidths of these dimensions differ.
     Bandwidth(Vec<usize>),
-    /// Latency of these dimensions differs.
+    /// The latencies of these dimensions differ.
     Latency(Vec<usize>),
-    /// Forwarding at devices (cut-through or store-and-forward) differs.
+    /// Devices forward data differently: cut-through or store-and-forward.
     Switching,
-    /// Links that the machine lists one by one differ.
+    /// The links that the machine file lists individually differ.
     Links,
     /// The part of a dimension that jobs may use differs.
     RankDomain,
@@ -26,42 +26,43 @@ pub enum MachineDifference {
     NetworkModel,
     /// The rule for when sends complete differs.
     SendCompletion,
-    /// Algorithms along these dimensions differ.
+    /// The algorithms along these dimensions differ.
     Algorithms(Vec<usize>),
     /// The number of chunks of collectives differs.
     Chunks,
-    /// Measured times of collectives along these dimensions differ.
+    /// The measured times of collectives along these dimensions differ.
     MeasuredCollectives(Vec<usize>),
-    /// Peak rates of a class differ for these number formats; an empty list means that systolic arrays differ.
+    /// The peak rates of an NPU class differ for these number formats. An empty list means that the systolic arrays
+    /// differ.
     Peaks(usize, Vec<Dtype>),
-    /// Measured kernels of a class differ.
+    /// The measured kernels of an NPU class differ.
     KernelCurves(usize),
-    /// Memory bandwidth of a class differs.
+    /// The memory bandwidth of an NPU class differs.
     MemoryBandwidth(usize),
-    /// Memory latency of a class differs.
+    /// The memory latency of an NPU class differs.
     MemoryLatency(usize),
-    /// Memory capacity of a class differs.
+    /// The memory capacity of an NPU class differs.
     MemoryCapacity(usize),
-    /// The lanes of a class differ.
+    /// The lanes of an NPU class differ.
     Lanes(usize),
-    /// The host lanes of a class differ.
+    /// The host lanes of an NPU class differ.
     HostLanes(usize),
-    /// The slowdown factor of a class differs.
+    /// The slowdown factor of an NPU class differs.
     Slowdown(usize),
-    /// The number of classes, or the assignment of NPUs to classes, differs.
+    /// The number of NPU classes, or the assignment of NPUs to classes, differs.
     Classes,
-    /// Unnamed memory outside the NPUs differs.
+    /// The unnamed memory outside the NPUs differs.
     RemoteMemory,
     /// The memory outside the NPUs with this name differs.
     NamedMemory(String),
-    /// The host differs.
+    /// The host's properties differ.
     Host,
-    /// Corrections from measured steps differ.
+    /// The corrections from measured steps differ.
     Corrections,
 }
 
-/// Returns the differences between two machines, in the order of machine files; empty if the machines predict equal
-/// times for every run.
+/// Returns the differences between two machines, in the order of machine files. If there are none, both machines
+/// predict equal times for every run.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let mut found = Vec::new();
@@ -183,7 +184,7 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
 }
 
 impl MachineDifference {
-    /// Returns a name for the difference.
+    /// Returns the name of the difference for users.
     fn subject_name(&self) -> String {
         match self {
             Self::Shape => "shape of the network",
@@ -214,7 +215,8 @@ impl MachineDifference {
         .to_owned()
     }
 
-    /// Returns the index of the NPU class that the difference concerns, if it concerns only one class.
+    /// Returns the index of the only NPU class that the difference concerns; `None` if it does not concern exactly one
+    /// class.
     fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
@@ -229,7 +231,7 @@ impl MachineDifference {
         }
     }
 
-    /// Returns why the run does not depend on the difference. Call this only for a difference that is known to change
+    /// Returns the reason why the run does not depend on the difference. The difference must be known to change
     /// nothing, because the last possible reason is returned without a check.
     fn explain_no_effect(&self, run: &ReplayedRun<'_>) -> String {
         let machine = run.prepared.machine();
@@ -334,8 +336,8 @@ impl MachineDifference {
     }
 }
 
-/// Returns why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If communication of
-/// the kind `kind` crosses these dimensions, the reason states the basis of its time.
+/// Returns the reason why the bandwidth, latency or algorithms of the dimensions `of` do not affect the run. If
+/// communication of the kind `kind` crosses these dimensions, the reason says where its times come from.
 fn explain_dimensions(
     run: &ReplayedRun<'_>,
     of: &[usize],
@@ -356,8 +358,8 @@ fn explain_dimensions(
     }
 }
 
-/// Groups the differences by the reason why each does not affect the run. Both machines must predict equal times for
-/// the run.
+/// Groups the differences by the reason why they do not affect the run. Both machines must predict equal times for the
+/// run.
 fn group_by_reason(
     differs: &[MachineDifference],
     run: &ReplayedRun<'_>,
@@ -381,7 +383,8 @@ fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns why the run does not depend on the differences. Both machines must predict equal times for the run.
+/// Returns a sentence with the reasons why the run does not depend on the differences. Both machines must predict equal
+/// times for the run.
 pub fn explain_differences(differs: &[MachineDifference], run: &ReplayedRun<'_>) -> String {
     match &group_by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),
@@ -390,7 +393,7 @@ pub fn explain_differences(differs: &[MachineDifference], run: &ReplayedRun<'_>)
     }
 }
 
-/// Returns the differences with the reasons why no time changed, for comparisons.
+/// For comparisons, returns the differences with the reasons why no time changed.
 pub(crate) fn explain_nothing_moved(
     differs: &[MachineDifference],
     run: &ReplayedRun<'_>,

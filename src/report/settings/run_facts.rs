@@ -1,4 +1,4 @@
-//! Facts about a run, from which the reasons for settings without effect are computed.
+//! Facts about a run from which the reasons for settings without effect are derived.
 
 use crate::Report;
 use chakram_base::ids::Npu;
@@ -16,19 +16,19 @@ pub struct ReplayedRun<'a> {
     pub report: &'a Report,
 }
 
-/// Amount of communication across a dimension of the machine.
+/// Communication that crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
-    /// Number of (group, kind) pairs whose collectives are timed by algorithms.
+    /// Number of (group, kind) pairs with collectives timed by algorithms.
     pub by_algorithms: u64,
-    /// Number of (group, kind) pairs whose collectives are timed by measured curves.
+    /// Number of (group, kind) pairs with collectives timed by measured curves.
     pub by_curves: u64,
     /// Number of messages between ranks, and of loads and stores over the network.
     pub messages: u64,
 }
 
 impl ReplayedRun<'_> {
-    /// Returns the reason why the machine's network carries no traffic; `None` if the network carries traffic.
+    /// Returns the reason why nothing crosses the machine's network; `None` if something does.
     pub(super) fn without_network(&self) -> Option<String> {
         let comm = self.prepared.comm_timing();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
@@ -38,7 +38,7 @@ impl ReplayedRun<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns the reason why collectives do not depend on the machine; `None` if a collective does.
+    /// Returns the reason why no collective depends on the machine; `None` if one does.
     pub(super) fn without_collectives(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
@@ -47,13 +47,13 @@ impl ReplayedRun<'_> {
         (comm != CommTiming::Model).then(|| format!("collectives last as {comm}"))
     }
 
-    /// Returns whether ranks send messages.
+    /// Returns true if ranks send messages to each other.
     pub(super) fn has_messages(&self) -> bool {
         self.graphs_of_job()
             .any(|graph| !graph.messages().is_empty())
     }
 
-    /// Returns whether loads or stores cross the network.
+    /// Returns true if loads or stores cross the network.
     fn reaches_memories(&self) -> bool {
         let machine = self.prepared.machine();
         let mut memories = machine.all_memories();
@@ -62,7 +62,7 @@ impl ReplayedRun<'_> {
         at_network && self.has_nodes(NodeKind::RemoteMemory)
     }
 
-    /// Returns whether a graph has a node of the kind `kind`.
+    /// Returns true if any graph has a node of this kind.
     pub(super) fn has_nodes(&self, kind: NodeKind) -> bool {
         self.graphs_of_job()
             .any(|graph| graph.nodes().any(|node| graph.kind(node) == kind))
@@ -72,13 +72,13 @@ impl ReplayedRun<'_> {
         self.prepared.workload().graphs().iter()
     }
 
-    /// Returns the name of a dimension in backquotes.
+    /// Returns the name of a dimension, in backquotes.
     pub(super) fn dimension_name(&self, index: usize) -> String {
         let dimensions = self.prepared.machine().topology().dimensions();
         format!("`{}`", dimensions[index].name)
     }
 
-    /// Returns the communication across the dimension `index`.
+    /// Returns how much communication crosses the dimension with this index.
     pub(super) fn dimension_use(&self, index: usize) -> DimensionUse {
         let topology = self.prepared.machine().topology();
         let mut found = DimensionUse::default();
@@ -108,7 +108,7 @@ impl ReplayedRun<'_> {
         found
     }
 
-    /// Returns the reason why no kernel is timed by the NPU's rates; `None` if a kernel is.
+    /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if one does.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.pricing_coverage();
@@ -122,7 +122,7 @@ impl ReplayedRun<'_> {
         }
     }
 
-    /// Returns the reason why no kernel is timed by curves; `None` if a kernel is.
+    /// Returns the reason why no kernel is timed by curves; `None` if one is.
     pub(super) fn without_curves(&self) -> Option<String> {
         self.without_priced_kernels().or_else(|| {
             let by_curves = self.report.kernels.by_curves;
@@ -130,7 +130,7 @@ impl ReplayedRun<'_> {
         })
     }
 
-    /// Returns whether any kernel computes in `dtype`.
+    /// Returns true if any kernel computes in the number format `dtype`.
     pub(super) fn computes_in(&self, dtype: Dtype) -> bool {
         self.graphs_of_job().any(|graph| {
             let mut kernels = graph
@@ -140,7 +140,7 @@ impl ReplayedRun<'_> {
         })
     }
 
-    /// Returns whether a rank is on an NPU of the class with this index.
+    /// Returns true if any rank runs on an NPU of the class with this index.
     pub(super) fn uses_class(&self, class: usize) -> bool {
         let mut ranks = self.prepared.workload().instances().iter();
         ranks.any(|rank| {
@@ -151,7 +151,7 @@ impl ReplayedRun<'_> {
         })
     }
 
-    /// Returns the largest number of lanes used by a rank.
+    /// Returns the largest number of lanes that any rank uses.
     pub(super) fn max_lane_count(&self) -> usize {
         let instances = 0..self.prepared.workload().instances().len();
         let lanes = instances.map(|instance| {

@@ -1,9 +1,9 @@
-//! Determines the stage and the tensor group of each rank from the roles of its groups.
+//! Derives the stage and the tensor group of each rank from the roles of the job's groups.
 
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 
-/// Returns, for each rank, the index of its stage, and the index of its tensor group within the stage.
+/// For each rank, returns the index of its stage, and the index of its tensor group within the stage.
 pub(super) fn assign_rank_families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let workload = prepared.workload();
     let ranks = workload.rank_count() as usize;
@@ -21,7 +21,7 @@ pub(super) fn assign_rank_families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, 
     for group in of("tensor").chain(of("data")) {
         for pair in group.members.windows(2) {
             let [a, b] = [pair[0], pair[1]].map(|rank| find_root(&mut joined, rank.index()));
-            // The lower rank is the root, so stages are sorted by their first rank.
+            // The lower rank becomes the root, so that stages are sorted by their first rank.
             joined[a.max(b)] = a.min(b);
         }
     }
@@ -38,7 +38,7 @@ pub(super) fn assign_rank_families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, 
         let next = numbers.len() as u32;
         stages.push(*numbers.entry(root).or_insert(next));
     }
-    // Tensor groups are numbered from 0 within their stage.
+    // Within each stage, tensor groups are numbered from 0.
     let mut within: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
     let groups = (0..ranks).map(|rank| {

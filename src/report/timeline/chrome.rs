@@ -1,13 +1,13 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
-//! The format's unit is the microsecond, as a double-precision number. Viewers subtract the start of the trace, and
-//! some then round or truncate to nanoseconds. Decimal fractions are rounded in each of these steps. Adjacent slices,
-//! if written as start and duration, would therefore overlap: Perfetto's trace processor, v52, dropped one in ten to
-//! twenty such slices. The processor also sorted a slice before the path slice that begins at the same instant. The
-//! timeline therefore writes a slice as two events: one at the begin and one at the end. Instants are rounded to
-//! 1/1024 us, which a double represents exactly (up to 2^43 us, 101 days), so adjacent slices share the same number.
-//! Nodes that start and end at one such instant are drawn as instants, because viewers sort slices without duration
-//! after other slices.
+//! The format states times in microseconds, as double-precision numbers. Viewers subtract the start of the trace from
+//! each time, and some then round or truncate the result to nanoseconds. Each of these steps rounds decimal fractions.
+//! If slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor,
+//! v52, dropped one in ten to twenty of such slices. It also sorted a slice before the path slice that begins at the
+//! same time and should enclose it. Each slice is therefore written as two events, one for its begin and one for its
+//! end. Times are rounded to 1/1024 us, which doubles represent exactly up to 2^43 us (101 days), so that adjacent
+//! slices share the same number. A node that starts and ends at the same rounded time is drawn as an instant, because
+//! viewers sort slices without duration after other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
@@ -17,14 +17,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-/// An instant in units of 1/1024 us.
+/// A time in units of 1/1024 us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ChromeTicks(u64);
 
 impl ChromeTicks {
     const PER_US: u64 = 1024;
 
-    /// Returns the tick nearest to `at`.
+    /// Rounds a time to the nearest tick.
     fn nearest_tick(at: Time) -> Self {
         const PS_PER_US: u128 = 1_000_000;
         let ticks = u128::from(at.0) * u128::from(Self::PER_US);
@@ -36,7 +36,7 @@ impl ChromeTicks {
     }
 }
 
-/// Name of the short slices that mark the arrival of messages.
+/// Name of the short slices that mark arrivals of messages.
 const ARRIVAL: &str = "arrival";
 
 /// An event of the Chrome trace format.
@@ -61,7 +61,7 @@ struct TraceEvent<'e> {
     args: Option<ChromeArgs<'e>>,
 }
 
-/// Arguments of an event, which viewers show.
+/// Arguments of an event; viewers show them for a selected event.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum ChromeArgs<'e> {
@@ -99,12 +99,12 @@ impl<'e> NodeArgs<'e> {
     }
 }
 
-/// Writes events in the Chrome trace format into `out`.
+/// Encodes a timeline in the Chrome trace format, and writes it to `out`.
 #[derive(Debug)]
 pub(super) struct ChromeEncoder<W> {
     out: W,
     first: bool,
-    /// First write error; after an error, nothing more is written.
+    /// First write error; after it, nothing more is written.
     failed: Option<io::Error>,
 }
 
@@ -139,7 +139,7 @@ impl<W: Write> ChromeEncoder<W> {
         self.write_raw(&text);
     }
 
-    /// Writes values of a counter of a process.
+    /// Writes the values of a process's counter at one time.
     fn write_counter(&mut self, pid: u32, name: &str, at: Time, values: Map<String, Value>) {
         self.write_event(&TraceEvent {
             ph: "C",
@@ -151,7 +151,7 @@ impl<W: Write> ChromeEncoder<W> {
         });
     }
 
-    /// Names a process or one of its tracks, and sets its position in the display order.
+    /// Writes the name of a process or track, and its position in the display order.
     fn write_label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
         let names = match tid {
             None => ["process_name", "process_sort_index"],
@@ -173,9 +173,9 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// Draws an arrow from the start of the send to a short slice that marks the arrival: the last tick of the receive.
-    /// The extra slice is needed because viewers draw an arrow to the beginning of a slice, and the slice of a receive
-    /// may begin before the send.
+    /// Draws an arrow from the start of a send to a short slice at the end of the receive. The slice marks the arrival,
+    /// and lasts for the last tick of the receive. The extra slice is needed because viewers draw an arrow to the
+    /// beginning of a slice, but the receive's own slice may begin before the send.
     fn draw_arrow(
         &mut self,
         track: TrackId,
@@ -207,7 +207,7 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// Draws one end of the arrow from a call to a node that the call launched, at the beginning of the slice.
+    /// Draws one end of a launch arrow (from a call to a node that it launched), at the beginning of the slice.
     fn draw_launch_arrow(&mut self, track: TrackId, phase: &'static str, id: u64, at: ChromeTicks) {
         self.write_event(&TraceEvent {
             ph: phase,
@@ -260,8 +260,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.to_micros()),
-            // Speedscope matches an end event to its begin event by name and arguments, so both events have the same
-            // arguments.
+            // Speedscope finds the begin of a slice by name and arguments, so the end event must repeat the arguments.
             args: Some(ChromeArgs::Node(NodeArgs::from_facts(&slice.facts))),
             ..TraceEvent::default()
         };
@@ -274,8 +273,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             self.draw_arrow(track, arrow, start, end);
         }
         if lasts {
-            // In this format, arrows can only be attached to slices, so a node that is drawn as an instant gets no
-            // arrow.
+            // In this format, only slices can have arrows, so a node that is drawn as an instant has none.
             for &id in &slice.launched {
                 self.draw_launch_arrow(track, "s", id, start);
             }
@@ -330,7 +328,7 @@ mod tests {
 
     #[test]
     fn sums_of_rounded_instants_are_exact() {
-        // 0.1 us + 0.2 us is 0.3 us; the sum of the nearest double-precision numbers is larger.
+        // 0.1 us + 0.2 us is 0.3 us, but the sum of the nearest doubles is larger.
         let micros = |ps| ChromeTicks::nearest_tick(Time(ps)).to_micros();
         let between = ChromeTicks(307 - 102).to_micros();
         assert_eq!(micros(100_000) + between, micros(300_000));

@@ -1,8 +1,8 @@
-//! Counters of a rank: bytes per second that the rank sends, and nodes that wait for their lane.
+//! Counters of a rank: bytes sent per second, and number of nodes that wait for their lane.
 //!
-//! The sending rate is the average rate of messages and collectives while they transfer. A message adds its size in
-//! bytes. A collective adds the minimum number of bytes that must cross the busiest port of a member, `factor x
-//! buffer`, as for bus bandwidth. A node waits while it is ready and its lane is occupied.
+//! The sending rate sums the average rates of the messages and collectives that transfer. A message counts with its
+//! size. A collective counts with the minimum number of bytes that must cross the busiest port of a member. As for bus
+//! bandwidth, this number is `factor x buffer`. A node waits if it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -10,21 +10,21 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use std::collections::BTreeSet;
 
-/// The encoder that draws counters, and the time range to draw.
+/// Encoder to which counters are drawn, and the time range to draw.
 type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 
 /// Nodes of a rank that wait for their lane.
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// Instant at which the number last changed.
+    /// Time at which the number last changed.
     at: Time,
-    /// Number of waiting nodes before the instant `at`.
+    /// Number of waiting nodes before `at`.
     before: u64,
     drawn: u64,
 }
 
-/// Counters of all rank instances.
+/// For each instance, the times and amounts by which the sending rate changes, in bytes per second.
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
     waiting: Vec<WaitingNodes>,
@@ -40,7 +40,7 @@ impl TimelineCounters {
         }
     }
 
-    /// Counts a transfer of `bytes` by an instance.
+    /// Adds a transfer of `bytes` by an instance, between the two times.
     pub fn count_sent_bytes(&mut self, instance: usize, bytes: f64, (from, to): (Time, Time)) {
         let seconds = to.since(from).as_seconds();
         if seconds > 0.0 && bytes > 0.0 {
@@ -49,8 +49,8 @@ impl TimelineCounters {
         }
     }
 
-    /// Counts a node that starts to wait. If `now` is a new instant, first draws the number of nodes that waited at the
-    /// previous one.
+    /// Adds a node that starts to wait. If `now` is later than the last change, first draws the number of waiting nodes
+    /// after that change.
     pub fn count_waiting_node(
         &mut self,
         (instance, rank): (usize, u32),
@@ -63,7 +63,7 @@ impl TimelineCounters {
         waiting.nodes.insert(node);
     }
 
-    /// Removes a node from the waiting nodes when it is issued.
+    /// Removes a node that is issued, if it was waiting.
     pub fn count_issued_node(
         &mut self,
         (instance, rank): (usize, u32),
@@ -78,7 +78,7 @@ impl TimelineCounters {
         }
     }
 
-    /// Draws all values that were not drawn yet; `ranks` are the ranks of the instances.
+    /// Draws all values that are not drawn yet; `ranks` contains the rank of each instance.
     pub fn draw_remaining_counters(
         mut self,
         ranks: &[u32],
@@ -110,7 +110,7 @@ impl TimelineCounters {
 }
 
 impl WaitingNodes {
-    /// If `now` is later than the instant of the last change, draws the number of nodes that waited after that change.
+    /// If `now` is later than the last change, draws the number of waiting nodes after that change.
     fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
         if now > self.at {
             self.draw_waiting_count(rank, to);
@@ -118,7 +118,7 @@ impl WaitingNodes {
         }
     }
 
-    /// Draws the number of waiting nodes at the instant that ended, if the number differs from the number drawn last.
+    /// Draws the number of waiting nodes at the end of the last instant, if it differs from the number drawn last.
     fn draw_waiting_count(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

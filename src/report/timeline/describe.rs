@@ -1,4 +1,4 @@
-//! Names of nodes for users, and the facts attached to them.
+//! Names of nodes for users, and facts about nodes.
 
 use super::events::NodeFacts;
 use crate::replay::algorithm_label;
@@ -9,7 +9,7 @@ use chakram_engine::{CompiledReplay, GroupView};
 use chakram_trace::graph::NodeKind;
 use std::borrow::Cow;
 
-/// Returns a node's name and its facts; `groups` are the replay's groups with their names.
+/// Returns a node's name and its facts; `groups` contains each group of the replay with its name.
 pub(super) fn describe_node<'g, 'a: 'g>(
     prepared: &'a CompiledReplay<'a>,
     groups: &'g [(String, GroupView<'a>)],

@@ -2,7 +2,7 @@
 
 use chakram_base::units::Time;
 
-/// Identifies a track: the rank, and the track's number within the rank.
+/// Identifies a track by rank and by the track's number within the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrackId {
     pub rank: u32,
@@ -16,14 +16,14 @@ pub(super) enum ArrowEnd {
     To(u32),
 }
 
-/// Facts about a node in addition to the node's name and times.
+/// Facts about a node in addition to its name and times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeFacts<'f> {
-    /// Id in the trace.
+    /// Node's id in the trace.
     pub node: u64,
-    /// Name in the trace, if the slice has a different name.
+    /// Node's name in the trace, if the slice has another name.
     pub name: Option<&'f str>,
-    /// Floating-point operations of a kernel.
+    /// FLOPs of a kernel.
     pub flops: Option<u64>,
     /// Bytes that the node moves, sends or reduces.
     pub bytes: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct NodeFacts<'f> {
     pub algorithm: Option<String>,
 }
 
-/// A node that ran.
+/// A node to be drawn.
 #[derive(Clone, Debug)]
 pub(super) struct TimelineSlice<'s> {
     pub name: &'s str,
@@ -40,18 +40,18 @@ pub(super) struct TimelineSlice<'s> {
     pub end: Time,
     pub facts: NodeFacts<'s>,
     pub arrow: Option<ArrowEnd>,
-    /// Id of the arrow from the call that launched the node, if an arrow is drawn.
+    /// Id of the arrow that ends at the node, from the call that launched it; `None` if no arrow is drawn.
     pub launch: Option<u64>,
-    /// Ids of the arrows to the nodes that this node launched.
+    /// Ids of the arrows that begin at the node, to the nodes that it launched.
     pub launched: Vec<u64>,
 }
 
 /// A quantity shown by a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimelineCounter {
-    /// Bytes per second that a rank sends.
+    /// Bytes that a rank sends per second.
     Sending,
-    /// Nodes that are ready but whose lane is occupied.
+    /// Number of nodes that are ready while their lane is occupied.
     Waiting,
 }
 
@@ -65,25 +65,25 @@ impl TimelineCounter {
     }
 }
 
-/// Writes events in one format. The caller passes the slices of a track sorted by time. The caller begins a path before
-/// the slices under that path, and ends the path after these slices.
+/// Writes events of a timeline in one file format. For each track, the caller must draw slices in order of time. It
+/// must begin a path before the slices below it, and end the path after them.
 pub(super) trait TimelineEncoder {
-    /// Names a rank.
+    /// Sets the name of a rank's process.
     fn name_rank(&mut self, rank: u32, name: &str);
-    /// Names a track of a rank and sets its position among the other tracks of the rank.
+    /// Sets the name of a track, and its position among the tracks of its rank.
     fn name_track(&mut self, track: TrackId, name: &str, order: u32);
-    /// Returns whether an interval is long enough for a slice at the format's resolution.
+    /// Returns true if an interval is long enough to be a slice at the format's resolution.
     fn is_visible(&self, start: Time, end: Time) -> bool;
-    /// Draws a node as a slice, or as an instant if the node is too short.
+    /// Draws a node as a slice; a node that is too short is drawn as an instant.
     fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
     /// Begins a slice that will enclose other slices.
     fn begin_slice(&mut self, track: TrackId, name: &str, at: Time);
     /// Ends the innermost open slice.
     fn end_slice(&mut self, track: TrackId, name: &str, at: Time);
-    /// Marks an instant of a rank.
+    /// Marks a time on a rank.
     fn draw_marker(&mut self, rank: u32, name: &str, at: Time);
-    /// Draws the bytes allocated by a rank from `at` on, by class.
+    /// Draws the bytes that a rank has allocated from `at` on, by class.
     fn draw_memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
-    /// Draws the value of a counter of a rank from `at` on.
+    /// Draws the value of a rank's counter from `at` on.
     fn draw_counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);
 }

@@ -1,22 +1,22 @@
-//! Draws the parts of names that are paths as enclosing slices.
+//! Draws the parts of a path in a node's name as enclosing slices.
 
 use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
 use chakram_trace::format::origin::profiled_step;
 
-/// Maximum number of levels above a node; deeper parts of a path remain part of the name.
+/// Maximum number of path levels drawn above a node; the rest of a deeper path remains in the node's name.
 const LEVELS: usize = 8;
 
-/// A range (enclosing slice) around a node.
+/// A range: a slice that encloses nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingPart<'n> {
     pub name: &'n str,
-    /// Key of the node or call that the range belongs to, which distinguishes ranges with the same name; `None` for a
-    /// part of a name.
+    /// Node or call to which the range belongs; it distinguishes ranges with equal names. `None` for a part of a node's
+    /// name.
     pub of: Option<RangeKey>,
 }
 
-/// Origin of a range that encloses nodes.
+/// Node or call that causes a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeKey {
     /// A node that called other nodes.
@@ -25,17 +25,17 @@ pub(super) enum RangeKey {
     Call(u32),
 }
 
-/// The open ranges of a lane.
+/// The ranges of a lane that are open.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaneNesting {
     open: Vec<(String, Option<RangeKey>)>,
-    /// End of the last node in the range.
+    /// End of the last node in the open ranges.
     end: Time,
 }
 
 impl LaneNesting {
-    /// Opens the ranges `path` and, inside them, the path in `name`; closes ranges that are in neither. Returns the
-    /// part of the name after its path.
+    /// Closes the open ranges that the node is not in. Then opens the missing ranges of `path` and, below them, of the
+    /// path in `name`. Returns the part of `name` after its path.
     pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
@@ -68,8 +68,8 @@ impl LaneNesting {
     }
 }
 
-/// Splits a name into its path and its last part. A name that is not a path of words, such as many kernel names, has
-/// an empty path.
+/// Splits a name at its slashes into a path and the last part. The path is empty if the name is not a path of words, as
+/// many kernel names.
 fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');
@@ -89,7 +89,7 @@ fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     (path, rest)
 }
 
-/// Returns the step of a node with a name such as `step3/…` (generated traces) or `ProfilerStep#3` (PyTorch).
+/// Returns the step in a node's name, such as `step3/…` (generated traces) or `ProfilerStep#3` (PyTorch).
 pub(super) fn step_of(name: &str) -> Option<u64> {
     let first = name.split('/').next()?;
     let number = first.strip_prefix("step");

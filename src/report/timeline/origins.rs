@@ -1,24 +1,25 @@
-//! Ranges around nodes of captured threads, and arrows from calls to the work that they launched.
+//! For nodes of captured programs: the ranges that enclose them, and the arrows from calls to the work that they
+//! launched.
 
 use super::nesting::{NestingPart, RangeKey};
 use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Maximum number of Python calls drawn around a node (the outermost calls are drawn), and maximum number of ranges
-/// drawn around a node.
+/// Maximum number of Python calls around a node that are drawn, outermost first. Also half the maximum number of ranges
+/// around a node.
 const LEVELS: usize = 100;
 
-/// Callers of nodes in the captured program; empty for graphs without recorded callers.
+/// Callers of nodes in the captured program. Empty for graphs without recorded callers.
 #[derive(Debug)]
 pub(super) struct TimelineOrigins<'a> {
-    /// For each instance: its graph, the graph's index, and the id of the first arrow to its nodes.
+    /// For each instance: its graph, the graph's index, and the id of the first arrow to one of its nodes.
     instances: Vec<(&'a Graph, usize, u64)>,
     /// For each graph, the nodes that each node called.
     called: Vec<Csr>,
-    /// For each Python call of a graph: the call itself if it is drawn, or else the innermost drawn call around it.
+    /// For each graph, the drawn call of each Python call: the call itself, or the innermost drawn call around it.
     drawn: Vec<Vec<u32>>,
-    /// By arrow id, whether the beginning of the arrow was drawn.
+    /// For each arrow, true if its beginning was drawn.
     is_drawn: Vec<bool>,
 }
 
@@ -56,8 +57,8 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a thread, outermost first. The ranges are: annotations and operators that
-    /// called the node, the node itself if it called other nodes on the same thread, and Python calls.
+    /// Appends the ranges around a node of a host thread, outermost first. These are Python calls, the annotations and
+    /// operators that called the node, and the node itself if it called other nodes on the same thread.
     pub fn append_ranges(
         &self,
         instance: InstanceId,
@@ -80,7 +81,7 @@ impl<'a> TimelineOrigins<'a> {
         }
         let mut at = node;
         let drawn = |node: NodeIndex| Some(self.drawn[number][graph.call_around(node)? as usize]);
-        // The limit also ends the loop if callers form a cycle.
+        // The limit also stops the loop if callers form a cycle.
         while path.len() < 2 * LEVELS {
             let caller = graph.caller_of(at);
             let around = caller.and_then(drawn);
@@ -102,8 +103,8 @@ impl<'a> TimelineOrigins<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow that ends at a node (if the arrow began at the node's launch), and the ids of the
-    /// arrows that begin at the node.
+    /// Returns the id of the arrow that ends at a node (only if its beginning was drawn), and the ids of the arrows
+    /// that begin at the node.
     pub fn launch_arrows(
         &mut self,
         instance: InstanceId,
@@ -125,7 +126,7 @@ impl<'a> TimelineOrigins<'a> {
     }
 }
 
-/// Returns, for each Python call, the call itself if it is drawn, or else the innermost drawn call around it.
+/// For each Python call, returns the call itself if it is drawn, or else the innermost drawn call around it.
 fn drawn_calls(graph: &Graph) -> Vec<u32> {
     let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
     for (number, call) in (0..).zip(&graph.stacks().calls) {
@@ -139,7 +140,7 @@ fn drawn_calls(graph: &Graph) -> Vec<u32> {
     drawn.into_iter().map(|(call, _)| call).collect()
 }
 
-/// Returns whether a node is work of a host thread, not work that a thread launched.
+/// Returns true if a node is work of a host thread itself, and false if a thread launched it.
 fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,

@@ -1,8 +1,8 @@
-//! Timelines in Perfetto's own protobuf: integer nanoseconds, interned texts, arrows, and counters with units.
+//! Timelines in Perfetto's own protobuf format: integer nanoseconds, interned texts, arrows, and counters with units.
 //!
-//! Implements `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace` message, so
-//! the file is written packet by packet. Texts are interned: the first packet that uses a text defines the text with
-//! an id. Packets are written in compressed batches (`compressed_packets`).
+//! The format is defined in `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace`
+//! message, so a file can be written packet by packet. Texts are interned: the first packet that uses a text also
+//! defines the text's id. Batches of packets are compressed (`compressed_packets`).
 
 use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
@@ -19,34 +19,34 @@ use texts::TextNumbers;
 mod schema;
 mod texts;
 
-/// Id of the packet sequence; a file has only one.
+/// Id of the packet sequence. A file has only one sequence.
 const SEQUENCE: u32 = 1;
 /// Id of the root track, the parent of all other tracks.
 const ROOT: u64 = 1;
-/// Size of a batch of packets before compression, bytes.
+/// Size of a batch of packets before compression, in bytes.
 const DEFLATED: usize = 1 << 18;
 
-/// Key of a track: the object that the track shows.
+/// Identifies a track by the object that it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TrackKey {
     Rank(u32),
     Lane(TrackId),
-    /// Bytes allocated by a rank, of one tensor class or in total.
+    /// Bytes allocated by a rank, of one tensor class or (for `None`) in total.
     Memory(u32, Option<&'static str>),
     Counter(u32, TimelineCounter),
 }
 
-/// Minimum id of arrows from launches; arrows of messages have lower ids.
+/// Smallest id of a launch arrow; message arrows have smaller ids.
 const LAUNCHES: u64 = 1 << 33;
 
 /// Names of the facts attached to slices.
 const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"];
 
-/// Writes a timeline in Perfetto's format into `out`.
+/// Encodes a timeline in Perfetto's format, and writes it to `out`.
 #[derive(Debug)]
 pub(super) struct PerfettoEncoder<W> {
     out: W,
-    /// First write error; after an error, nothing more is written.
+    /// First write error; after it, nothing more is written.
     failed: Option<io::Error>,
     tracks: BTreeMap<TrackKey, u64>,
     categories: TextNumbers,
@@ -55,7 +55,7 @@ pub(super) struct PerfettoEncoder<W> {
     texts: TextNumbers,
     /// Last value of each counter.
     held: BTreeMap<u64, u64>,
-    /// Encoded packets that are not written yet.
+    /// Encoded packets that are not yet written.
     buffer: Vec<u8>,
 }
 
@@ -67,13 +67,13 @@ fn frame_packet(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
     to
 }
 
-/// Returns the nearest nanosecond.
+/// Rounds a time to the nearest nanosecond.
 fn nearest_nanosecond(at: Time) -> u64 {
     at.0 / 1000 + u64::from(at.0 % 1000 >= 500)
 }
 
 impl<W: Write> PerfettoEncoder<W> {
-    /// Starts a file with the title `title`.
+    /// Starts a file with this title.
     pub fn new(out: W, title: &str) -> Self {
         let mut this = Self {
             out,
@@ -92,7 +92,7 @@ impl<W: Write> PerfettoEncoder<W> {
             child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
             ..TrackDescriptor::default()
         };
-        // The first packet resets the text ids.
+        // The first packet must declare that no text ids are valid yet.
         this.write_packet(TracePacket {
             sequence_flags: Some(TracePacket::STATE_CLEARED),
             track_descriptor: Some(root),
@@ -110,7 +110,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed.map_or(Ok(self.out), Err)
     }
 
-    /// Writes all collected packets to the output and empties the buffer.
+    /// Compresses and writes the collected packets, and empties the buffer.
     fn write_packets(&mut self) {
         if self.failed.is_some() {
             return;
@@ -128,8 +128,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet. If the packet is the first to use a text, the definition of the text is written with the
-    /// packet.
+    /// Writes a packet. If the packet is the first to use a text, the text's definition is written with it.
     fn write_packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
@@ -158,7 +157,7 @@ impl<W: Write> PerfettoEncoder<W> {
         });
     }
 
-    /// Returns the id of a track; on first use, writes the description from `describe`.
+    /// Returns the id of a track. On first use, `describe` returns the track's description, which is written.
     fn track_number(&mut self, key: TrackKey, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
         if let Some(known) = self.tracks.get(&key) {
             return *known;
@@ -190,7 +189,7 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    /// Writes a value of a counter of `rank`; on first use, also writes the name and unit of the counter.
+    /// Writes the value of a counter of `rank`. On first use, also writes the counter's name and unit.
     fn write_counter(
         &mut self,
         (rank, key): (u32, TrackKey),
@@ -217,7 +216,7 @@ impl<W: Write> PerfettoEncoder<W> {
             TrackEvent {
                 kind: Some(TrackEvent::COUNTER),
                 track: Some(track),
-                // Counter values are signed in this format; no real count reaches 2^63.
+                // Counter values are signed in this format, but no real count reaches 2^63.
                 counter: Some(i64::try_from(value).unwrap_or(i64::MAX)),
                 ..TrackEvent::default()
             },
@@ -226,7 +225,7 @@ impl<W: Write> PerfettoEncoder<W> {
 }
 
 impl<W: Write> PerfettoEncoder<W> {
-    /// Writes the bytes allocated by `rank`, of one class or in total.
+    /// Writes the bytes that `rank` has allocated, of one class or in total.
     fn memory_of(&mut self, rank: u32, class: Option<&'static str>, at: Time, bytes: u64) {
         let describe = || {
             let name = class.map_or("memory".to_owned(), |class| format!("memory: {class}"));
@@ -253,7 +252,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
 
     fn name_track(&mut self, track: TrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
-        // Tracks are sorted by order, then by lane.
+        // Sort tracks by order, then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
         self.track_number(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
@@ -265,8 +264,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // Slices begin and end with separate events. Viewers process events of equal instants in the order of the
-        // file.
+        // Each slice has separate events for its begin and its end. Viewers process events at equal times in the order
+        // of the file.
         true
     }
 
@@ -316,15 +315,15 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             track,
             ..TrackEvent::default()
         };
-        // The viewer takes the slice that began first as the source of an arrow, but a receive may be posted before
-        // the send begins. Therefore, the arrow ends at an instant event at the receive's end. Arrow ids start at 1,
-        // because 0 means no arrow.
+        // Viewers draw an arrow from the slice that began first, but a receive may be posted before its send begins.
+        // The arrow therefore ends at an instant event at the end of the receive. Arrow ids start at 1, because 0 means
+        // no arrow.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
             Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
         };
-        // Launch arrows use ids above the ids of message arrows.
+        // Use ids above all ids of message arrows.
         let number = |id: u64| LAUNCHES + id;
         let leaving = leaving.into_iter();
         let begin = TrackEvent {

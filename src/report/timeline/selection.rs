@@ -4,10 +4,10 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::ops::RangeInclusive;
 
-/// Ranks and times to draw, by default all ranks and times.
+/// Ranks and times to draw; by default, everything is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineSelection {
-    /// Ranges of ranks; empty for all ranks.
+    /// Ranges of ranks to draw; empty means all ranks.
     pub ranks: Vec<RangeInclusive<u32>>,
     /// Nodes that complete before this time are not drawn.
     pub from: Time,
@@ -26,12 +26,12 @@ impl Default for TimelineSelection {
 }
 
 impl TimelineSelection {
-    /// Returns whether `rank` is drawn.
+    /// Returns true if `rank` is drawn.
     pub fn has_rank(&self, rank: Rank) -> bool {
         self.ranks.is_empty() || self.ranks.iter().any(|range| range.contains(&rank.0))
     }
 
-    /// Returns whether an interval from `start` to `end` overlaps the drawn time range.
+    /// Returns true if the interval from `start` to `end` overlaps the drawn time range.
     pub fn overlaps_interval(&self, start: Time, end: Time) -> bool {
         start <= self.to && end >= self.from
     }

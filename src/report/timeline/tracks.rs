@@ -1,4 +1,4 @@
-//! Tracks of ranks: one track per lane, and enough tracks for overlapping receives.
+//! Tracks of a rank: one track per lane, and as many tracks for receives as overlap.
 
 use super::TimelineWriter;
 use super::events::TrackId;
@@ -8,20 +8,20 @@ use chakram_engine::InstanceId;
 use chakram_trace::graph::Lane;
 use std::io::Write;
 
-/// Number of the first track for receives, above the numbers of all lanes.
+/// Number of the first track for receives; larger than all lane numbers.
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
-/// A track that shows receives, which occupy no lane.
+/// A track for receives, which occupy no lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReceiveTrack {
-    /// Receive that occupies the track.
+    /// The receive that currently occupies the track.
     holder: Option<NodeIndex>,
-    /// Whether the track has a name, because a receive was drawn on it.
+    /// True if the track has a name, because a receive was drawn on it.
     named: bool,
 }
 
 impl<W: Write> TimelineWriter<'_, W> {
-    /// Names processes and tracks, in display order.
+    /// Writes the names of processes and tracks, in display order.
     pub(super) fn name_tracks(&mut self) {
         let prepared = self.prepared;
         let (workload, machine) = (prepared.workload(), prepared.machine());
@@ -53,7 +53,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         }
     }
 
-    /// Assigns the lowest free receive track to `node`.
+    /// Assigns the lowest free receive track to `node`, a receive.
     pub(super) fn take_receive_track(&mut self, instance: InstanceId, node: NodeIndex) {
         let tracks = &mut self.receives[instance.index()];
         let free = tracks.iter().position(|track| track.holder.is_none());
@@ -64,7 +64,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         tracks[free].holder = Some(node);
     }
 
-    /// Frees the track of `node`; returns the track's number.
+    /// Frees the receive track of `node`, and returns the track's number.
     pub(super) fn free_receive_track(&mut self, instance: InstanceId, node: NodeIndex) -> u32 {
         let tracks = &mut self.receives[instance.index()];
         let found = tracks.iter().position(|track| track.holder == Some(node));
@@ -73,7 +73,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         RECEIVE_TRACKS + found as u32
     }
 
-    /// Names a receive track when a receive is first drawn on it.
+    /// Writes the name of a receive track when a receive is drawn on it for the first time.
     pub(super) fn name_receive_track(&mut self, instance: InstanceId, track: TrackId) {
         let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
             return;

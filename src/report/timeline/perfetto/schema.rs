@@ -1,8 +1,8 @@
-//! Messages of Perfetto's trace format that timelines need, with their field numbers.
+//! The messages of Perfetto's trace format that timelines use, with their field numbers.
 //!
-//! Field names follow chakram's vocabulary, because the format identifies fields only by number.
+//! The format identifies fields only by number, so the field names here follow chakram's vocabulary.
 
-/// `TracePacket`: an event, the description of a track, or texts.
+/// `TracePacket`: an event, a track's description, or texts.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {
     /// Nanoseconds since the start of the replay.
@@ -20,7 +20,7 @@ pub struct TracePacket {
     /// `sequence_flags`.
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
-    /// `compressed_packets`: packets with their field numbers, compressed with deflate and a zlib header.
+    /// `compressed_packets`: packets with their field numbers, compressed by deflate with a zlib header.
     #[prost(bytes = "vec", optional, tag = "50")]
     pub compressed: Option<Vec<u8>>,
     /// `track_descriptor`.
@@ -29,16 +29,16 @@ pub struct TracePacket {
 }
 
 impl TracePacket {
-    /// Flag: interned texts of earlier packets are no longer valid.
+    /// Flag: from this packet on, earlier interned texts are invalid.
     pub const STATE_CLEARED: u32 = 1;
     /// Flag: the packet refers to interned texts.
     pub const NEEDS_STATE: u32 = 2;
 }
 
-/// `TrackEvent`: the begin or end of a slice, an instant, or a counter value.
+/// `TrackEvent`: the begin or end of a slice, an instant, or the value of a counter.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackEvent {
-    /// `category_iids`; not packed, as in proto2.
+    /// `category_iids`, not packed, because the format is proto2.
     #[prost(uint64, repeated, packed = "false", tag = "3")]
     pub categories: Vec<u64>,
     /// `debug_annotations`.
@@ -86,7 +86,7 @@ pub struct DebugAnnotation {
     pub text: Option<u64>,
 }
 
-/// `InternedData`: texts with their interning ids.
+/// `InternedData`: texts and their ids.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedData {
     /// `event_categories`.
@@ -103,13 +103,13 @@ pub struct InternedData {
     pub texts: Vec<InternedText>,
 }
 
-/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which have the same fields.
+/// `EventCategory`, `EventName`, `DebugAnnotationName` and `InternedString`, which all have these fields.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedText {
-    /// Interning id, from 1.
+    /// Id of the text, from 1.
     #[prost(uint64, tag = "1")]
     pub iid: u64,
-    /// The text.
+    /// The interned text.
     #[prost(string, tag = "2")]
     pub text: String,
 }
@@ -141,9 +141,9 @@ pub struct TrackDescriptor {
 }
 
 impl TrackDescriptor {
-    /// `child_ordering`: children are sorted by their `sibling_order_rank`.
+    /// Value of `child_ordering`: children are sorted by `sibling_order_rank`.
     pub const EXPLICIT_ORDER: i32 = 3;
-    /// `sibling_merge_behavior`: siblings with the same name are not merged.
+    /// Value of `sibling_merge_behavior`: siblings with the same name stay separate.
     pub const NEVER_MERGED: i32 = 2;
 }
 
@@ -153,14 +153,14 @@ pub struct CounterDescriptor {
     /// `unit`.
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
-    /// `unit_name`, for a unit without a number.
+    /// `unit_name`, for units that have no number in the format.
     #[prost(string, optional, tag = "6")]
     pub unit_name: Option<String>,
 }
 
 impl CounterDescriptor {
-    /// `unit` of a counter of items.
+    /// Value of `unit`: the counter counts items.
     pub const COUNT: i32 = 2;
-    /// `unit` of a counter in bytes.
+    /// Value of `unit`: the counter counts bytes.
     pub const BYTES: i32 = 3;
 }

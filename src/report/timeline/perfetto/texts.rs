@@ -1,18 +1,18 @@
-//! Interned texts, which packets refer to by id.
+//! Interned texts, to which packets refer by id.
 
 use super::schema::InternedText;
 use std::collections::BTreeMap;
 
-/// Texts of one kind, with their ids.
+/// Texts of one kind and their ids.
 #[derive(Debug, Default)]
 pub struct TextNumbers {
     known: BTreeMap<String, u64>,
-    /// New texts, which no packet has defined yet.
+    /// Texts that no packet has defined yet.
     pub fresh: Vec<InternedText>,
 }
 
 impl TextNumbers {
-    /// Returns the id of a text, and assigns an id on first use.
+    /// Returns the id of a text; a new text gets the next id.
     pub fn id_of_text(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {
             return *known;
