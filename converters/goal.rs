@@ -66,7 +66,7 @@ impl GoalSchedule {
     pub fn begins_as_goal(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Comments may come first. The parser returns the line ends of comments as words.
+        // Skip comments, which may come first. For comments, the parser returns only the line ends as words.
         let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }

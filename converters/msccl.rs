@@ -144,7 +144,7 @@ impl MscclAlgorithm {
         let mut rest = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         loop {
             rest = rest.trim_ascii_start();
-            // Declarations and comments come before the root.
+            // Skip declarations and comments before the root element.
             let end = match rest {
                 // The XML parser accepts only `<?xml` and a blank as the start of a declaration. Any other `<?`
                 // begins a processing instruction; quotes inside it have no meaning.

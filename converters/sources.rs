@@ -279,8 +279,8 @@ fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
 /// Largest field number of a node or of metadata in any version of the schema.
 const MOST_FIELDS: u32 = 16;
 
-/// Returns whether `bytes` may be the first record of a trace. Rejects text, because most letters would be keys of
-/// fields that no schema has.
+/// Returns whether `bytes` may be the beginning of a trace's first record. Rejects text, because most letters
+/// would be keys of fields that no schema has.
 fn is_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {

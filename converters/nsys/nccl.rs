@@ -102,7 +102,7 @@ impl NcclRangeArguments {
             };
             facts.take_fact(&key.to_lowercase(), &text);
         }
-        // The fields are `key value, key value`. These fields follow a colon, or are the whole name.
+        // The text contains `key value, key value`, after a colon or as the whole name.
         let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
         let words: Vec<&str> = tail
             .split([' ', ','])

@@ -64,7 +64,7 @@ impl<'r> SqliteValue<'r> {
     pub fn to_integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
-            // In a REAL column, SQLite stores a whole number either as an integer or as a float.
+            // In a REAL column, SQLite stores a whole number either as an integer or as a float, so accept both.
             Self::Real(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
                 Some(number as i64)
             }

@@ -232,7 +232,7 @@ impl<'a> CapturedCalls<'a> {
     fn signature_of(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind_of(at);
         // In a scatter only the root knows the total size, and in all-to-all and gather each member may have its own
-        // size. For these kinds, different sizes are no error.
+        // size. Different sizes are therefore no error in these kinds of collectives.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll

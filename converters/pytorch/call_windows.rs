@@ -25,7 +25,8 @@ pub struct CallOutline {
 /// Maximum shift, in calls, in addition to the difference between the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Differences in scatter below this limit (ns) do not count, because the scheduler may delay threads by as much.
+/// Resolution of time comparisons, ns: smaller differences do not count, because the scheduler may delay threads
+/// by as much.
 const ALIKE: i64 = 200_000;
 
 /// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.

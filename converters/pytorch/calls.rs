@@ -55,7 +55,7 @@ pub struct CommCall {
     pub end: i64,
     /// Time from which the result could be used, after the copies that the worker makes at the end.
     pub done: i64,
-    /// Kineto event that executed the call; the last event if several did.
+    /// Kineto event that executed the call; if several events executed the call, the last one.
     pub event: u32,
     /// Number of intervals or kernels that executed the call.
     pub parts: u32,

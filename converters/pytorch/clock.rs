@@ -140,8 +140,8 @@ pub fn estimate_offsets(
             });
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
-                // A rank that shares no collective with a known rank starts a new set of known
-                // ranks, with the rank's own clock as reference.
+                // If no remaining rank shares a collective with a known rank, one of the remaining ranks starts a new
+                // set of known ranks, with its own clock as reference.
                 Some(rank) => known[rank] = true,
                 None => return offsets,
             }
@@ -206,8 +206,8 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Errors in the two clocks can make the bounds contradict each other. In this case, use the estimate unchanged,
-    // or the middle of the bounds if there is no estimate.
+    // Errors in the two clocks can make the bounds contradict each other. If the bounds contradict each other, use
+    // the estimate unchanged, or the middle of the bounds if there is no estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -252,7 +252,7 @@ fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     bounds
 }
 
-/// Returns, for each collective, its end on the first rank's clock minus its end on the second's.
+/// Returns, for each collective, its end on the first rank's clock minus its end on the second rank's clock.
 fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()

@@ -75,7 +75,7 @@ pub fn resolve_run(
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
-    // Host traces alone do not show which threads are workers.
+    // Host traces alone do not show which threads are workers, so infer nothing from threads.
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
@@ -92,7 +92,7 @@ pub fn resolve_run(
         let CommCalls { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
             let key = communicators::communicator_key(call);
-            // A record may contain its group's number of members.
+            // If the record contains the number of members, the group must have this size.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
             };
@@ -127,8 +127,8 @@ pub fn resolve_run(
                     inferred.only += 1;
                     only
                 }
-                // The choice is provisional: `messages` moves the message to another group if its send and receive
-                // do not match.
+                // The choice of the group is provisional: `messages` moves the message to another group if its send
+                // and receive do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     if let Some(group) = by_thread() {
@@ -341,7 +341,7 @@ fn merge_declared(
             None => list.push(group.clone()),
         }
     }
-    // Records may describe undeclared groups, and members that no declaration lists.
+    // Merge the groups in records, which may be undeclared, or have members that no declaration lists.
     for group in recorded_groups(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
             Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {

@@ -47,7 +47,7 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
-    // Programs choose the names, which may be invalid UTF-8.
+    // Programs choose the names, so a name may be invalid UTF-8.
     let name = String::from_utf8_lossy(raw).into_owned();
     if layout.never.iter().any(|key| name.contains(key)) {
         return None;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
-        // An unpaired surrogate is allowed in JSON but is not valid Unicode.
+        // JSON allows an unpaired surrogate, which is not valid Unicode, so keep the text unchanged.
         Some(plain) => Cow::Owned(serde_json::from_str(json).unwrap_or_else(|_| plain.to_owned())),
         None => Cow::Borrowed(json),
     }

@@ -13,7 +13,7 @@ use chakram_trace::graph::Interner;
 ///
 /// If an operator's children together move about as many bytes as its own tensors have, the
 /// operator does no work of its own. If an operator's tensors have more than twice its children's
-/// bytes, the operator also does work of its own. In this case, the children are only small steps, such as the
+/// bytes, the operator also does work of its own. Children with so few bytes are only small steps, such as the
 /// conversion of a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
@@ -135,8 +135,8 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = OperatorCostCache::default();
-    // In the list, host intervals follow the intervals that enclose them. Reverse order therefore visits
-    // children first.
+    // In the list, host intervals follow the intervals that enclose them, so the reverse order visits children
+    // first.
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];

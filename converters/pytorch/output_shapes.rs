@@ -25,8 +25,8 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
-        // The last argument contains the positions of padding, stride and dilation. cuDNN's operator has no
-        // bias argument before them.
+        // `convolution_shape` gets the positions of padding, stride and dilation; in cuDNN's operator, no bias
+        // argument precedes these three.
         "cudnn_convolution" => convolution_shape(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
             convolution_shape(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))

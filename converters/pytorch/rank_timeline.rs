@@ -68,7 +68,7 @@ pub struct InFlightInterval {
     pub start: i64,
     /// End of the interval; for a message, the end of the program's wait for the message.
     pub end: i64,
-    /// Record function id. The operator that requested the communication is the last with a lower id.
+    /// Record function id. The operator that requested the communication is the last operator with a lower id.
     pub rf_id: u64,
 }
 

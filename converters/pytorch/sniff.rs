@@ -40,7 +40,7 @@ pub(super) fn beginning_of(
 fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
-    // The beginning of a truncated file still reveals its kind.
+    // The beginning of a truncated file still reveals the file's kind, so ignore the error.
     match read {
         Err(source) if text.is_empty() => {
             Err(TraceError::from_io(path, "read or decompress", source))

@@ -12,8 +12,8 @@
 //!
 //! In rooted collectives and in messages, a member may end before the last needed member has started.
 //! A member that ends early did not wait, and is called *eager*. In a collective without a root, no member can end
-//! early; if one does, the clocks are inaccurate or a thread was scheduled late. In this case, the transfer is zero
-//! and the whole time is waiting.
+//! early; if one does, the clocks are inaccurate or a thread was scheduled late. The transfer of such a member is
+//! zero, and its whole time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A message of a batch has ended when
 //! its sender's or its receiver's kernel has ended.

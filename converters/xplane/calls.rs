@@ -97,8 +97,8 @@ impl CollectiveCalls {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // The buffer is too large for a trace. The members agree on its size, so the collective is
-                    // unmatched on every member.
+                    // If the buffer is too large for a trace, the collective is unmatched on every member, because
+                    // the members agree on the size.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -158,7 +158,7 @@ fn find_collective<'m>(
         });
     // Reading the stats cannot fail, because they were parsed before.
     stats.ok()?;
-    // TPU operators have the same names as their instructions.
+    // TPU operators have the same names as their instructions, so the name identifies the instruction.
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
     match modules.find_collective(device.file, program, module.as_deref(), op) {

@@ -59,8 +59,7 @@ pub fn begins_as_xplane(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // In a profile, this text is the name of a plane. In a trace, the version in the first record may be in the
-    // same place.
+    // Check the form of the plane's name, because a trace may have the version of its first record in this place.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

@@ -100,7 +100,7 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may have the same name. If only one of these programs has the instruction, this
+            // Several programs may have the same name; if only one of these programs has the instruction, this
             // program is used.
             None => {
                 let has = |m: &&HloModule| {

@@ -227,7 +227,8 @@ impl TraceColumns {
         };
         others.resize_with(self.count, Vec::new);
         let mut chosen = vec![None; self.count];
-        // The encoder writes a column after the columns that predict it.
+        // The encoder writes a column after the columns that predict it, so columns that no other column predicts
+        // come first.
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
         for number in first.chain(then) {

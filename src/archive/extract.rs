@@ -190,7 +190,7 @@ impl Archive {
         Ok(written)
     }
 
-    /// Passes the metadata and these nodes of a trace to `out`, with their length prefixes.
+    /// Passes the metadata and the selected nodes of a trace to `out`, with length prefixes.
     fn copy_nodes(
         &self,
         hash: &str,

@@ -228,7 +228,7 @@ pub fn replace_packs(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;
-    // All other packs, including packs of interrupted commands, are unused now.
+    // Remove all other packs, including packs of interrupted commands, because they are unused now.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

@@ -16,10 +16,10 @@ pub fn find_segments(
     if tail == 0 {
         return Ok((found, None));
     }
-    // A writer keeps the lock until its segment is committed.
+    // A writer keeps the lock until its segment is committed, so a locked archive may have a growing tail.
     let lock = file.try_lock_shared();
     let (found, bytes) = match lock {
-        // Bytes that looked like a tail before the lock was acquired may be committed now.
+        // Search again, because bytes that looked like a tail before the lock was acquired may be committed now.
         Ok(_) => committed_segments(&file)?,
         Err(_) => (found, tail),
     };
@@ -30,7 +30,7 @@ pub fn find_segments(
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
     match ArchiveTail::examine_tail(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
-        // A writer that fails may remove the tail while this function reads the tail.
+        // Ignore the error, because a writer that fails may remove the tail while this function reads the tail.
         Err(_) if is_locked => Ok((found, None)),
         Err(error) => Err(error),
     }
@@ -123,7 +123,7 @@ fn find_last_segment_end(file: &SegmentFile, length: u64) -> Result<u64, Archive
         if from == 0 {
             return Ok(0);
         }
-        // An end may cross the boundary of two windows.
+        // Successive windows overlap, because a segment end may cross the boundary of two windows.
         to = from + END_BYTES - 1;
         window = (window * 16).min(WINDOW);
     }

@@ -150,8 +150,8 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // When the traces were read, the kernels' durations were already computed by
-            // ASTRA-sim's rules.
+            // The kernels' durations were computed by ASTRA-sim's rules when the traces were read,
+            // so use only recorded durations.
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };

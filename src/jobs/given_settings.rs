@@ -149,7 +149,7 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
 /// Returns the values that differ between a machine's text and `original`, sorted by key. Error
 /// messages name the text `file`.
 pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
-    // Labels have no effect on results.
+    // Ignore labels, because labels have no effect on results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));

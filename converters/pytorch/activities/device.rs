@@ -38,8 +38,8 @@ const BLOCKING: [&str; 22] = [
 
 /// Returns whether a call with this name returns only after device work has ended.
 fn is_blocking_call(name: &str) -> bool {
-    // With per-thread default streams, CUDA's entry points end in `_ptsz`. CANN's calls begin with the name of their
-    // layer.
+    // With per-thread default streams, CUDA's entry points end in `_ptsz`, so remove this suffix. CANN's calls begin
+    // with the name of their layer, so remove the layer's name.
     let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
@@ -140,7 +140,8 @@ pub(super) fn place_device_activities(
         let from = made.partition_point(|&(d, _)| d < index as u32);
         let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
-        // The second and later kernels of a call have no activity of their own.
+        // The second and later kernels of a call have no activity of their own, so use the activity of the call's
+        // first kernel.
         let further = &calls.further;
         if let Ok(at) = further.binary_search_by_key(&(index as u32), |&(device, _)| device)
             && own.is_empty()
@@ -174,8 +175,8 @@ pub(super) fn place_device_activities(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // Messages of a batch run concurrently. On one lane, these messages would wait for one another, so each
-            // message gets its own lane.
+            // Messages of a batch run concurrently and would wait for one another on one lane, so each message gets
+            // its own lane.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -273,8 +274,8 @@ fn link_collectives(
         let own = activities.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
-        // c10d makes its stream wait for the caller's current stream. The last work on that stream is assumed
-        // to be the last launch of the caller's thread.
+        // c10d makes its stream wait for the caller's current stream. The last work on the caller's stream is
+        // assumed to be the last launch of the caller's thread.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread

@@ -52,8 +52,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // Once the next call is launched, the worker may already prepare it. After the next launch, count
-                // only work on this call's results.
+                // Once the next call is launched, the worker may already prepare it. Once the worker may prepare
+                // the next call, count only work on this call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;

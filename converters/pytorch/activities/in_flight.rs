@@ -22,7 +22,7 @@ pub(super) fn place_in_flight(
         .filter(|&call| !calls.list[call as usize].on_device())
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
-    // Calls of one worker queue for that worker, and messages to one peer queue for their connection. No other calls
+    // Calls on one worker wait for this worker, and messages to one peer wait for their connection. No other calls
     // queue, even if the recorded times suggest it. Each worker and each connection gets its own lane, or several
     // lanes if its calls were in flight concurrently.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();

@@ -62,7 +62,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
     let mut places: Vec<SiblingPosition> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
-    // Children follow their parents in the list.
+    // Children follow their parents in the list, so one pass in order suffices.
     for (index, item) in rank.items.iter().enumerate() {
         let Some(parent) = rank.items.get(item.parent as usize) else {
             continue;

@@ -233,7 +233,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
     at(layout.input)
         .into_iter()
         .for_each(|value| input.add_tensor(value));
-    // A barrier's tensor is a placeholder that is not transferred.
+    // A barrier's tensor is a placeholder that is not transferred, so the tensor's bytes do not count.
     if layout.act == Collective(Barrier) {
         (out, input) = (TensorTotals::default(), TensorTotals::default());
     }

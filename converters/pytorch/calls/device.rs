@@ -70,11 +70,13 @@ pub(super) fn append_device_calls(
         let context = LaunchContext::around_device(rank, device);
         let event = &rank.events[device.event as usize];
         let mut made = match context.is_range_alone() && states_collective(rank, event) {
-            // The kernel's own arguments are more specific than the records around its launch.
+            // The kernel's own arguments are more specific than the records around its launch, so ignore these
+            // records.
             true => Vec::new(),
             false => launched_calls(rank, device.launch, &context, &deferred),
         };
-        // One graph launch runs many kernels, and each kernel is a separate call.
+        // One graph launch runs many kernels, and each kernel is a separate call, so kernels without a recorded call
+        // are not merged.
         let alone = made.is_empty();
         if alone {
             let told = kernel_call(rank, device, kind);
@@ -338,7 +340,7 @@ impl LaunchContext {
                 let group = named.find_map(|&record| recorded_group(rank, record));
                 made.push((self.operator, act, CallArgs { group, ..asked }));
             }
-            // Only the operator's record has the root and the result's storages.
+            // Only the operator has the root and the result's storages, so add both to the recorded call.
             [(_, recorded, known)] if *recorded == act => {
                 known.results = asked.results;
                 known.peer = known.peer.or(asked.peer);

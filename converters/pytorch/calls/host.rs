@@ -79,7 +79,8 @@ fn build_call(
     }
     // A coalesced operation has several intervals, and ends with the last of them.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
-    // A message's interval is on the caller's thread; a collective's interval is on a worker's thread.
+    // A message's interval is on the caller's thread, and a collective's interval is on a worker's thread, so the
+    // thread distinguishes the two.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
     // A message is passed to gloo while its operator runs. The message's interval opens afterwards, sometimes after

@@ -65,8 +65,8 @@ pub(super) fn assign_groups(
             let found = match &fitting[..] {
                 // Only one declared group has this size, so there is nothing to infer.
                 [_] => continue,
-                // Some ranks have no capture. A rank without a capture may be a member instead of the captured rank
-                // with the nearest times.
+                // Some ranks have no capture, so a rank without a capture may be a member instead of the captured
+                // rank with the nearest times.
                 [] if ranks.len() < world as usize => None,
                 [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();

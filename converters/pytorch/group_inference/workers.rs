@@ -151,8 +151,8 @@ fn groups_of_threads(
     (way, places): PoolAssignment,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits every assignment. If a rank has only one partition, it is used for both
-    // kinds.
+    // A rank without workers fits every assignment, so only the named threads are assigned. If a rank has only
+    // one partition, it is used for both kinds.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };

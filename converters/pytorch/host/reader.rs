@@ -168,7 +168,7 @@ impl HostTraceReader {
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
-            // A tensor that occurs twice among the operands is read or written only once.
+            // A tensor that occurs twice among the operands is read or written only once, so remove duplicates.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -232,8 +232,8 @@ impl ElementReader for HostTraceReader {
         raw: &RawHostNode<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. The reader would mistake
-        // these copies for host operators.
+        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject such files, because
+        // the reader would mistake these copies for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";

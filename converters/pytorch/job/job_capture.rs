@@ -146,7 +146,7 @@ impl JobCapture {
             profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
-            // The estimates of the profiler's cost are valid only for PyTorch's profiler.
+            // The profiler's cost can be estimated only for PyTorch's profiler.
             if rank.kineto.source.is_some() {
                 return None;
             }

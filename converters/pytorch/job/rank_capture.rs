@@ -271,7 +271,7 @@ impl RankCapture {
             .map(|path| pair.read_file(path, MeasuredSteps::read_file, MeasuredSteps::from_bytes))
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.main_file(), options)?;
-        // The number in the file name may not be a rank: in `trace_8.json` it may be a step. Only captures with
+        // The number in the file name may be a step instead of a rank, as in `trace_8.json`. Only captures with
         // communication must contain their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;

@@ -177,7 +177,7 @@ fn scan_by_key<'a>(
             seen.record_first(number.into())?;
         }
         match number {
-            // A null value is not recorded; layouts treat it as text between values.
+            // A null value is not recorded, because layouts treat null as text between values.
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
                 if scan.accept_null()? => {}
             value::ARGS => scan.read_object(|scan, key| {

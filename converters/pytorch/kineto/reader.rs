@@ -221,8 +221,8 @@ impl KinetoReader {
         let track = self.track_of(raw, at)?;
         let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
-        // Some device plug-ins record neither stream nor device. In traces of these plug-ins, each device has a
-        // process, and each stream has a track.
+        // Some device plug-ins record neither stream nor device. In traces without recorded streams and devices, each
+        // device has a process, and each stream has a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream_of_track(track),
@@ -435,7 +435,7 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
         0 => DAY,
         length => length.max(SLACK),
     };
-    // Times near 0 are relative to the start of the host or of the capture, and may be negative.
+    // Times near 0 are relative to the start of the host or of the capture, so these times may be negative.
     let earliest = if from >= DAY { 0 } else { i64::MIN };
     let (from, to) = (
         from.saturating_sub(around).max(earliest),

@@ -46,7 +46,7 @@ impl OperatorArgument {
 impl OperatorArguments {
     /// Parses the arguments. Shapes and types are in Python's notation; `values` is a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
-        // Only the type names are in quotes.
+        // Only the type names are in quotes, so every second part is a type name.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
         let shaped = parse_list(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {

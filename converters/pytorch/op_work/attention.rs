@@ -223,7 +223,8 @@ impl AttentionSignature {
         let causal = operands.flag_at(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number_at(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask, a query also sees keys to its right; their number depends on another scalar.
+            // Without a mask, a query also sees keys to its right; their number depends on another scalar, so the
+            // FLOPs are unknown.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,
@@ -246,7 +247,8 @@ impl AttentionSignature {
                 .map(|(offsets, _)| operands.shape_at(offsets));
             let sequences = match (offsets, q) {
                 (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
-                // Without offsets, a three-dimensional tensor does not show where its sequences begin.
+                // Without offsets, a three-dimensional tensor does not show where its sequences begin, so accept
+                // only a four-dimensional tensor.
                 (_, &[batch, _, _, _]) => batch,
                 _ => return None,
             };

@@ -161,7 +161,7 @@ impl RowAccess {
             }
             Self::Rows { index, rows, times } => {
                 let (rows, _) = tensor(rows)?;
-                // A scalar in place of rows is broadcast to an unknown number of rows.
+                // A scalar in place of rows is broadcast to an unknown number of rows, so the bytes are unknown.
                 if rows.shape.is_empty() {
                     return None;
                 }

@@ -56,7 +56,8 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // Among events with the same start, the longest event comes last, so that it keeps its time.
+        // Among events with the same start, sort the longest event last, because the cut at the next start leaves no
+        // time to the others.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
@@ -203,7 +204,7 @@ struct LaunchKeys {
 
 impl LaunchKeys {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
-        // Calls that launch nothing have correlation id 0.
+        // A call that launches nothing has correlation id 0, so leave out such calls.
         let calls = number_items(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
@@ -234,7 +235,7 @@ impl LaunchKeys {
         if self.beyond.binary_search(&event.correlation).is_ok() {
             return LaunchKey::Beyond;
         }
-        // In traces until 2024, the external id only repeats the correlation id.
+        // In traces until 2024, the external id only repeats the correlation id, and does not identify the operator.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
             return LaunchKey::Before;
@@ -251,7 +252,7 @@ impl LaunchKeys {
     }
 }
 
-/// Returns the last host interval with `number` that starts by `time`; if there is none, the first interval with
+/// Returns the last host interval with `number` that starts by `time`; if all start later, the first interval with
 /// `number`. Several intervals may have the same number, because numbers wrap around.
 fn latest_with_number(
     list: &[(u64, u32)],

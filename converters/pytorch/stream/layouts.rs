@@ -93,7 +93,7 @@ impl ElementLayouts {
 
     #[inline]
     fn matches_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
-        // Near the end, less than a whole word of text may be left.
+        // Near the end, less than a whole word of text may be left; in this case, the step does not match.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };

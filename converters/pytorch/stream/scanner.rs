@@ -464,7 +464,7 @@ mod tests {
         let mut below = pseudo_random(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
-            // A number at the end of the visible text may continue beyond it.
+            // Put the values into a list, because a number at the end of the text might continue beyond the text.
             let mut text = String::from("[");
             for _ in 0..=below(6) {
                 text.push_str(parts[below(parts.len())]);
@@ -479,7 +479,8 @@ mod tests {
             let expected = expected.map(|value| (value.get(), values.byte_offset()));
             legal += usize::from(expected.is_some());
             scanned += usize::from(found.is_some());
-            // The scanner rejects keys with escapes; the general parser reads them.
+            // If the scanner rejects a valid text, the text must contain escapes, which only the general parser
+            // reads.
             if found.is_some() {
                 assert_eq!(found, expected, "{text}");
             } else if expected.is_some() {

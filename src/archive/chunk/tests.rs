@@ -266,6 +266,6 @@ fn columns_that_no_template_names_are_refused() {
         refused.0,
         "the chunk has more columns than its templates name"
     );
-    // The id column always exists.
+    // A chunk without templates may have one column, because the id column always exists.
     assert!(TraceColumns::decode_columns(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
 }

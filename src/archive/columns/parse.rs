@@ -149,7 +149,7 @@ fn parse_message(
             _ => return None,
         }
     }
-    // A fixed-size number may be truncated.
+    // A fixed-size number may be truncated, and then `at` is after the end of the record.
     key.extend_from_slice(bytes.get(literal..at)?);
     Some(())
 }

@@ -85,7 +85,7 @@ impl NonzeroValues {
     /// Returns whether most values equal the prediction.
     fn mostly_equal(&self, predicted: impl Fn(usize) -> u64) -> bool {
         let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
-        // Most pairs of columns are rejected by the quick check.
+        // The quick check rejects most pairs of columns.
         (self.few.is_empty() || self.few.iter().any(|value| same(&value)))
             && 2 * self.all.iter().filter(same).count() > self.all.len()
     }

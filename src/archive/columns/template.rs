@@ -271,8 +271,8 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // The writer reserves space for the length, computed as if every number took one byte. The space usually
-        // fits.
+        // The writer reserves space for the length, computed as if every number took one byte. The reserved space
+        // usually fits.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed {
             out.reserve_length_byte(left)

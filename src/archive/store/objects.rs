@@ -150,7 +150,7 @@ impl Archive {
         let records = chunks
             .iter()
             .fold(0u64, |all, chunk| all.saturating_add(chunk.5));
-        // The first record is the metadata, which is not a node.
+        // Subtract the first record, which is the metadata.
         Ok(records.checked_sub(1))
     }
 
