@@ -1,8 +1,8 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so an event's bucket is the highest bit in which the event's time differs from the latest
-//! time taken from the queue. Each pending event moves down at most 64 buckets (in practice two or three), for any
-//! number of pending events. Events of one instant keep the order in which they were scheduled.
+//! Time never runs backward, so an event's bucket follows from the highest bit in which the event's time differs from
+//! the latest time taken from the queue. Each pending event moves down at most 64 buckets (in practice two or three),
+//! for any number of pending events. Events of one instant keep the order in which they were scheduled.
 //!
 //! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered
 //! together, in order, at the position of the first scheduled delay. ASTRA-sim uses the same order.
@@ -200,7 +200,8 @@ impl Agenda {
         !self.buckets[0].is_empty()
     }
 
-    /// Moves the lowest filled bucket down, so that bucket 0 contains the earliest events.
+    /// Moves the events of the lowest filled bucket down, so that bucket 0 contains the earliest
+    /// events.
     fn refill_lowest_bucket(&mut self) {
         let lowest = self.filled.trailing_zeros() as usize + 1;
         self.filled &= self.filled - 1;
@@ -214,7 +215,7 @@ impl Agenda {
         std::mem::swap(&mut self.buckets[lowest], &mut self.spill);
         let earliest = self.spill.iter().map(|(at, _)| *at).min();
         self.last = earliest.expect("a filled bucket holds events");
-        // The spilled events differ from the new `last` only in lower bits, so each moves down by at least one bucket.
+        // These events differ from the new `last` only in lower bits, so each event moves down by at least one bucket.
         for i in 0..self.spill.len() {
             let (at, event) = self.spill[i];
             self.push(at, event);
@@ -285,7 +286,7 @@ mod tests {
                     agenda.next_delay(Npu(event.rank_bits()), event.payload_bits())
                 {
                     order.push((delayed.payload_bits(), detail));
-                    // If a zero-length delay is added while the batch is delivered, it joins the batch.
+                    // A zero-length delay that is added while the batch is delivered joins the batch.
                     if delayed.payload_bits() == 10 {
                         agenda.add_delay_end(
                             Npu(1),

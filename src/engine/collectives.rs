@@ -1,8 +1,8 @@
 //! Collectives in flight: from the arrival of the first member to the completion of the last member.
 //!
 //! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). From then on, this module
-//! handles the collective's events in the agenda, and the network's notices about its messages. Ends of members' nodes,
-//! and notifications for observers, are stored in [`Effects`].
+//! handles the collective's events in the agenda, and the network's notices about its messages. The ends of members'
+//! nodes, and the notifications for observers, go into [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -145,8 +145,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(now, call, slot.group, run);
         }
-        // In insertion order, the result may depend on the order of arrivals within an instant. A member therefore
-        // proceeds immediately if its collective has no analytical answer.
+        // If events are handled in insertion order, the result may depend on the order of arrivals within an
+        // instant. A member therefore proceeds immediately if its collective has no analytical answer.
         if M::Order::AT_ONCE && !self.can_answer_analytically(fabric, run) {
             self.enroll_member(fabric, effects, now, run, slot.member);
             return;
@@ -255,8 +255,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Returns the key by which collectives are ordered if several have new arrivals at the same instant. The key does
-    /// not depend on the order of arrivals.
+    /// Returns the key that orders collectives with new arrivals at the same instant. The key does not depend on the
+    /// order of arrivals.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)

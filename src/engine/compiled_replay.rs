@@ -35,7 +35,8 @@ use chakram_trace::workload::Workload;
 pub struct GroupView<'a> {
     /// Id of the group in the workload.
     pub id: GroupId,
-    /// Mask of the machine's dimensions in which the group takes part, or `None` for all.
+    /// Mask of the machine's dimensions in which the group takes part, or `None` for all
+    /// dimensions.
     pub dimensions: Option<u32>,
     /// The members' ranks, in the group's order.
     pub members: &'a [Rank],
@@ -50,7 +51,7 @@ pub struct GroupView<'a> {
 pub struct CompiledReplay<'a> {
     /// The workload as given, without the host launches that the machine adds.
     given: &'a Workload,
-    /// The options, with the correction resolved.
+    /// The options. If they give no correction, the machine's correction is filled in.
     options: ReplayOptions,
     /// The workload with added launch nodes, or `None` if the host launches no nodes.
     launched: Option<Workload>,
@@ -71,7 +72,7 @@ pub struct CompiledReplay<'a> {
     /// for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
-    /// Chosen numbers of chunks of collectives, which reports and all runs share.
+    /// Chosen numbers of chunks per collective, shared by reports and all runs.
     pub(super) chosen: ChunkChoices,
 }
 
@@ -184,7 +185,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if tile groups were requested although no rank can represent another.
+    /// Fails if tile groups were requested although no rank can represent another rank.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_groups(self.workload(), &self.plan),
@@ -282,8 +283,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// Returns the dimension and the links on which the times of collectives of `kind` in `group` were measured, if
-    /// these links differ from the machine's.
+    /// Returns the dimension and the rates of the links on which the times of collectives of `kind` in `group` were
+    /// measured, if the machine's links have other rates.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,

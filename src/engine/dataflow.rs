@@ -13,7 +13,7 @@ use std::ops::Range;
 
 mod open_dependencies;
 
-/// Packs a node of an instance into one word. Words sort by instance and then by id.
+/// Packs a node of an instance into one word. Words are ordered by instance and then by node id.
 #[inline]
 pub(super) fn pack_node(instance: InstanceIndex, node: NodeIndex) -> u64 {
     u64::from(instance.0) << 32 | u64::from(node.0)
@@ -30,7 +30,7 @@ pub(super) fn unpack_node(word: u64) -> InstanceNode {
 
 /// Flag of an instance: a processor model serves the instance's kernels.
 pub(super) const SERVED: u8 = 1;
-/// Flag of an instance: its launch has its own durations.
+/// Flag of an instance: the instance's launch has its own durations.
 pub(super) const REPRICED: u8 = 2;
 /// Flag of an instance: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
@@ -91,7 +91,8 @@ impl RunningInstance<'_> {
     }
 }
 
-/// Offsets of a program's instances, groups and tables of pair sizes, in the numbering over all programs.
+/// Index of a program's first instance, first group, and first table of bytes between pairs, in the
+/// numbering over all programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchNumbers {
     pub first_instance: InstanceId,
@@ -119,7 +120,7 @@ pub(super) struct Dataflow<'a> {
     places: Vec<LaunchLayout<'a>>,
     open: OpenDependencies,
     /// Ready nodes that wait until another node of their instance completes. These nodes became ready when a node
-    /// completed immediately. Used only by the discipline of insertion order.
+    /// completed immediately. Used only if events are handled in insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
@@ -312,8 +313,8 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Completes a node. Calls `ended` with the node's instance and type, and then makes the node's
-    /// successors ready or delayed.
+    /// Completes a node. Calls `ended` with the node's instance and type, and then completes a
+    /// dependency of each successor, which may become ready or delayed.
     #[inline(always)]
     pub fn complete_node(
         &mut self,
@@ -415,8 +416,8 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Returns the ready nodes that wait until another node of their instance completes. Only the discipline of
-    /// insertion order adds nodes to this list.
+    /// Returns the ready nodes that wait until another node of their instance completes. Nodes are added to
+    /// this list only if events are handled in insertion order.
     pub fn dormant_nodes_mut(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }

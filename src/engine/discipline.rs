@@ -14,9 +14,9 @@ pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
-/// Order of the events of an instant, and the rules that depend on this order: for matching, lanes, and the completion
-/// of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own order, and by
-/// [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
+/// Defines the order of events at an instant, and the rules that depend on this order: for matching, lanes, and the
+/// completion of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own
+/// order, and by [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
 pub trait Discipline: Sized {
     /// True if all consequences of an event are carried out before the next event, so that results depend on the order
     /// of events at an instant. False if consequences are collected, and settled when no event of the instant is left.

@@ -1,4 +1,4 @@
-//! Effects of events, in typed lists that the loop drains in the order of the contract.
+//! Effects of events, in typed lists that the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
 //! instants go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the consequences
@@ -30,7 +30,8 @@ pub(super) struct Effects {
     pub records: Vec<CollectiveRecord>,
     /// Nodes whose end is known from the network, a memory or a collective, with the time of the end.
     pub ends: Vec<(Time, InstanceNode)>,
-    /// In insertion order, ends of this instant and all other work that comes before the next event.
+    /// Ends of this instant and all other work that comes before the next event. Used only if events
+    /// are handled in insertion order.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins. Each word packs an instance and a node.
     pub delayed: Vec<u64>,
@@ -59,7 +60,7 @@ pub(super) struct Effects {
 /// A message that will be submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key. It begins with the sender's NPU. A message between ranks adds the sender's launch and node; a
+    /// Content key, which begins with the sender's NPU. A message between ranks adds the sender's launch and node; a
     /// step of a collective adds group, sequence, chunk, stage and step. Messages are submitted in ascending order of
     /// keys, so that the order does not depend on op numbers or other messages.
     pub key: SendOrderKey,
@@ -77,10 +78,10 @@ pub(super) struct LoopProgress {
     pub events: u64,
     /// The instant of the latest round.
     at: Time,
-    /// Number of times that the loop has settled that instant (found no event left, and let collectives and memories
-    /// proceed).
+    /// Number of times that the loop has settled the latest instant: the loop found no event left, and let
+    /// collectives and memories proceed.
     settled: u32,
-    /// Number of rounds at that instant since the loop last settled the instant.
+    /// Number of rounds at the latest instant since the loop last settled this instant.
     rounds: u32,
 }
 
@@ -112,7 +113,7 @@ impl LoopProgress {
     }
 }
 
-/// Work that the discipline of insertion order must do before the next event.
+/// Work that must be done before the next event if events are handled in insertion order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
     /// A node of an instance ends.
@@ -121,7 +122,7 @@ pub(super) enum FollowUp {
     Leave(Npu, ChunkQueueSpec),
     /// A queue of an NPU can admit chunks that wait.
     Admit(Npu, ChunkQueueSpec),
-    /// The message of a channel has arrived for its receive.
+    /// A message of a channel has arrived.
     Deliver(u32),
     /// All members of a collective have been notified of the collective's end.
     Record(RunIndex),
@@ -159,14 +160,16 @@ impl Effects {
         self.records.push(record);
     }
 
-    /// Records the time, determined by the network, a memory or a collective, at which a node ends.
+    /// Records the time at which a node ends, if the network, a memory or a collective determines
+    /// this time.
     #[inline]
     pub fn schedule_announced_end(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work. In insertion order, the work is done after earlier work of the same event.
+    /// Appends work. If events are handled in insertion order, the work is done after earlier work
+    /// of the same event.
     #[inline]
     pub fn push_follow_up(&mut self, work: FollowUp) {
         self.is_stirred = true;
@@ -190,8 +193,8 @@ impl Effects {
         self.agenda.push(at, event);
     }
 
-    /// Schedules the end of a node that occupies its lane. In insertion order, all ends of one NPU at one instant form
-    /// a batch.
+    /// Schedules the end of a node that occupies its lane. If events are handled in insertion order, all ends of one
+    /// NPU at one instant form a batch.
     #[inline]
     pub fn end_held<D: Discipline>(
         &mut self,

@@ -53,7 +53,7 @@ impl ReplayRefusal {
     }
 }
 
-/// A node that never completed although its dependencies did, with the reason.
+/// A node that never completed although its dependencies are complete, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNode {
     /// The node that waits.

@@ -30,7 +30,7 @@ pub(super) enum EventClass {
     Delivered,
     /// The delay of a node of the rank is over; the payload is the node.
     Ready,
-    /// The rank's instance is released.
+    /// The release time of the rank's instance has come.
     Release,
     /// Several delays of the NPU end together; the payload is their batch.
     Alarm,
@@ -49,11 +49,11 @@ pub(super) enum EventClass {
     /// A message leaves at once, because its rendezvous request had already arrived. The payload is the
     /// message's op.
     Requested,
-    /// In insertion order, a wait of a script is over. The rank field is the index of the run, and the payload is
-    /// the cell.
+    /// A wait of a script is over. Used only if events are handled in insertion order. The rank field is the
+    /// index of the run, and the payload is the cell.
     ScriptEvent,
-    /// A script receives a message that had already arrived. In content order, this event is also the end of a script's
-    /// wait. The payload is an op.
+    /// A script receives a message that had already arrived. If events are handled in content order, this event also
+    /// ends a script's wait. The payload is an op.
     ScriptReceived,
     /// Members of a collective arrived at this instant; the payload is the index of the collective's state (run).
     Settle,

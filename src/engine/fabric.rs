@@ -37,7 +37,7 @@ pub(super) struct Fabric<'a, N> {
     request_bytes: Option<u64>,
     /// Messages that wait for their rendezvous request.
     withheld: BTreeMap<OpIndex, NetworkMessage>,
-    /// Bytes over links, or `None` if they are not counted.
+    /// Bytes over links, or `None` if the bytes are not counted.
     traffic: Option<Box<LinkTraffic<'a>>>,
     /// The unnamed memory (`None` if missing), followed by the named memories.
     memories: Vec<Option<RemoteState<'a>>>,
@@ -105,8 +105,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the lowest number among the runs that have reserved a link which bytes sent between `ends` at `now`
-    /// would use. `None` if no run has reserved such a link.
+    /// Bytes sent between `ends` at `now` may use links that runs have reserved. Returns the lowest number of
+    /// these runs. `None` if no run has reserved such a link.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network
@@ -156,7 +156,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Submits a message. If events are handled in insertion order, the message is submitted immediately. Otherwise
-    /// it is submitted with the other messages of the instant, sorted by key.
+    /// the message is submitted with the other messages of the instant, sorted by key.
     #[inline]
     pub fn submit_message<D: Discipline>(
         &mut self,

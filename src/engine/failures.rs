@@ -1,9 +1,9 @@
 //! Failures of NPUs and links during a run.
 //!
 //! A failure takes effect before all other events of its instant. After the failure, nodes on the failed NPU never end.
-//! Messages and collectives in which its ranks take part never end either. If work that needs failed parts is left, the
-//! replay is stuck; the error names the failures and the affected work. A failed link is removed from the network,
-//! which continues over the other links.
+//! Messages and collectives of this NPU's ranks never end either. If work that needs failed parts is left, the replay
+//! is stuck; the error names the failures and the affected work. A failed link is removed from the network, which
+//! continues over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
@@ -25,14 +25,15 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: an NPU of the machine has failed, so the end of each node must be checked.
+/// Flag of an instance: an NPU of the machine has failed, so the end of each of the instance's
+/// nodes must be checked.
 pub(super) const WATCHED: u8 = 64;
 
 /// Consequences of a failure for the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FailureOutcome {
-    /// Sentence with the failed part and the time.
+    /// Sentence that names the failed part and the time of the failure.
     pub failure: String,
     /// Number of directed links taken out of service.
     pub links: u64,

@@ -66,7 +66,8 @@ impl<'a> RunningFeeds<'a> {
         self.woken = woken;
     }
 
-    /// Notifies a feed by calling `tell`, and returns its requests. `next` is the number of the run's next launch.
+    /// Notifies a feed by calling `tell`, and returns the feed's requests. `next` is the number of the run's next
+    /// launch.
     pub fn notify_feed(
         &mut self,
         feed: u32,

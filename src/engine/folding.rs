@@ -3,7 +3,7 @@
 //!
 //! Ranks that exchange messages, directly or through others, form a *copy*, for example the stages of a pipeline.
 //! Copies are sorted into classes by repeated refinement. In copies of one class, corresponding ranks have the same
-//! durations and the same messages along the same dimensions of the machine, and corresponding members of their groups
+//! durations, and the same messages along the same dimensions of the machine. Corresponding members of their groups
 //! have the same classes. On a network without contention, copies of a class affect each other only through
 //! collectives. A collective that is answered analytically ends for all members together. By induction over time, the
 //! ranks with the same index in copies of one class therefore do the same work at the same time. The first copy of each
@@ -106,8 +106,8 @@ impl CompiledReplay<'_> {
             })
     }
 
-    /// Returns true if, in every group with a kept rank, each member's representative is a member too and has no higher
-    /// rank. Otherwise nobody in the group would arrive for the member, or a tie would be broken differently.
+    /// Returns true if, in every group with a kept rank, each member's representative is also a member and has no
+    /// higher rank. Otherwise no replayed rank would arrive for the member, or a tie would be broken differently.
     fn are_together(&self, is_kept: &[bool], represents: impl Fn(usize) -> u32) -> bool {
         let instances = &self.plan.instances;
         let kept = (instances.iter().zip(is_kept)).filter(|(_, kept)| **kept);
@@ -132,7 +132,8 @@ impl CompiledReplay<'_> {
         true
     }
 
-    /// Compiles the part of the job with `representatives`, with the same decisions as the whole job.
+    /// Compiles the part of the job with `representatives`, with the same options and sources of
+    /// durations as the whole job.
     ///
     /// # Errors
     ///
@@ -228,7 +229,7 @@ impl RankCopies {
         (members.len() > 1).then_some(Self { members, places })
     }
 
-    /// Returns the class of each copy. Classes are numbered by their first copies.
+    /// Returns the class of each copy. Classes are numbered in the order of their first copies.
     fn classify_copies(&self, replay: &CompiledReplay<'_>) -> Vec<u32> {
         let mut layouts = KeyNumbers::default();
         let mut classes = self.number_copies(|instance, key| {
@@ -274,7 +275,8 @@ impl RankCopies {
                 let mut key = Vec::new();
                 for &instance in members {
                     describe(instance, &mut key);
-                    // Marks the end of an instance, because keys of instances have different lengths.
+                    // This value marks the end of an instance's key, because keys have different
+                    // lengths.
                     key.push(u64::MAX);
                 }
                 numbers.number_key(key)
@@ -283,7 +285,7 @@ impl RankCopies {
     }
 
     /// Appends a description of an instance's own work: durations, release time, communicators that are bound to the
-    /// same group, and partners in messages. The other members of its groups are not included.
+    /// same group, and partners in messages. The other members of the instance's groups are not included.
     fn describe_instance(
         &self,
         replay: &CompiledReplay<'_>,

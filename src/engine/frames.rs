@@ -36,7 +36,7 @@ pub(super) struct ProgramLaunches<'a> {
     frames: Vec<LaunchFrame>,
     /// Free run states, by program.
     free: Vec<Vec<u32>>,
-    /// Offsets of each program in the numbering over all programs.
+    /// First instance, group and table of each program, in the numbering over all programs.
     numbers: Vec<LaunchNumbers>,
     /// First lane of each NPU for each feed, or [`NONE`] before the feed's first launch on the NPU. Used only if there
     /// may be several launches.
@@ -114,7 +114,7 @@ impl<'a> ProgramLaunches<'a> {
         self.nodes
     }
 
-    /// Returns the offsets of a program in the numbering over all programs.
+    /// Returns a program's first instance, group and table, in the numbering over all programs.
     pub fn launch_numbers(&self, program: u32) -> LaunchNumbers {
         self.numbers[program as usize]
     }
@@ -152,7 +152,7 @@ impl<'a> ProgramLaunches<'a> {
     }
 
     /// Returns a run state for a launch, and true if the state was used before. If the state is new (false), the caller
-    /// must add it to all components.
+    /// must add the state to all components.
     pub fn take_run_state(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {

@@ -44,8 +44,8 @@ pub(super) fn resolve_default_prices(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // The correction for all other models (without `gemms`) leaves the error of kernel times, so it states no
-            // remaining error.
+            // The correction for all other models (without `gemms`) does not reduce the error below the error of
+            // kernel times, so report no remaining error.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),
@@ -54,7 +54,7 @@ pub(super) fn resolve_default_prices(
 }
 
 /// Returns the machine's correction for models whose most frequent matrix multiplications have the same sizes as in
-/// `workload`. If there is none, returns the machine's correction for all other models.
+/// `workload`. If there is no such correction, returns the machine's correction for all other models.
 fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {

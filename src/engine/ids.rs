@@ -5,12 +5,12 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
 
 index!(
-    /// Id of an instance for observers: its index over the workloads of all programs, one program after another.
+    /// Id of an instance for observers: its index among the instances of all programs, program by program.
     InstanceId
 );
 index!(
-    /// Id of a group for observers: its index over [`CompiledReplay::group_views`](crate::CompiledReplay::group_views)
-    /// of all programs, one program after another.
+    /// Id of a group for observers: its index among the
+    /// [`CompiledReplay::group_views`](crate::CompiledReplay::group_views) of all programs, program by program.
     ReplayGroupId
 );
 index!(
@@ -36,7 +36,7 @@ index!(
 );
 
 impl InstanceIndex {
-    /// Returns the instance that comes `index` places after this one.
+    /// Returns the instance that comes `index` places after this instance.
     #[inline]
     pub fn nth_after(self, index: u32) -> Self {
         Self(self.0 + index)

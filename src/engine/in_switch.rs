@@ -113,7 +113,7 @@ fn find_switch_nodes(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
 
-/// Returns the memory that `node` accesses, or `None` if the machine does not have it.
+/// Returns the memory that `node` accesses, or `None` if the machine has no such memory.
 fn memory_of_access<'a>(
     machine: &'a Machine,
     graph: &Graph,

@@ -34,8 +34,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let run = &self.runs[id];
         let group = self.groups[run.group].plan;
         if run.length == 0 {
-            // A group of one member is complete immediately. In insertion order the completion needs a separate event;
-            // otherwise it would overtake the remaining work of the current event.
+            // A group of one member is complete immediately. If events are handled in insertion order, the completion
+            // needs a separate event. Otherwise the completion would overtake the remaining work of the current event.
             if M::Order::AT_ONCE {
                 effects
                     .agenda
@@ -88,8 +88,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait
     }
 
-    /// Returns the queue or phase to which a chunk must be admitted before it begins a stage. The chunk must release
-    /// this admission after the stage.
+    /// Returns the queue or phase to which a chunk must be admitted before it begins a stage. After the stage, the
+    /// chunk must release its place in the queue or phase.
     #[inline]
     pub(super) fn admit_or_wait(
         &self,

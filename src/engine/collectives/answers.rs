@@ -3,8 +3,7 @@
 
 use crate::ReplayOutcome;
 
-/// Numbers of answers wrap around at this value, because the end event of a run stores the number in the bits of a
-/// rank.
+/// Numbers of answers wrap around at this value, because an end event stores the number in its rank field.
 const ANSWERS: u32 = 1 << 27;
 
 /// Numbers of analytical answers so far.

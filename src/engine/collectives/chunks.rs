@@ -16,10 +16,10 @@ use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage}
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage with a value of its own in a message's content key, which has only 27 bits. All later stages share
+/// Last stage with a value of its own in a message's `order`, which has only 27 bits. All later stages share
 /// this value.
 pub(super) const LAST_ORDER: u16 = 31;
-/// Number of bits of a message's content key that identify the sender's position.
+/// Number of bits of a message's `order` that identify the sender's position.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
@@ -47,7 +47,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             self.handle_script_event(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
-        // In insertion order, the chunk advances only when a later event makes the endpoint ready.
+        // If events are handled in insertion order, the chunk advances only when a later event
+        // makes the endpoint ready.
         if !M::Order::AT_ONCE {
             self.begun_chunks.push(at);
         }
@@ -234,8 +235,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // If a member could send to all others at once, each message waits until the port is free. A group of n
-            // members then has n messages in flight instead of n².
+            // If a member could send to all other members at once, each message waits until the port is free. A
+            // group of n members then has n messages in flight instead of n².
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -360,7 +361,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
             // With a sub-grid and ideal switching, closed forms assume that ports serve messages in the order of
-            // arrival.
+            // arrival, so all messages get the same priority.
             turn: if group.extent.regular && topology.switching_mode() == SwitchingMode::IDEAL {
                 MessagePriority::default()
             } else {

@@ -88,8 +88,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         found
     }
 
-    /// Processes the messages that arrived for a chunk before the member started, because the directions or trees that
-    /// the chunk uses (its queue slots) are now known.
+    /// Processes the messages that arrived for a chunk before the member started. The directions or trees that the
+    /// chunk uses (its queue slots) are now known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position_of_cell(at.cell), run.length);

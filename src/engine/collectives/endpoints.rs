@@ -1,4 +1,4 @@
-//! Endpoints of members: the delays, reductions and bus transfers that messages cause there.
+//! Endpoints of members, where messages cause delays, reductions and bus transfers.
 
 use super::executor::ChunkExecutor;
 use super::run::{CellLocation, LineCellLocation};
@@ -131,8 +131,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows it and the number
-    /// stored with the event. The caller carries out the consequences, and then calls [`Self::resume_bus`].
+    /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows the transfer and
+    /// the number stored with the event. The caller carries out the consequences, and then calls
+    /// [`Self::resume_bus`].
     pub fn handle_bus(
         &mut self,
         effects: &mut Effects,

@@ -22,7 +22,7 @@ pub struct RunningGroup<'a> {
     first_id: InstanceId,
     /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,
-    /// Index of the program's first table of pair sizes.
+    /// Index of the program's first table of bytes between pairs of members.
     pub(super) first_splits: u32,
     /// Index of the group among the groups of all launches. Messages of one instant are ordered by this index.
     pub(super) number: u32,

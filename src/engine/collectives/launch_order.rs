@@ -1,11 +1,11 @@
 //! Launch order: the order in which the collectives of a group take their lanes.
 //!
-//! Members of a group must start its collectives in the same order. Otherwise two collectives could each occupy a lane
-//! that a member of the other collective needs. The first collective in program order is launched as soon as any member
-//! is ready for it. To overlap with computation, a later collective may overtake the first, but only when every member
-//! is ready for the later collective. Otherwise, at a member that is not ready, the later collective might depend on
-//! the first. Therefore, a launched collective never waits for an unlaunched one, and a workload that runs in program
-//! order never deadlocks here.
+//! Members of a group must start the group's collectives in the same order. Otherwise two collectives could each occupy
+//! a lane that a member of the other collective needs. The first collective in program order is launched as soon as any
+//! member is ready for it. To overlap with computation, a later collective may overtake the first, but only when every
+//! member is ready for the later collective. Otherwise, at a member that is not ready, the later collective might
+//! depend on the first. Therefore, a launched collective never waits for an unlaunched collective, and a workload that
+//! runs in program order never deadlocks here.
 //!
 //! If a group's collectives share a lane with other nodes, the group *gathers*: each collective is launched only when
 //! every member is ready. Then all members queue for their lanes together. Thus the collectives of such groups have the
@@ -38,7 +38,7 @@ pub(super) struct LaunchOrder {
     next: Vec<u32>,
     /// Nodes of ready members that wait for their place in the order. Keys are (member, collective).
     parked: BTreeMap<(MemberIndex, u32), u32>,
-    /// Members whose next collective may now be able to start, in descending order.
+    /// Members whose next collective may now start, in descending order.
     due: Vec<MemberIndex>,
 }
 
@@ -89,7 +89,8 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Makes room for the collective `sequence` if it is new. Used for members that ignore the launch order.
+    /// Adds an entry for the collective `sequence` if the collective is new. Members that ignore the launch
+    /// order need this entry.
     #[inline]
     pub fn register_call(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -135,7 +136,7 @@ impl LaunchOrder {
             self.first += 1;
         }
         if !self.parked.is_empty() {
-            // Descending, because `next_parked` pops from the end.
+            // Sort in descending order, because `next_parked` pops from the end.
             self.due
                 .extend((0..self.next.len() as u32).rev().map(MemberIndex));
         }

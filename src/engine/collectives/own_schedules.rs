@@ -1,5 +1,5 @@
-//! Schedules of members that execute different collectives as their group's n-th collective. Members can do so only if
-//! collectives are matched in issue order.
+//! Schedules of members that execute different collectives as their group's n-th collective. Members can execute
+//! different collectives only if collectives are matched in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
@@ -9,8 +9,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the other members' collective. If the member
-    /// and another member would exchange different messages on a common line, the error is the other member.
+    /// Returns the schedule of a member whose collective differs from the other members' collective. Returns
+    /// another member as the error if the two members would exchange different messages on a common line.
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
@@ -89,8 +89,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Compares a member's collective with the first member's. If the collectives differ, the member gets its own
-    /// schedule. If the member's messages also differ from a partner's, the pair is recorded as the mismatch.
+    /// Compares a member's collective with the first member's collective. If the collectives differ, the member
+    /// gets its own schedule. If the member's messages also differ from a partner's messages, the pair is
+    /// recorded as the mismatch.
     pub(super) fn check_calls_equal(
         &mut self,
         call: MemberCall<'_, '_>,

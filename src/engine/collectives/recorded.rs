@@ -53,8 +53,8 @@ impl CommTiming {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Begins the parts of members that have nobody left to wait for. The caller calls it when members of the
-    /// collective started at `now` and no event is left at `now`.
+    /// Begins the parts of members that no longer wait for another member. Call this when members
+    /// of the collective started at `now` and no event is left at `now`.
     pub fn begin_parts(
         &mut self,
         flow: &Dataflow<'_>,

@@ -61,7 +61,8 @@ pub(super) enum RehearsalState {
     Impossible,
 }
 
-/// Returns true if every member needs data from every other member, so that no member ends before all have arrived.
+/// Returns true if every member needs data from every other member, so that no member ends before all members have
+/// arrived.
 fn needs_all_members(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
@@ -90,7 +91,8 @@ fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Tries to process a collective's new arrivals without simulating its messages. If `all` members have arrived, the
-    /// collective takes the times of a trial run (a rehearsal). Otherwise, its links are held. Returns true on success.
+    /// collective takes the times of a trial run (a rehearsal). Otherwise, the collective holds its links. Returns true
+    /// on success.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

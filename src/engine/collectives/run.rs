@@ -42,8 +42,8 @@ pub struct CollectiveRun {
     pub(super) arrivals: MemberArrivals,
     /// Index of the schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
-    /// Index of each position's schedule, if members carry out different collectives that exchange equal messages along
-    /// each common line. Empty if all members have the same schedule.
+    /// Index of each position's schedule, if members carry out different collectives. These collectives exchange equal
+    /// messages along each common line. Empty if all members have the same schedule.
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
     pub(super) chunks: u32,
@@ -161,8 +161,8 @@ pub(super) struct ChunkProgress {
     pub credits: u32,
 }
 
-/// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on the line of members
-/// that exchange data (`None` if the member takes no part in the stage).
+/// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on its line. The
+/// position is `None` if the member takes no part in the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellLocation {
     pub stage: StageRef,
@@ -178,7 +178,7 @@ pub(super) struct LineCellLocation {
     pub line: LinePosition,
 }
 
-/// Admission of a member's chunks to a phase.
+/// How far a member's chunks have been admitted to a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AdmissionProgress {
     /// Index of the next passage in the admission order of the phase.
@@ -194,8 +194,8 @@ pub(super) struct StepwiseProgress {
     /// State of each chunk at each member, indexed by chunk, strand (ring direction) and position. Cells of the second
     /// strand are used only in stages with two strands.
     pub cells: Vec<ChunkProgress>,
-    /// Number that the backend gives to a chunk's passage through a stage (queue slot), by cell and stage:
-    /// [`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot).
+    /// Queue slot of each chunk's passage through a stage, by cell and stage. The backend assigns the
+    /// slots ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)).
     pub queue_slots: Vec<u16>,
     /// State by position and phase, if chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,
@@ -221,7 +221,7 @@ pub(super) struct StepwiseProgress {
     pub crossing: Option<(Position, Position)>,
 }
 
-/// Facts about a collective that are known when its first member arrives.
+/// Properties of a collective that are known when its first member arrives.
 pub(super) struct RunStart {
     pub group: GroupIndex,
     /// Index of the group among the groups of all launches.

@@ -1,4 +1,4 @@
-//! Cache of the schedules of collectives, shared by equal collectives.
+//! Cache of collectives' schedules. Equal collectives share one schedule.
 
 use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
@@ -19,7 +19,7 @@ pub(super) struct StageRef {
     pub index: u32,
 }
 
-/// A schedule, and its closed form once that has been computed.
+/// A schedule, and its closed form if that has been computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,
@@ -49,7 +49,8 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule. On the first use of the schedule, `work_out` computes it.
+    /// Returns the index of a request's schedule. On the first use of the schedule, `work_out` computes the
+    /// schedule.
     pub fn find_or_create_schedule(
         &mut self,
         group: ReplayGroupId,

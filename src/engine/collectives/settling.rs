@@ -147,8 +147,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns true if a collective may still be answered analytically. If events are handled in insertion order, any
-    /// other collective proceeds immediately, because the result may depend on the order of arrivals within an instant.
+    /// Returns true if a collective may still be answered analytically. If events are handled in insertion order, a
+    /// collective without an analytical answer proceeds immediately, because the result may depend on the order of
+    /// arrivals within an instant.
     pub fn can_answer_analytically<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -250,8 +251,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.continue_simulation(fabric, effects, now, id, all);
     }
 
-    /// Returns the duration of a barrier over dedicated wires, which uses no links. `None` for other
-    /// collectives.
+    /// Returns the duration of a barrier that uses dedicated wires instead of links. `None` for
+    /// other collectives.
     fn time_wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tile_grid()?.barrier?;
         let request = self.chunks.runs[id].request?;

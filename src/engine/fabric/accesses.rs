@@ -1,8 +1,8 @@
 //! Loads and stores of remote memory, as the loop handles them.
 //!
 //! A memory on the network is one of the network's endpoints. Accesses that cross the network are submitted before the
-//! messages of their instant. If a collective's analytical answer reserves a link on the way of an access, the
-//! collective is materialized first. For memory ports, the network serves the whole access: it returns the end
+//! messages of their instant. If a collective's analytical answer reserves a link on an access's route, the collective
+//! is materialized first. For memory ports, the network serves the whole access: the network returns the end
 //! immediately or sends a notice later. An access of another memory consists of chunks, which arrive at the NPU's port
 //! when no other event of the instant is left. The port keeps a record of the access until the access's last chunk has
 //! arrived, so that no collective is answered analytically over this port.
@@ -151,7 +151,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         effects.accesses = approaching;
     }
 
-    /// Submits chunks of loads and stores of a memory to their ports.
+    /// Submits the chunks of a memory's loads and stores to the NPUs' ports.
     fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         let Some(RemoteState {
             service: MemoryService::Model(model),
@@ -237,8 +237,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 #[derive(Debug)]
 pub(super) struct RemoteState<'a> {
     service: MemoryService<'a>,
-    /// First endpoint of the memory. `None` unless accesses cross the network, where they may contend with messages or
-    /// are counted.
+    /// First endpoint of the memory if accesses cross the network, otherwise `None`. On the network, accesses
+    /// may contend with messages, and their bytes may be counted.
     first: Option<EndpointId>,
 }
 

@@ -12,7 +12,7 @@ pub enum InFlightOp {
         run: RunIndex,
         from: CellIndex,
         to: CellIndex,
-        /// Number of the stage that all members share.
+        /// Number of the stage. All members use the same number.
         stage: SharedStage,
         /// Number of steps that the receiver must have taken before it receives the message.
         recv_posted: u32,
@@ -52,7 +52,7 @@ pub enum InFlightOp {
         instance: InstanceIndex,
         node: NodeIndex,
     },
-    /// Rendezvous request of a receive between two ranks. It identifies the receive's instance and
+    /// Rendezvous request of a receive between two ranks, identified by the receive's instance and
     /// node.
     RankRequest {
         pair: u32,

@@ -30,7 +30,7 @@ impl RepeatedLaunch {
     }
 
     /// Creates a feed that launches program number `program` once for each instant in `starts` (in any order). A rank
-    /// begins a launch at the launch's instant, or at the end of its previous launch if that is later.
+    /// begins a launch at the launch's instant, or at the end of the rank's previous launch if that end is later.
     pub fn at_times(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -61,7 +61,8 @@ impl RepeatedLaunch {
 
 impl LaunchFeed for RepeatedLaunch {
     fn wake_at(&self) -> Option<Time> {
-        // The first step does not wait for any rank. A later step needs a wake only if some rank is ready for it.
+        // The first step does not wait for any rank. A later step needs a wake only if some rank is ready for
+        // that step.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
             false => self
