@@ -38,7 +38,8 @@ pub(super) struct Lanes {
     states: Vec<LaneState>,
     /// Waiting nodes of each lane, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
-    /// Waiting nodes of each lane, in ascending order of ids. Used only by the discipline of insertion order.
+    /// Waiting nodes of each lane, in ascending order of ids. Used only if events are handled in insertion
+    /// order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
     /// Launches with incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
     turns: Vec<VecDeque<LaneTurn>>,
@@ -92,7 +93,8 @@ impl Lanes {
         D::offers_lane(state.waiting > 0)
     }
 
-    /// Counts a completed node of the current turn. The turn ends with its last node. Only for lanes with turns.
+    /// Counts a completed node of the current turn. The turn ends with its last node. Call this only for lanes
+    /// with turns.
     pub fn pass_turn(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
@@ -190,7 +192,8 @@ impl Lanes {
         holder(one) == holder(other) && queue(one).eq(queue(other))
     }
 
-    /// Queues a node for a lane, ordered by id. Called only by the discipline of insertion order.
+    /// Queues a node for a lane, ordered by id. Called only if events are handled in insertion
+    /// order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         if self.by_id.len() < self.states.len() {
             self.by_id.resize_with(self.states.len(), BinaryHeap::new);

@@ -27,7 +27,7 @@ pub struct Launch {
     pub tag: u64,
     /// Durations of the launch's kernels.
     pub prices: LaunchPrices,
-    /// Rule for when the launch's ranks start.
+    /// Determines when the launch's ranks start.
     pub release: LaunchRelease,
 }
 
@@ -45,7 +45,7 @@ pub enum LaunchPrices {
     ByClass(Arc<[Option<Span>]>),
 }
 
-/// Rule for when the ranks of a launch start.
+/// Determines when the ranks of a launch start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
     /// All ranks of the launch start now, each after its release time in the workload.

@@ -283,8 +283,8 @@ impl<'a> LaunchParts<'_, 'a> {
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // If there is only one run state, reserve exactly its size. With several, lists grow by doubling, and exact
-            // reservations would only cause more copies.
+            // If there is only one run state, reserve exactly its size. With several run states, lists grow by doubling
+            // instead, because exact reservations would only cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors

@@ -3,10 +3,10 @@
 //! # The ordering contract
 //!
 //! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round*. It
-//! handles the events in content order (by class, rank, node or op), whatever the order in which they were scheduled.
-//! Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue for them, and
-//! then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this process,
-//! another round follows.
+//! handles the events in content order (by class, rank, node or op), independently of the order in which they were
+//! scheduled. Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue
+//! for them, and then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this
+//! process, another round follows.
 //!
 //! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed:
 //! analytically if all members arrived together and a closed form is proved, otherwise message by message. The

@@ -1,4 +1,4 @@
-//! Matches the collectives of a workload by their order in a group, and its sends with its receives.
+//! Matches a workload's collectives by their order in a group, and matches sends with receives.
 //!
 //! Matches are computed once, from program order, before the run. Mismatches between ranks are therefore reported
 //! before the run, and the run never searches for a match.
@@ -23,7 +23,8 @@ use std::sync::Arc;
 /// A communicator (group slot) of an instance, as (group, instance, slot).
 type CallingSlot = (ReplayGroupId, u32, u32);
 
-/// Matches the k-th collectives of all members of a group, and checks that they are equal.
+/// Matches the k-th collectives of all members of a group, and checks that matched collectives are
+/// equal.
 pub(super) fn match_collectives(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -76,8 +77,8 @@ fn members_of<'c>(
     })
 }
 
-/// Returns the collectives of the group of `callers`, from its first member with a trace. Fails if another member's
-/// calls differ.
+/// Returns the collectives of the group of `callers`, as its first member with a trace states them. Fails if
+/// another member's calls differ.
 fn group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
@@ -177,7 +178,7 @@ fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) 
     (instance.rank, graph, &graph.calls()[at.1 as usize])
 }
 
-/// Formats the call of an instance for error messages, or states that it is missing.
+/// Formats the call of an instance for error messages, or states that the call is missing.
 fn describe_call(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;

@@ -67,7 +67,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts the deferred loads and stores, after all accesses of a dispatch are known.
+    /// Starts the deferred loads and stores once all accesses of the current dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.has_groups() {
@@ -130,7 +130,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Settles steps that only some members of a group have taken in this round.
+    /// Handles steps that only some members of a group have taken in this round, if necessary by
+    /// splitting the group.
     #[inline(never)]
     pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedNodes<'_>>) {
         loop {

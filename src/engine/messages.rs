@@ -1,7 +1,8 @@
 //! Messages between ranks: sends, receives, and their matches.
 //!
-//! In content order, sends and receives are paired before the run. In insertion order, the halves of a message are
-//! matched in a channel, in the order in which they are issued. With recorded durations, the network is not simulated.
+//! If events are handled in content order, sends and receives are paired before the run. If events are handled in
+//! insertion order, the halves of a message are matched in a channel, in the order in which they are issued. With
+//! recorded durations, the network is not simulated.
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
@@ -20,15 +21,16 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks, including the half (send or receive) that waits for the other, if any.
+/// Progress of a message between two ranks, including the half (send or receive) that waits for the other half, if
+/// any.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
     /// True once the last byte has arrived or, with recorded durations, once the send has started.
     delivered: bool,
     /// True once the send has been issued. Used only for messages over the network.
     sent: bool,
-    /// Index of the waiting half's node plus one, or zero if none waits. The waiting half is the receive or, only with
-    /// recorded durations, the send.
+    /// Index of the waiting half's node plus one, or zero if no half waits. The waiting half is the receive or, only
+    /// with recorded durations, the send.
     posted: u32,
     /// Instance whose send or receive waits for the other half.
     waiter: InstanceIndex,
@@ -71,10 +73,10 @@ pub(super) struct Messages<'a> {
     ends_on_arrival: bool,
     /// Messages of a replay that sorts events by content, one per pair of a send and a receive.
     pairs: Vec<MessageState>,
-    /// Channels of messages, used only by the discipline of insertion order.
+    /// Channels of messages. Used only if events are handled in insertion order.
     channels: Vec<MessageChannel>,
-    /// Index of the channel that counts the requests of each channel. A reference is enough, because there is only one
-    /// launch in insertion order.
+    /// Index of the channel that counts the requests of each channel. A reference is enough, because a run in
+    /// insertion order has only one launch.
     request_channels: &'a [u32],
 }
 
@@ -133,7 +135,8 @@ impl<'a> Messages<'a> {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
-    /// Returns true if a message does not use the network, because durations are recorded or its size is unknown.
+    /// Returns true if a message does not use the network, because durations are recorded or the message's size
+    /// is unknown.
     #[inline]
     fn keeps_recorded_time<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
@@ -239,9 +242,9 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both begin; an
-    /// eager send has already begun. Requests do not state a size, so if receivers must request messages, halves with
-    /// different sizes match too.
+    /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both halves
+    /// begin; an eager send has already begun. Requests do not state a size, so if receivers must request messages,
+    /// halves with different sizes match too.
     fn match_half(
         &mut self,
         flow: &Dataflow<'_>,

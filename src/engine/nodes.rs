@@ -312,14 +312,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let send = InstanceNode { instance, node };
         self.messages
             .post_send::<M::Order, N>(&self.flow, fabric, effects, now, send);
-        // Only observers are notified here. All other consequences follow in the order of the contract, after other
-        // nodes of the instant.
+        // Only observers are notified here. All other consequences follow in the fixed order of effects, after
+        // other nodes of the instant.
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.on_transfer_began(now, instance, node);
         }
     }
 
-    /// Starts a member's part of a collective. The member's node has taken its lane.
+    /// Starts a member's part of a collective after the member's node has taken its lane.
     #[inline]
     pub(super) fn arrive_at_collective(
         &mut self,

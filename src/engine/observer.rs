@@ -105,8 +105,8 @@ pub struct CollectiveRecord {
     /// recorded duration of a member.
     pub transfer: Span,
     /// The rank that caused the longest wait, and its share of `waited`. This rank arrived last among ranks with a
-    /// trace (the lowest rank if several arrived last). With recorded durations, it may instead be the root. `None` if
-    /// no member waited, and in a replay as captured.
+    /// trace (the lowest rank if several arrived last). With recorded durations, this rank may be the root instead.
+    /// `None` if no member waited, and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
     /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
     /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, this is the sum
@@ -170,7 +170,7 @@ impl Observer for () {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Forwards to an observer that the caller keeps even if the replay fails.
+/// Forwards notifications to an observer that the caller keeps even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
@@ -227,7 +227,7 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     }
 }
 
-/// An optional observer.
+/// An observer that may be absent; `None` ignores everything.
 impl<O: Observer> Observer for Option<O> {
     fn is_nobody(&self) -> bool {
         self.as_ref().is_none_or(O::is_nobody)

@@ -60,11 +60,11 @@ pub struct ReplayOptions {
     /// one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
-    /// unmatched receive never completes. Has an effect only in insertion order
+    /// unmatched receive never completes. Has an effect only if events are handled in insertion order
     /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
     /// Answer a collective analytically only if the order in which its members end at an instant is proved, too. Has an
-    /// effect only in insertion order.
+    /// effect only if events are handled in insertion order.
     pub ordered_ends: bool,
 }
 
@@ -119,7 +119,7 @@ pub enum CollectiveTiming {
     /// Measured times, provided that the machine has curves, the members are along one dimension, and no other traffic
     /// disturbs the collective.
     Curves,
-    /// Times by the machine's algorithms and links.
+    /// Times that follow from the machine's algorithms and links.
     Algorithms,
 }
 

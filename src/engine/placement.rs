@@ -6,7 +6,7 @@ use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 
-/// Returns the NPU of each of `ranks` ranks, from `map` if given, otherwise by the machine's default placement.
+/// Returns the NPU of each of `ranks` ranks, from `map` if given, otherwise from the machine's default placement.
 ///
 /// # Errors
 ///

@@ -51,7 +51,7 @@ pub(super) struct GroupPlan {
     pub id: GroupId,
     /// Name of the group in the traces, or `None` if the traces do not name it.
     pub name: Option<String>,
-    /// Mask of the dimensions in which the group takes part, or `None` for all.
+    /// Mask of the dimensions in which the group takes part, or `None` for all dimensions.
     pub dimensions: Option<u32>,
     pub members: Vec<Rank>,
     /// Number of members with a trace.
@@ -203,7 +203,7 @@ pub(super) struct ReplayPlan {
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
     /// Error for reports if most kernels have no known duration. `None` if most kernels have a known duration, or if
-    /// the user chose a model that allows kernels without one.
+    /// the user chose a model that allows kernels without a known duration.
     pub mostly_free: Option<ReplayRefusal>,
     /// Effect of each change of durations that the options request.
     pub changes: Vec<PriceChangeCount>,

@@ -1,7 +1,7 @@
 //! Changes of durations for what-if questions: changed durations of kernels and collectives, slow ranks, and jitter.
 //!
 //! Changes apply before the loop, when the durations of nodes are computed. Kernel changes come first, in the given
-//! order, each on the result of the previous change. The factor of a slow rank follows, then jitter.
+//! order, each on the result of the previous change. The factor of a slow rank is applied next, and jitter last.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -494,7 +494,8 @@ mod tests {
             .map(|i| jitter.factor_of_kernel(Rank(i % 7), NodeIndex(i)))
             .collect();
         assert!(draws.iter().all(|draw| (0.9..1.1).contains(draw)));
-        // Uniform distribution on 0.9 to 1.1: mean 1, standard deviation 0.2 / sqrt(12) = 0.0577.
+        // The distribution is uniform on 0.9 to 1.1, with mean 1 and standard deviation 0.2 /
+        // sqrt(12) = 0.0577.
         let mean = draws.iter().sum::<f64>() / 1e4;
         let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 1e4;
         assert!(

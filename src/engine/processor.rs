@@ -22,8 +22,8 @@ pub trait ProcessorModel {
     fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
     /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
-    /// ended or were submitted. A model that chooses among waiting jobs thus knows all of them. Appends the times of
-    /// every job whose times are now known.
+    /// ended or were submitted. A model that chooses among waiting jobs thus knows all waiting jobs. Appends the times
+    /// of every job whose times are now known.
     fn settle_instant(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 

@@ -24,7 +24,7 @@ type CopyPosition = (u32, u32);
 
 /// Replays one copy as the representative of a job. If one copy cannot represent the job, replays all ranks.
 ///
-/// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its argument on `machine`
+/// `copies` must be disjoint, have equal lengths, and cover every rank. `replay` must replay its argument on `machine`
 /// with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the result of the replay and of
 /// [`RepresentativeCheck::represents_all`].
 ///
@@ -144,8 +144,8 @@ struct CopyComparison<'a> {
 }
 
 impl CopyComparison<'_> {
-    /// `instance` is in the first copy. Returns true if every member of the groups of `instance` corresponds to a
-    /// member in the first copy.
+    /// `instance` must be in the first copy. Returns true if every member of the groups of `instance` corresponds
+    /// to a member in the first copy.
     fn stands_for_members(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;

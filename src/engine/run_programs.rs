@@ -1,4 +1,4 @@
-//! Runs programs, with the feeds that launch them, and with the network and the backend for their communication.
+//! Runs programs with their feeds, network and collective backend.
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;

@@ -98,7 +98,7 @@ impl StuckDiagnosis<'_, '_> {
         self.flow.waits_for(instance, node).is_none()
     }
 
-    /// Describes the wait of a posted node, and returns one of the nodes for which it waits.
+    /// Describes why a posted node waits, and returns one of the nodes for which it waits.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
@@ -269,7 +269,7 @@ impl StuckDiagnosis<'_, '_> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // If members launch together, no member arrives before all are ready.
+            // If members launch together, no member arrives before all members are ready.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {

@@ -9,11 +9,11 @@
 //!
 //! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: as long as all
 //! members end their nodes in the same rounds, every member, simulated separately, would take the same steps as the
-//! leader. Messages are submitted in the order of their keys, whichever instance posts them, and loads and stores in
-//! the order of instances. If only some members end a node in a round, the group is *split* before this difference has
-//! any consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of the leader's
-//! state and pending kernels (`split`). The parts are then separate groups or single ranks. When neighbouring parts
-//! end a collective together in equal states, they join again (`rejoin`).
+//! leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
+//! submitted in the order of instances. If only some members end a node in a round, the group is *split* before this
+//! difference has any consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of
+//! the leader's state and pending kernels (`split`). The parts are then separate groups or single ranks. When
+//! neighbouring parts end a collective together in equal states, they join again (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
 //! Pipeline stages therefore form separate groups. The instances are consecutive, because launch orders may depend on
@@ -241,7 +241,7 @@ impl TileGroups {
         self.groups[self.group_of(leader)].members[index]
     }
 
-    /// Returns true if another instance simulates this one.
+    /// Returns true if another instance simulates this instance.
     pub fn is_follower(&self, flow: &Dataflow<'_>, instance: InstanceIndex) -> bool {
         flow.instance(instance).has_flag(GROUPED) && self.leader_of(instance) != instance
     }
@@ -324,8 +324,8 @@ impl TileGroups {
         }
     }
 
-    /// Records that a member is ready to queue for the lane of a node. Returns the leader (the instance that is
-    /// simulated for all members) when the last member is ready, and `None` before.
+    /// Records that a member is ready to queue for the lane of a node. Returns `None` until the last member is
+    /// ready, and then the leader (the instance that is simulated for all members).
     pub fn record_queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -341,8 +341,8 @@ impl TileGroups {
         Some(leader)
     }
 
-    /// Records that a member has ended a node. Returns the leader (the instance that is simulated for all members) when
-    /// the last member has ended the node, and `None` before.
+    /// Records that a member has ended a node. Returns `None` until the last member has ended the node, and then the
+    /// leader (the instance that is simulated for all members).
     pub fn record_ended(
         &mut self,
         flow: &Dataflow<'_>,

@@ -3,9 +3,9 @@
 //! kernel.
 //!
 //! If the bytes of a kernel are known but its FLOPs are not, the duration follows from the bytes in any format. A
-//! recorded kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so it is an
-//! error. If most kernels have a recorded duration, a few kernels without one are only counted and reported. If most
-//! kernels have no known duration, the report would be meaningless, so this is also an error.
+//! recorded kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so such a
+//! kernel is an error. If most kernels have a recorded duration, a few kernels without a duration are only counted and
+//! reported. If most kernels have no known duration, the report would be meaningless, so this is also an error.
 
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct UnpricedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
-    /// The first kernels without FLOPs and bytes, on the lowest rank that has any.
+    /// The first kernels without FLOPs and bytes, on the lowest rank with such kernels.
     bare: Vec<(Rank, NodeIndex)>,
 }
 

@@ -1,8 +1,8 @@
 //! Untimed communication: collectives and messages whose duration is unknown, because neither their size nor a recorded
 //! duration is known.
 //!
-//! A collective lasts as long as the longest recorded transfer of its members. It is untimed only if no member has a
-//! recorded transfer or a recorded wait. A message is untimed if neither half has a recorded duration.
+//! A collective lasts as long as the longest recorded transfer of its members. A collective is untimed only if no
+//! member has a recorded transfer or a recorded wait. A message is untimed if neither half has a recorded duration.
 
 use super::error::ReplayRefusal;
 use super::matching;

@@ -9,7 +9,8 @@ use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 
-/// Begins the transfer of a node that has nothing left to wait for. The node ends after its own duration.
+/// Begins the transfer of a node that no longer waits for another node. The node ends after its own
+/// duration.
 fn begin_transfer(
     flow: &Dataflow<'_>,
     effects: &mut Effects,

@@ -1,4 +1,5 @@
-//! Groups on the machine: for each communicator (group slot), the members that take part and their placement.
+//! Determines for each communicator (group slot) which members take part, and where they are placed on the
+//! machine.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
 use crate::CollectiveModel;

@@ -30,7 +30,7 @@ pub(super) fn price_graph(
         let node = matching::describe_node(instance.rank, graph, node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
-    // Returns the bytes of a load or store, or an error if they exceed the capacity `room`.
+    // Returns the bytes of a load or store, or an error if the bytes exceed the capacity `room`.
     let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
         let bytes = Bytes(graph.bytes(node));
         if let Some(room) = room.filter(|room| bytes > *room) {

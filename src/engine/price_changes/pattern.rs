@@ -96,9 +96,10 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
 pub struct KernelMatches<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
-    /// True for each name that the pattern matches (used if the pattern matches names).
+    /// One flag per name: true if the pattern matches the name. Used only by patterns of names.
     names: Vec<bool>,
-    /// True for each Python call that the pattern matches (used if the pattern matches modules).
+    /// One flag per Python call: true if the pattern matches the call. Used only by patterns of
+    /// modules.
     calls: Vec<bool>,
     shapes: BTreeMap<KernelShape, bool>,
 }

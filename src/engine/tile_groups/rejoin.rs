@@ -103,7 +103,7 @@ impl TileGroups {
             && flow.have_equal_state(a, b)
     }
 
-    /// Joins several parts of a group. The leader of the first part becomes their common leader.
+    /// Joins several parts of a group. The leader of the first part becomes the common leader.
     fn join_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -152,7 +152,7 @@ impl TileGroups {
     }
 }
 
-/// Returns two lists for this round: the nodes of an instance that became ready, and its lanes that were freed.
+/// Returns two lists of an instance for this round: nodes that became ready, and lanes that were freed.
 fn effects_of(
     flow: &Dataflow<'_>,
     effects: &Effects,
