@@ -1,6 +1,6 @@
 //! ASTRA-sim 2.x with its analytical networks, as a plain event-by-event simulator.
 //!
-//! Nothing is computed analytically and nothing is skipped: every message and every delay is an event.
+//! It uses no formulas and skips nothing: every message and every delay is an event.
 
 pub mod agenda;
 pub mod algorithm;
@@ -34,7 +34,7 @@ use queues::StreamQueue;
 use std::collections::{BTreeMap, VecDeque};
 use workload::NpuWorkload;
 
-/// Maximum number of events. A run with more events counts as endless.
+/// Maximum number of events; a run with more events counts as endless.
 const MOST_EVENTS: u64 = 200_000_000;
 
 /// Result of a simulation.
@@ -42,7 +42,8 @@ const MOST_EVENTS: u64 = 200_000_000;
 pub struct SimulationAnswer {
     /// Completion time of each NPU, ns; `None` if the NPU never completed.
     pub finish: Vec<Option<u64>>,
-    /// Time of each NPU without compute nodes on its device, ns; 0 if the NPU never completed.
+    /// Time of each NPU in which no compute node ran on its device, ns; 0 if the NPU never
+    /// completed.
     pub exposed: Vec<u64>,
     /// Number of messages that were sent over the network.
     pub messages: u64,
@@ -60,17 +61,18 @@ struct ChunkStream {
     started: bool,
 }
 
-/// State of one NPU.
+/// State of one simulated NPU.
 #[derive(Debug, Default)]
 struct NpuState<'c> {
     workload: NpuWorkload<'c>,
     queues: Vec<StreamQueue>,
     rotations: Vec<PartRotation>,
-    /// Number of uses of trees, by kind of collective and dimension; the number determines the next tree.
+    /// Number of phases that used a tree so far, by kind of collective and dimension; it determines
+    /// the next tree.
     trees: BTreeMap<(CollectiveOperation, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions. In ASTRA-sim's numbering, all chunks count for
-    /// group 0.
+    /// Number of chunks so far, by group and set of dimensions; it numbers the next chunk. In
+    /// ASTRA-sim's own numbering, every chunk also counts for group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::SharedBusSide; 4],
 }
@@ -91,8 +93,8 @@ struct OracleSimulator<'c> {
 /// Numbering of the chunks of an NPU's collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkNumbering {
-    /// As ASTRA-sim 2.x: chunks of a group are counted separately, and chunks of all NPUs are counted together with
-    /// all other chunks.
+    /// As in ASTRA-sim 2.x: chunks of a group are counted per group, and chunks of all NPUs are
+    /// counted together with all other chunks.
     Original,
     /// Chunks of each group and of each set of dimensions are counted separately, so that earlier collectives of some
     /// NPUs do not block later collectives.
@@ -117,8 +119,8 @@ pub fn run(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Original)
 }
 
-/// Simulates until no event is left. Chunks are numbered so that no NPU waits only because NPUs have issued different
-/// numbers of chunks.
+/// Simulates until no event is left. It numbers chunks so that no NPU waits only because NPUs have
+/// issued different numbers of chunks.
 pub fn run_numbered_apart(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Apart)
 }

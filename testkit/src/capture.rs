@@ -1,28 +1,33 @@
-//! Simulates a job, and writes its captures in the format of PyTorch's profiler, together with the job's true times.
+//! Simulates a job, and writes its captures in the formats of PyTorch's profiler, and the job's
+//! true times.
 //!
-//! A capture consists of two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
-//! from Kineto. With generated captures, converters can be tested and measured without PyTorch, at any size, and
-//! their results can be compared with the true times ([`JobTruth`]).
+//! A capture has two files per rank: the host's operators from `ExecutionTraceObserver`, and the
+//! timeline from Kineto. With generated captures, tests and benchmarks of converters need no
+//! PyTorch and can have any size. Tests can compare converted captures with the true times
+//! ([`JobTruth`]).
 //!
 //! # The job
 //!
-//! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A rank's thread runs
-//! its program in order. Durations follow from round constants and from the sizes of the tensors (`cost.rs`); the
-//! rank's factor and a pseudo-random part lengthen them. Ranks meet in collectives. A collective begins to transfer
-//! when its last member has started, and ends on all members at the same time, within a few nanoseconds.
+//! Every rank trains layers; a layer is a normalization and a perceptron with two matrices. A
+//! rank's thread runs its program in order. Round constants and the sizes of tensors determine
+//! durations (`cost.rs`); the rank's factor and a pseudo-random part lengthen them. Ranks meet in
+//! collectives. A collective begins to transfer when its last member has started, and ends on all
+//! members within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, two workers per group run collectives in order. The thread continues meanwhile, and blocks
-//!   at the end until the gradients are reduced. In a pipeline, messages are annotations on the thread itself.
-//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream. Collectives run on their group's
-//!   stream, and streams wait for one another through events. The host waits only at the end of a step.
+//! - On a CPU with Gloo, each group has two workers, which run collectives in order. The thread
+//!   continues meanwhile; at the end, it waits until the gradients are reduced. In a pipeline,
+//!   messages are annotations on the program's own thread.
+//! - On GPUs with NCCL, operators launch kernels, and kernels queue on the compute stream.
+//!   Collectives run on their group's stream, and streams wait for one another through events. The
+//!   host waits for the device only at the end of a step.
 //!
 //! # Differences from PyTorch
 //!
-//! Gloo's workers record no operators, and the workers' annotations are never parents of other events in the host's
-//! file. Correlation and external ids have no gaps within a block, and the allocator never gives a freed storage to
-//! another tensor. A capture has no set-up of communicators, no rebuilding of buckets, no clock drift, and no record
-//! of GPU memory allocations. On GPUs, a capture has only the calls that the job needs: launches, copies, events, and
-//! one synchronization per step.
+//! In the host's file, Gloo's workers record no operators, and their annotations are never parents
+//! of other events. Within a block, correlation and external ids have no gaps, and the allocator
+//! never gives freed storage to another tensor. A capture does not have set-up of communicators,
+//! rebuilding of buckets, clock drift, or records of GPU memory allocations. On GPUs, a capture has
+//! only the calls that the job needs: launches, copies, events, and one synchronization per step.
 
 use cost::hash_parts;
 use layout::JobLayout;
@@ -73,7 +78,7 @@ const PID: u64 = 19_340;
 pub struct SimulatedCapture {
     options: Options,
     layout: JobLayout,
-    /// One program for all ranks, or one per stage.
+    /// One program for all ranks, or one program per stage.
     programs: Vec<StepProgram>,
     outcome: SimulationOutcome,
 }
@@ -152,12 +157,12 @@ impl SimulatedCapture {
         Ok(())
     }
 
-    /// Returns the program of `rank`, including the names of the rank's groups and devices.
+    /// Returns the program of `rank`, with the names of the rank's groups and devices.
     fn named_program(&self, rank: u32) -> StepProgram {
         step::build_program(&self.options, &self.layout, rank).0
     }
 
-    /// Returns the program of `rank` without names.
+    /// Returns the program of `rank` without these names.
     fn shared_program(&self, rank: u32) -> &StepProgram {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
@@ -166,7 +171,7 @@ impl SimulatedCapture {
         create_clock(&self.options, rank)
     }
 
-    /// Returns how far the clock of `rank` is ahead of the shared clock, in ns.
+    /// Returns by how many ns the clock of `rank` is ahead of the shared clock.
     fn clock_offset_ns(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

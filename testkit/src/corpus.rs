@@ -1,12 +1,13 @@
-//! Finds traces and captures of other tools, if the variable `CHAKRAM_CORPUS` names a folder with such files.
-//! Tests that lack files or a browser are counted, and their names are printed when the test process ends.
+//! Finds traces and captures of other tools in the folder that the variable `CHAKRAM_CORPUS` names.
+//! If files or a browser are missing, the affected tests are counted, and their names are printed
+//! when the test process ends.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// For each skipped test, the missing data and the test's name.
+/// For each skipped test, its name and the data that it lacks.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
 /// Returns a file or folder of the corpus. Without a corpus, returns `None` and counts the calling test as skipped.
@@ -18,8 +19,8 @@ pub fn corpus_path(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which take too long for every
-/// build.
+/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, although they take too
+/// long for every build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
@@ -31,9 +32,9 @@ pub fn sample_one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<
     all.into_iter().step_by(n).collect()
 }
 
-/// Returns one member per list: the member with index `turn` of the first list, the member with index `turn + 1` of
-/// the second list, and so on. A few members thus cover all differences between members. Returns all members if the
-/// variable `CHAKRAM_WHOLE_CORPUS` is set.
+/// Returns one member per list: the first list's member with index `turn`, the second list's member
+/// with index `turn + 1`, and so on. Together, these few members cover all differences between
+/// members. Returns all members if the variable `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();
@@ -44,12 +45,12 @@ pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
 
 /// Counts the calling test as skipped because of `missing` data.
 pub fn note_skipped(missing: &'static str) {
-    // The test harness names each thread after its test, and ends the process by `exit`, which calls
-    // `report`.
+    // The test harness names each thread after its test. It ends the process with `exit`, which
+    // calls `report_skipped`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {
-        // SAFETY: `report` is a plain function that never unwinds.
+        // SAFETY: `report_skipped` is a plain function that never unwinds.
         unsafe { libc::atexit(report_skipped) };
     }
     if !skipped.contains(&(missing, test.clone())) {
@@ -111,7 +112,7 @@ pub fn unpack_cases() -> Option<BTreeMap<String, CaseFiles>> {
     Some(cases)
 }
 
-/// Asserts that the results are as expected; prints the differences.
+/// Asserts that the results equal the expected results, and prints the differences.
 pub fn assert_expected(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
     let mut faults = Vec::new();

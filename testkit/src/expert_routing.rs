@@ -1,7 +1,8 @@
-//! Tokens that choose experts on other ranks, one by one: the copies that each rank sends to each rank.
+//! Counts token copies one by one: how many each rank sends to each rank if tokens choose experts
+//! on other ranks.
 //!
-//! Experts are placed on ranks in order, the same number on each. Simplicity comes before speed: a routing is a list of
-//! the experts of every token, and every count is a walk over this list.
+//! Ranks have consecutive experts, each rank the same number. The code prefers simplicity to speed:
+//! a routing lists the experts of every token, and every count walks over this list.
 
 /// Number of copies by source and destination rank.
 pub type Copies = Vec<Vec<u64>>;
@@ -11,21 +12,21 @@ pub type Copies = Vec<Vec<u64>>;
 pub struct Routing {
     pub ranks: usize,
     pub experts: usize,
-    /// By rank and token: the token's chosen experts, without duplicates.
+    /// For each rank and each of its tokens, the chosen experts without duplicates.
     pub tokens: Vec<Vec<Vec<usize>>>,
 }
 
 /// Result of a routing with a fixed number of slots (token places) per expert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedCopies {
-    /// Number of slots sent, used and free together, by source and destination rank.
+    /// Number of slots sent, including free slots, by source and destination rank.
     pub slots: Copies,
     pub kept: u64,
     pub dropped: u64,
     pub free: u64,
 }
 
-/// Copies of an exchange in two levels.
+/// Copies of an exchange in two levels: between nodes, then within nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TwoLevelCopies {
     /// Copies between ranks of the same index within their nodes.
@@ -35,7 +36,8 @@ pub struct TwoLevelCopies {
 }
 
 impl Routing {
-    /// Creates a routing: on each rank, every set of `chosen` experts is chosen by `times` tokens.
+    /// Creates a routing in which, on each rank, `times` tokens choose every set of `chosen`
+    /// experts.
     pub fn of_every_choice(ranks: usize, experts: usize, chosen: usize, times: usize) -> Self {
         let mut choices = Vec::new();
         for set in 0..1_u64 << experts {
@@ -51,12 +53,13 @@ impl Routing {
         }
     }
 
-    /// Creates a random routing: each of a rank's `tokens` tokens draws `chosen` different experts, in proportion to
-    /// `weights`.
+    /// Creates a random routing: each of a rank's `tokens` tokens draws `chosen` different experts,
+    /// with probabilities in proportion to `weights`.
     pub fn drawn(ranks: usize, tokens: usize, weights: &[u32], chosen: usize, seed: u64) -> Self {
         let mut state = seed.wrapping_mul(2).wrapping_add(1);
         let mut draw = |below: u64| {
-            // A linear congruential generator (Knuth's MMIX constants); its low bits are weak.
+            // This is a linear congruential generator (with Knuth's MMIX constants); its low bits
+            // are weak, so use the high bits.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -104,7 +107,7 @@ impl Routing {
         copies
     }
 
-    /// Number of tokens that choose each expert, over all ranks.
+    /// For each expert, the number of tokens on all ranks that choose it.
     pub fn tokens_of_experts(&self) -> Vec<u32> {
         let mut counts = vec![0; self.experts];
         for expert in self.tokens.iter().flatten().flatten() {
@@ -113,7 +116,7 @@ impl Routing {
         counts
     }
 
-    /// Counts one copy per token and chosen expert.
+    /// Counts one copy of a token for each of its chosen experts.
     pub fn copies_for_experts(&self) -> Copies {
         self.count(|copies, from, token| {
             for expert in token {
@@ -122,7 +125,7 @@ impl Routing {
         })
     }
 
-    /// Counts one copy per token and rank with at least one of the token's experts.
+    /// Counts one copy of a token for each rank that has at least one of its experts.
     pub fn copies_for_ranks(&self) -> Copies {
         self.count(|copies, from, token| {
             for (to, copies) in copies[from].iter_mut().enumerate() {
@@ -136,9 +139,9 @@ impl Routing {
         self.count(|copies, from, _| copies[from].iter_mut().for_each(|one| *one += 1))
     }
 
-    /// Counts copies in two levels. A token first goes once to each node (of `size` ranks) with one of the token's
-    /// experts, to the rank with the sender's index in the node. From there, one copy goes to each rank with one of the
-    /// experts.
+    /// Counts copies in two levels; a node has `size` ranks. A token first goes once to each node
+    /// with one of its experts, to the rank with the sender's index within the node. From this
+    /// rank, one copy goes to each rank of the node with one of the token's experts.
     pub fn copies_over_nodes(&self, size: usize) -> TwoLevelCopies {
         let mut within = vec![vec![0; self.ranks]; self.ranks];
         let across = self.count(|copies, from, token| {
@@ -158,8 +161,8 @@ impl Routing {
         TwoLevelCopies { across, within }
     }
 
-    /// Each rank has `slots` slots (token places) per expert. Tokens fill the slots in order; further tokens are
-    /// dropped. Free slots are sent, too.
+    /// Counts copies if each rank has `slots` slots (token places) per expert. Tokens fill the
+    /// slots in order, and tokens without a slot are dropped. Free slots are sent too.
     pub fn copies_in_slots(&self, slots: u64) -> LimitedCopies {
         let [mut kept, mut dropped, mut free] = [0; 3];
         let mut sent = vec![vec![0; self.ranks]; self.ranks];
@@ -188,7 +191,7 @@ impl Routing {
     }
 }
 
-/// Copies that the rank with the most copies receives.
+/// Number of copies that the rank with the most copies receives.
 pub fn most_received(copies: &Copies) -> u64 {
     let received = (0..copies.len()).map(|to| copies.iter().map(|from| from[to]).sum());
     received.max().unwrap_or(0)
@@ -198,7 +201,8 @@ pub fn most_received(copies: &Copies) -> u64 {
 mod tests {
     use super::*;
 
-    /// Two tokens on each of two ranks with two experts each: experts 0 and 3, and 2 and 3.
+    /// Each of two ranks has two experts and two tokens: one chooses experts 0 and 3, the other
+    /// experts 2 and 3.
     #[test]
     fn copies_are_counted_by_hand() {
         let own = vec![vec![0, 3], vec![2, 3]];
@@ -212,15 +216,18 @@ mod tests {
         assert_eq!(routing.copies_for_ranks(), [[1, 2], [1, 2]]);
         assert_eq!(routing.copies_for_all(), [[2, 2], [2, 2]]);
         assert_eq!(most_received(&routing.copies_for_experts()), 6);
-        // On nodes of one rank, the first level is an exchange between ranks, and the second stays on a rank.
+        // If a node has one rank, the first level is an exchange between ranks, and the second
+        // level stays on a rank.
         let two = routing.copies_over_nodes(1);
         assert_eq!(two.across, routing.copies_for_ranks());
         assert_eq!(two.within, [[2, 0], [0, 4]]);
-        // On one node, a rank keeps its tokens at first, and sends them to the ranks of their experts.
+        // On a single node, a rank keeps its tokens in the first level, and sends them to the ranks
+        // of their experts in the second level.
         let two = routing.copies_over_nodes(2);
         assert_eq!(two.across, [[2, 0], [0, 2]]);
         assert_eq!(two.within, routing.copies_for_ranks());
-        // With one slot per expert, each rank drops one of two tokens of expert 3, and the slot of expert 1 is free.
+        // With one slot per expert, each rank drops one of its two tokens for expert 3, and the
+        // slot of expert 1 stays free.
         let limited = routing.copies_in_slots(1);
         assert_eq!(limited.slots, [[2, 2], [2, 2]]);
         assert_eq!((limited.kept, limited.dropped, limited.free), (6, 2, 2));

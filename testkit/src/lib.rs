@@ -10,7 +10,7 @@
 //! - [`llm_serving`]: a serving engine of language models, step by step
 //! - [`expert_routing`]: copies of tokens for experts on other ranks, token by token
 //! - [`port_chunks`]: chunks of loads and messages that alternate at ports
-//! - [`corpus`]: traces and captures of other tools, and a list of tests that are skipped without them
+//! - [`corpus`]: traces and captures of other tools, and a list of the tests that lack them
 //! - [`seeds`]: fuzz targets, run on their seeds
 //! - [`wire`]: protobuf's wire format in a few lines
 

@@ -1,18 +1,19 @@
-//! A plain serving engine of language models. It runs step by step, and serves to check the fast engine.
+//! A plain serving engine for language models. It runs step by step, and tests compare the fast
+//! engine with it.
 //!
-//! It was written only from a description of the rules, and prefers simplicity to speed. The free list is a vector
-//! that is searched, the contents of blocks are lists of tokens that are compared as a whole, queues are vectors
-//! that are sorted, and time is a sum.
+//! It was written only from a description of the rules, and it prefers simplicity to speed. The
+//! free list is a vector that is searched, contents of blocks are lists of tokens that are compared
+//! as a whole, queues are vectors that are sorted, and time is a sum.
 
 /// A token's id, such as its index in a vocabulary.
 pub type TokenNumber = u64;
 
-/// A request.
+/// A request to the engine.
 #[derive(Clone, Debug)]
 pub struct PlainLlmRequest {
     pub arrival: u64,
     pub prompt: Vec<TokenNumber>,
-    /// All tokens of the answer to the request.
+    /// All tokens of the answer, which the engine generates one by one.
     pub answer: Vec<TokenNumber>,
     pub priority: i64,
 }
@@ -30,15 +31,16 @@ pub struct PlainEngine {
     pub caching: bool,
     pub by_priority: bool,
     pub whole_must_fit: bool,
-    /// Number of blocks that must stay free when a request joins running requests.
+    /// Number of blocks that must stay free when the engine admits a request while others run.
     pub watermark: usize,
-    /// Static batching: whether requests are admitted only when no other request runs.
+    /// Static batching: `true` if the engine admits requests only when no other request runs.
     pub is_static: bool,
-    /// Whether a request reserves blocks for all its tokens when it is admitted.
+    /// `true` if the engine reserves blocks for all tokens of a request when it admits the request.
     pub reserves_whole: bool,
-    /// Whether a step is composed as soon as the previous step begins.
+    /// `true` if the engine composes a step as soon as the step before it begins.
     pub ahead: bool,
-    /// Terms of a step's time: a constant, and the times per computed token, per request and per read token.
+    /// Terms of a step's time: a constant, and the times per computed token, per request, and per
+    /// read token.
     pub times: [u64; 4],
 }
 
@@ -47,7 +49,8 @@ pub struct PlainEngine {
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// Requests in order. Each has the number of its tokens that were computed before this step, and in it.
+    /// Requests of the step, in order. Each entry has the request, the number of its tokens
+    /// computed before this step, and the number computed in this step.
     pub parts: Vec<(usize, usize, usize)>,
     /// Preempted requests, in order of preemption.
     pub put_back: Vec<usize>,
@@ -62,7 +65,7 @@ pub struct PlainLlmTimes {
     pub first: u64,
     pub last: u64,
     pub tokens: usize,
-    /// Number of cached tokens when the request was first admitted.
+    /// Number of cached tokens when the engine first admitted the request.
     pub hit: usize,
     pub put_back: usize,
     pub is_refused: bool,
@@ -71,7 +74,7 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct PlainBlock {
     holders: usize,
-    /// The request's tokens from the first to the block's last token; `None` if unknown.
+    /// The request's tokens, from its first token to the block's last token; `None` if unknown.
     content: Option<Vec<TokenNumber>>,
     /// Logical time at which the block got its content.
     since: u64,
@@ -79,7 +82,7 @@ struct PlainBlock {
 
 struct PlainBlockPool {
     cells: Vec<PlainBlock>,
-    /// Free blocks. The first is used next.
+    /// Free blocks; the first is used next.
     free: Vec<usize>,
     clock: u64,
 }
@@ -124,7 +127,7 @@ impl PlainBlockPool {
 struct RequestProgress {
     computed: usize,
     answered: usize,
-    /// Number of this request's tokens in steps that have not ended.
+    /// Number of the request's tokens in steps that have not ended.
     coming: usize,
     target: usize,
     held: Vec<usize>,
@@ -177,7 +180,7 @@ pub fn serve_step_by_step(
     let (mut waiting, mut running): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let (mut now, mut next) = (0_u64, 0_usize);
     let mut steps: Vec<PlainStep> = Vec::new();
-    // A composed step that has not begun, and the running step with its end.
+    // A composed step that has not begun, and the running step with its end time.
     let mut composed: Option<PlainComposition> = None;
     let mut flying: Option<(u64, PlainComposition)> = None;
     loop {
@@ -226,7 +229,7 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // First compose the running requests, in order of admission.
+        // First, compose the running requests in order of admission.
         let mut queue = running.clone();
         queue.reverse();
         'next: while let Some(who) = queue.pop() {
@@ -273,7 +276,8 @@ pub fn serve_step_by_step(
                 all[who].held.push(cell);
             }
             if engine.caching {
-                // Tokens that are not generated yet are unknown.
+                // Tokens that are not generated yet are unknown, so their blocks stay without
+                // content.
                 let end = (all[who].computed + count).min(known.len());
                 for block in 0..end / size {
                     memory.fill_block(all[who].held[block], &known[..(block + 1) * size]);
@@ -285,7 +289,7 @@ pub fn serve_step_by_step(
         if engine.by_priority {
             waiting.sort_by_key(|&who| (requests[who].priority, who));
         }
-        // Then admit waiting requests.
+        // Then, admit waiting requests.
         let may_join = !engine.is_static || joined_before == 0;
         while put_back.is_empty()
             && may_join
@@ -370,11 +374,11 @@ pub fn serve_step_by_step(
             all[who].coming += usize::from(step.yields[at]);
         }
         match (&flying, step.parts.is_empty()) {
-            // The first running request preempted itself, so this step computes no token. The next step is
-            // composed immediately.
+            // The first running request preempted itself, so this step computes no token, and the
+            // next step is composed immediately.
             (None, true) => assert!(!step.put_back.is_empty(), "a step with something to do"),
             (None, false) => composed = Some(step),
-            // The next step was composed in advance. If it is empty, it is composed again when the
+            // The next step was composed in advance; if it is empty, it is composed again when the
             // running step has ended.
             (Some(_), is_empty) => {
                 let (end, running_step) = flying.take().unwrap();
@@ -400,13 +404,13 @@ pub fn serve_step_by_step(
 /// A composed step.
 struct PlainComposition {
     parts: Vec<(usize, usize, usize)>,
-    /// For each part, whether its computation yields a token of the answer.
+    /// For each part, `true` if its computation yields a token of the answer.
     yields: Vec<bool>,
     put_back: Vec<usize>,
     free: usize,
 }
 
-/// Logs the step, and returns it with its end.
+/// Logs the step, and returns it with its end time.
 fn begin_step(
     engine: &PlainEngine,
     now: u64,
@@ -429,7 +433,7 @@ fn begin_step(
     (end, step)
 }
 
-/// Adds the tokens that a completed step generated to the requests.
+/// Adds the tokens that a completed step generated to their requests.
 fn deliver(
     end: u64,
     step: PlainComposition,

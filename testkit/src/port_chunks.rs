@@ -1,21 +1,22 @@
-//! Chunks that cross servers one after another. Each server serves arrivals in order; ports also serve messages.
-//! Times are explicit, in whole ps.
+//! Transfers in chunks that cross several servers one after another. Each server serves its
+//! arrivals in order; ports also serve messages. All times are whole ps.
 //!
-//! All accesses of the job are equal and begin at zero, so each chunk takes the same time in a stage. The pool sends
-//! chunks at the rate of the longest stage, so chunks start at constant intervals.
+//! All accesses of the job are equal and begin at time zero, so all chunks take the same time in a
+//! stage. The pool sends chunks at the rate of its slowest stage, so chunks start at constant
+//! intervals.
 
 /// Messages and accesses of a test. All times are in ps.
 #[derive(Clone, Debug)]
 pub struct TransferJob {
     pub npus: usize,
-    /// Latency of a link between an NPU and its fabric.
+    /// Latency of the link between an NPU and its fabric.
     pub latency: u64,
     /// `true` if a message crosses its last link before it occupies the receiver's port.
     pub last_link_first: bool,
     pub accesses: Vec<MemoryAccess>,
     pub messages: Vec<PortMessage>,
     pub pool_latency: u64,
-    /// Time that a chunk takes in each stage of the pool; `port` is the time that it takes in a port.
+    /// Time that a chunk takes in each stage of the pool; `port` is a chunk's time in a port.
     pub stages: Vec<u64>,
     pub port: u64,
     /// Time between the starts of successive chunks.
@@ -34,12 +35,12 @@ pub struct PortMessage {
     pub at: u64,
     pub from: usize,
     pub to: usize,
-    /// Time that a message takes in a port.
+    /// Time that the message takes in a port.
     pub takes: u64,
 }
 
-/// An arrival at a server. Arrivals are ordered by time; at the same time, messages come before chunks,
-/// and then lower senders come first.
+/// An arrival of a message or chunk at a server. Arrivals are ordered by time; at the same time,
+/// messages come before chunks, and messages of lower senders come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ServerArrival {
     at: u64,
@@ -50,7 +51,7 @@ struct ServerArrival {
     takes: u64,
 }
 
-/// Returns the times at which a server begins to serve its arrivals.
+/// Returns the times at which a server begins to serve each of its arrivals, in order.
 fn serve_in_order(comers: &mut [ServerArrival]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
@@ -63,8 +64,8 @@ fn serve_in_order(comers: &mut [ServerArrival]) -> Vec<u64> {
     begins
 }
 
-/// Replaces the times `at`, at which successive chunks arrive, with the times at which they have passed these
-/// stages.
+/// Replaces the arrival times `at` of successive chunks by the times at which the chunks have
+/// passed these stages.
 fn cross_stages(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
@@ -75,7 +76,7 @@ fn cross_stages(stages: &[u64], at: &mut [u64]) {
     }
 }
 
-/// Returns the ends of all accesses and of all messages, in ps.
+/// Returns the end times of all accesses and of all messages, in ps.
 pub fn end_times(job: &TransferJob) -> (Vec<u64>, Vec<u64>) {
     let set_out = |_| (0..job.chunks).map(|k| k * job.apart).collect::<Vec<_>>();
     let mut chunks: Vec<Vec<u64>> = job.accesses.iter().map(set_out).collect();

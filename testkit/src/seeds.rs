@@ -1,4 +1,5 @@
-//! Runs the bodies of fuzz targets on the seeds under `fuzz/seeds`, unchanged and randomly mutated.
+//! Runs the bodies of fuzz targets on the seeds under `fuzz/seeds`, and on random mutations of
+//! them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,10 +1,10 @@
-//! Plain simulators of requests on processors, one task or one request at a time. They serve to check closed forms and
-//! policies.
+//! Plain simulators of requests on processors, one task or one request at a time. Tests compare
+//! closed forms and policies with them.
 //!
-//! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are searched completely,
-//! and the next instant is the minimum over all pending events.
+//! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are
+//! searched completely, and the next time is the minimum over all pending events.
 
-/// Equal tasks that become ready when earlier jobs of the request have completed.
+/// Equal tasks, which become ready when earlier jobs of the request have completed.
 #[derive(Clone, Debug)]
 pub struct TaskJob {
     pub tasks: u64,
@@ -21,16 +21,17 @@ pub struct TaskRequest {
     pub jobs: Vec<TaskJob>,
 }
 
-/// Assigns tasks one by one to `cores` cores in turn, and returns the ends of the requests. At the same instant,
-/// jobs whose predecessors have ended go before jobs of new requests, and earlier requests go first.
+/// Assigns tasks one by one to `cores` cores in turn, and returns the end times of the requests. At
+/// the same time, jobs whose predecessors have ended precede jobs of new requests, and earlier
+/// requests precede later ones.
 pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
-        // `next` is the first ready job: by time, then jobs of old requests before jobs of new ones, then by
-        // request and index.
+        // `next` is the first ready job, by time; at the same time, jobs of old requests come
+        // before jobs of new requests, and lower requests and indices come first.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {
@@ -57,8 +58,9 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     ends.iter().map(last).collect()
 }
 
-/// Returns the waits in the queue of a single server (Lindley, 1952). A request waits for the previous request's wait
-/// plus length, minus the gap between the two arrivals.
+/// Returns the waits of requests in the queue of a single server (Lindley, 1952). A request waits
+/// for as long as the previous request waits and is served, minus the gap between their arrivals
+/// (at least 0).
 pub fn compute_lindley_waits(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
@@ -79,11 +81,11 @@ pub enum PlainPolicy {
     FirstCome,
     /// Shortest remaining time first.
     Shortest,
-    /// Lowest level first. The value is the aging time, if given: each such period of waiting lowers the
-    /// level by one.
+    /// Lowest level first. The value, if there is one, is the aging time: each such period of
+    /// waiting lowers a request's level by one.
     Priority(Option<u64>),
     Deadline,
-    /// In batches. The values are the maximum batch size, and the longest time to wait for further
+    /// In batches: the values are the maximum batch size, and the longest time to wait for more
     /// requests.
     Batching(usize, u64),
 }
@@ -98,13 +100,13 @@ pub struct PlainRequest {
     pub jobs: Vec<u64>,
 }
 
-/// A served request.
+/// Times of a served request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlainTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
-    /// Number of requests in the same batch.
+    /// Number of requests in the request's batch.
     pub together: usize,
 }
 
@@ -116,7 +118,7 @@ struct PlainFlight {
     job: usize,
     /// End of the current job.
     end: u64,
-    /// Index in the order of the batches' starts.
+    /// Index of the batch in the order of starts.
     serial: usize,
 }
 
@@ -124,16 +126,18 @@ struct PlainFlight {
 #[derive(Clone, Debug)]
 struct PlainWaiting {
     request: usize,
-    /// The next job and the time of preemption, if the request was preempted.
+    /// If the request was preempted: the next job, the time of preemption, and the request's index
+    /// in the order of starts.
     stopped: Option<(usize, u64, usize)>,
 }
 
-/// Serves `requests`, which must be in order of `ready`, on `processors`. Each processor serves one request or batch
-/// at a time. The jobs of a batch of n requests take n times as long. If `preemption` is given, a request may be
-/// preempted at the end of a job, at that cost.
+/// Serves `requests` on `processors`; the requests must be in order of `ready`. Each processor
+/// serves one request or batch at a time. The jobs of a batch of n requests take n times as long.
+/// If `preemption` is given, a request can be preempted at the end of a job, at this cost in time.
 ///
-/// At one instant, ends of jobs come first, in the order of the requests' starts. Each end is followed by the next job
-/// or request. Then ready requests join the queue, and idle processors take requests from the queue.
+/// At the same time, ends of jobs come first, in the order in which their requests started. After
+/// each end, the processor starts its next job or request. Then ready requests join the queue, and
+/// idle processors take requests from the queue.
 pub fn serve_plainly(
     policy: PlainPolicy,
     processors: usize,
@@ -142,14 +146,14 @@ pub fn serve_plainly(
 ) -> Vec<PlainTimes> {
     let mut times = vec![PlainTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
-    // For each processor, the time that it spends on preemption before its next request.
+    // For each processor, the time that preemption takes before its next request.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaiting> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
-    // `key` returns the sort key of a request's job at the time `now`; the smallest key goes first. With aging, keys
-    // are multiplied by the aging time, so that they are whole numbers.
+    // `key` returns a request's sort key for its job at the time `now`; the smallest key goes
+    // first. With aging, keys are multiplied by the aging time, so that they are whole numbers.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
@@ -246,7 +250,7 @@ pub fn serve_plainly(
             .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
-        // Remove completed requests before requests at the end of a job are considered.
+        // Remove completed requests before preemption is considered at the ends of jobs.
         let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending
             .into_iter()

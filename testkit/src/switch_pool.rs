@@ -1,7 +1,7 @@
-//! Loads through two levels of switches, in floating-point numbers. This oracle finds shares by bisection, level
-//! by level, whereas Chakram saturates one server after another.
+//! Loads through two levels of switches, in floating-point numbers. This oracle finds shares by
+//! bisection, level by level; chakram saturates one server after another instead.
 
-/// Memory groups behind out-node switches. Rates are in GB/s.
+/// A pool of memory groups behind the switches of nodes. Rates are in GB/s.
 #[derive(Clone, Copy, Debug)]
 pub struct SwitchTree {
     pub groups: u32,
@@ -10,7 +10,7 @@ pub struct SwitchTree {
     pub node: u32,
     pub port: u32,
     pub npus: u32,
-    /// Bytes of a chunk that a group sends, over all its links together.
+    /// Bytes of a chunk that a group sends over all its links together.
     pub links_chunk: u64,
 }
 
@@ -22,8 +22,8 @@ pub struct MemoryLoad {
     pub bytes: f64,
 }
 
-/// Returns the max-min share of streams with individual `limits` at a server of `capacity`. If the server is not
-/// saturated, returns `capacity`.
+/// Returns the max-min share at a server of `capacity`: the rate of each stream whose own entry in
+/// `limits` is not lower. If the server is not saturated, returns `capacity`.
 fn max_min_share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {
@@ -56,7 +56,7 @@ fn progress_rates(tree: &SwitchTree, npus: &[u32]) -> Vec<f64> {
     limits.iter().map(|limit| limit.min(all)).collect()
 }
 
-/// Returns the time that a chunk takes in all stages except the longest, for a load that begins while these
+/// Returns the time of a chunk in all stages except the longest, for a load that begins while these
 /// NPUs load.
 fn time_until_change(tree: &SwitchTree, load: &MemoryLoad, npus: &[u32]) -> f64 {
     let round = tree.links_chunk as f64 * f64::from(tree.groups);
@@ -72,9 +72,9 @@ fn time_until_change(tree: &SwitchTree, load: &MemoryLoad, npus: &[u32]) -> f64 
     times.iter().sum::<f64>() - times.iter().copied().fold(0.0, f64::max)
 }
 
-/// Returns the end of each load in ps, without latency.
+/// Returns the end of each load in ps; latencies are not included.
 pub fn load_end_times(tree: &SwitchTree, loads: &[MemoryLoad]) -> Vec<f64> {
-    /// Smaller amounts are rounding errors.
+    /// Smaller amounts (bytes) are rounding errors.
     const NOTHING: f64 = 1e-6;
     let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
     let mut fills = vec![None; loads.len()];

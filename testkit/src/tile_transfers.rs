@@ -1,19 +1,20 @@
-//! Transfers over grids of cores. Every link and every memory port has a queue of tickets.
+//! Transfers over grids of cores, simulated with queues of tickets. Every link and every memory
+//! port has such a queue.
 //!
-//! A submitted transfer adds a ticket to the queue of every link on the transfer's path, and to its port's queue. It
-//! starts when its tickets are first in all these queues, and removes its tickets when it ends. The code follows
-//! paths core by core, and stores no time at which a resource becomes free.
+//! When a transfer is submitted, it adds a ticket to the queue of its port and of every link on its
+//! path. It starts when its tickets are first in all these queues, and removes them when it ends.
+//! The code follows paths core by core, and stores no times at which resources become free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Times of a link: ps per byte, and latency of the first byte in ps.
+/// Times of a link, in ps: per byte, and latency of the first byte.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkTime {
     pub ps_per_byte: u64,
     pub latency_ps: u64,
 }
 
-/// Dies of cores.
+/// Grid of dies, each with a grid of cores.
 #[derive(Clone, Copy, Debug)]
 pub struct DieGrid {
     pub dies: [u32; 2],
@@ -25,14 +26,15 @@ pub struct DieGrid {
     pub border: LinkTime,
 }
 
-/// A memory port, with the times of its memory.
+/// A memory port on a core, with the times of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPort {
     pub number: u32,
     pub time: LinkTime,
 }
 
-/// A transfer of bytes from one core to another. For a load or store, one of the two cores is the port's.
+/// A transfer of bytes from one core to another. For a load or store, one of the two cores is the
+/// core of the memory port.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreTransfer {
     pub at: u64,
@@ -78,15 +80,15 @@ impl DieGrid {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// Returns all resources that a transfer occupies, and its duration.
+    /// Returns all resources that a transfer occupies, and the transfer's duration.
     fn needed_resources(&self, transfer: &CoreTransfer) -> (Vec<TransferResource>, u64) {
         let way = self.cores_on_path(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
-            // A link crosses a border only between cores on different dies, so the links around a torus of one die
-            // cross none.
+            // A link crosses a border only if its cores are on different dies, so the links around
+            // a torus of one die cross no border.
             times.push(if self.die_of_core(a) == self.die_of_core(b) {
                 self.inside
             } else {
@@ -114,7 +116,7 @@ impl DieGrid {
     }
 }
 
-/// Returns the ends of `transfers`, which must be in the order of submission.
+/// Returns the end times of `transfers`; the transfers must be in the order of submission.
 pub fn transfer_end_times(grid: &DieGrid, transfers: &[CoreTransfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()

@@ -76,7 +76,7 @@ pub struct ExpertRouting {
 /// Encoding of the positions of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionEncoding {
-    /// A trained table with this number of rows, each for one position.
+    /// A trained table with this number of rows, one per position.
     Learned(u64),
     /// Rotary embedding of queries and keys, without weights.
     Rotary,
@@ -195,7 +195,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Returns the numbers of inputs and outputs of both matrix products of an MLP.
+    /// Returns the numbers of inputs and outputs of the two matrix products of an MLP.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);
@@ -304,8 +304,8 @@ impl TransformerModel {
             };
             LayerOperator::new(name, work, cut)
         };
-        // The table is sharded by words: each member looks up its own words, and the results are
-        // summed over members.
+        // The table is sharded by words: each member looks up its own words, and the group sums the
+        // results.
         let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
         if let PositionEncoding::Learned(rows) = self.positions {
             operators.push(table("positions", rows, TensorSplit::Replicated));
@@ -313,7 +313,7 @@ impl TransformerModel {
         if self.segments > 0 {
             operators.push(table("segments", self.segments, TensorSplit::Replicated));
         }
-        // With a single table and no dropout, no sum is needed.
+        // A single table without dropout needs no sum.
         if operators.len() > 1 || self.block.dropout {
             operators.push(self.block.residual_operator("sum"));
         }

@@ -1,21 +1,22 @@
-//! A network model: a hub that forwards one message at a time.
+//! A network model: a hub that forwards messages one at a time.
 
 use chakram::extend::{
     DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
 };
 use chakram::units::{Bandwidth, Span, Time};
 
-/// A hub that all messages pass one after another, in the order of sending.
+/// A hub that all messages cross one after another, in the order of sending.
 #[derive(Debug)]
 pub struct HubNetwork {
     rate: Bandwidth,
     latency: Span,
-    /// Time at which the last message has passed.
+    /// Time at which the last message has crossed the hub.
     free: Time,
 }
 
 impl HubNetwork {
-    /// Creates a hub with this rate. A message arrives one latency after it has passed the hub.
+    /// Creates a hub with the given rate and latency. A message arrives one latency after it has
+    /// crossed the hub.
     pub fn new(rate: Bandwidth, latency: Span) -> Self {
         Self {
             rate,
@@ -43,7 +44,7 @@ impl NetworkBackend for HubNetwork {
         agenda.schedule_event(arrives, NetworkEvent::Delivered(message.op));
     }
 
-    /// Any two messages delay each other, so the engine cannot compute a collective's time analytically.
+    /// Any two messages delay each other, so the engine must simulate all messages of a collective.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -4,7 +4,7 @@ use chakram::extend::{KernelModel, KernelProfile};
 use chakram::machine::NpuClass;
 use chakram::units::{FlopRate, Span};
 
-/// A model in which every kernel with known operations runs at this rate, on all classes of NPUs.
+/// A model in which every kernel with known operations runs at this rate, on NPUs of every class.
 #[derive(Debug)]
 pub struct UniformRateModel(pub FlopRate);
 

@@ -4,8 +4,8 @@ use chakram::extend::{
     AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
 };
 
-/// An algorithm in which all members send their buffers to the first member, which sends the sum back to each of
-/// them.
+/// An algorithm in which all members send their buffers to the first member, and the first member
+/// sends the sum back to each of them.
 #[derive(Debug)]
 pub struct StarAllReduce;
 
@@ -21,7 +21,8 @@ impl AlgorithmModel for StarAllReduce {
     fn nth_send(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
-            // When all buffers have arrived, the first member sends to one member after another.
+            // When all buffers have arrived, the first member sends the sum to one member after
+            // another.
             0 => (others, i + 1, others),
             _ => (1, 0, 0),
         };

@@ -1,14 +1,14 @@
-//! A memory model: one tape for all NPUs, which must be wound before each access.
+//! A memory model: one tape for all NPUs, which winds before each access.
 
 use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
 use chakram::units::{Bandwidth, Span, Time};
 
-/// The design of the memory: rate and winding time.
+/// The memory's parameters: rate and winding time.
 #[derive(Clone, Copy, Debug)]
 pub struct TapeLibrary {
     /// Rate of loads and stores.
     pub rate: Bandwidth,
-    /// Winding time before each access.
+    /// Time before each access in which the tape winds.
     pub wind: Span,
 }
 

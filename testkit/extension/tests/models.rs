@@ -1,4 +1,4 @@
-//! Replays with the models of the example extension.
+//! Tests replays with the models of the example extension.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, UserAlgorithm};
@@ -14,8 +14,8 @@ use chakram_extension::star::StarAllReduce;
 use chakram_extension::tape::TapeLibrary;
 use std::sync::Arc;
 
-/// Returns a machine with four NPUs and a switch. The machine's rate of 1 GB/s is 1,000 ps per byte. A path has two
-/// links, each with a latency of 100 ns.
+/// Returns a machine with four NPUs and a switch. Its rate of 1 GB/s takes 1,000 ps per byte. A
+/// path has two links, each with a latency of 100 ns.
 fn machine() -> Machine {
     Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap()
 }
@@ -38,13 +38,14 @@ fn messages_pass_a_hub_one_after_another() {
     let hub = HubNetwork::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_over(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
-    // On the machine's own network, the messages do not contend, and take 1 us and 0.2 us.
+    // On the machine's own network, the messages do not contend, so they take 1 us and a latency of
+    // 0.2 us.
     let own = ring.replay_on(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }
 
-/// Three buffers of 1,000 B go to the first member one after another, and three go back. This takes 2 x (3 us + 0.2
-/// us).
+/// Three buffers of 1,000 B go to the first member one after another, and three go back. Each
+/// direction takes 3 us and a latency of 0.2 us.
 #[test]
 fn a_star_carries_out_an_all_reduce() {
     static STAR: StarAllReduce = StarAllReduce;
@@ -62,7 +63,7 @@ fn a_star_carries_out_an_all_reduce() {
     assert_eq!(report.collectives[0].algorithm, "star 4 (switch-1)");
 }
 
-/// Ten kernels of 2 GFLOP run at 1 TFLOP/s, whatever the machine's peak rate.
+/// Ten kernels of 2 GFLOP run at 1 TFLOP/s, regardless of the machine's peak rate.
 #[test]
 fn kernels_take_what_their_model_says() {
     let mut chain = ChainPattern::new(1, 10);
@@ -75,8 +76,8 @@ fn kernels_take_what_their_model_says() {
     assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
 }
 
-/// Two NPUs each load 1 MB at 1 GB/s from one tape, which takes 1 ms to wind, so the loads take 2 x 2 ms. The
-/// NPUs' own memory is unaffected.
+/// Two NPUs each load 1 MB at 1 GB/s (1 ms) from one tape, which winds for 1 ms before each load,
+/// so the loads take 2 x 2 ms. Accesses to the NPUs' own memory do not use the tape.
 #[test]
 fn loads_come_from_tape() {
     let text = chakram::machine::find_source("Switch(2):1 GB/s:100 ns")

@@ -1,8 +1,8 @@
-//! Events in one list, by time; events of the same tick (ns) are in insertion order.
+//! Events in one list, ordered by time; events of the same tick (ns) are in insertion order.
 //!
-//! ASTRA-sim 2.x: an NPU groups its delays by the tick at which they end. Each tick has one event, at the position of
-//! the first registered delay. A tick's calls run in registration order. A call that is added to the tick while they
-//! run also runs in that tick.
+//! As in ASTRA-sim 2.x, an NPU groups its delays by the tick in which they end. Such a tick has one
+//! event, at the position of the first registered delay. The calls of a tick run in registration
+//! order. If a call adds another call to the same tick, the new call also runs in this tick.
 
 use super::network::TransitMessage;
 use super::post::ArrivalHandler;
@@ -17,7 +17,7 @@ pub enum AgendaEvent {
     Arrival(TransitMessage),
     /// A link has sent the whole message.
     LinkFree(usize, usize),
-    /// A message had arrived before its receive was posted.
+    /// A receive was posted after its message had arrived, so it completes now.
     Received(ArrivalHandler),
 }
 
@@ -38,7 +38,7 @@ pub enum DelayedCall {
     Bus(usize, super::bus::BusSignal),
 }
 
-/// A packet: a stream's data on its way between network and memory.
+/// A packet: data of a stream on the way between network and memory.
 #[derive(Clone, Debug)]
 pub struct StreamPacket {
     pub stream: usize,
@@ -46,7 +46,7 @@ pub struct StreamPacket {
     pub reduce: bool,
 }
 
-/// The list of events and delays.
+/// The list of pending events and delays.
 #[derive(Debug, Default)]
 pub struct EventAgenda {
     pub now: u64,
@@ -55,13 +55,13 @@ pub struct EventAgenda {
 }
 
 impl EventAgenda {
-    /// Adds an event `after` ns from now, after all other events of that tick.
+    /// Adds an event `after` ns from now; it runs after all other events of that tick.
     pub fn add_event(&mut self, after: u64, event: AgendaEvent) {
         let at = self.now.saturating_add(after);
         self.events.entry(at).or_default().push_back(event);
     }
 
-    /// Adds a delay of an NPU.
+    /// Adds a delay of `after` ns on an NPU; `call` runs at its end.
     pub fn add_delay(&mut self, npu: usize, after: u64, call: DelayedCall) {
         let at = self.now.saturating_add(after);
         if !self.calls.contains_key(&(npu, at)) {
@@ -70,7 +70,7 @@ impl EventAgenda {
         self.calls.entry((npu, at)).or_default().push_back(call);
     }
 
-    /// Removes the next event, and advances the time to it.
+    /// Removes the next event, and advances the time to this event.
     pub fn next_event(&mut self) -> Option<AgendaEvent> {
         loop {
             let mut first = self.events.first_entry()?;
@@ -82,7 +82,7 @@ impl EventAgenda {
         }
     }
 
-    /// Takes the next call of an NPU whose delay ends now.
+    /// Removes the next call of an NPU whose delay ends now.
     pub fn next_call(&mut self, npu: usize) -> Option<DelayedCall> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {

@@ -1,4 +1,4 @@
-//! Algorithms as state machines, which receive events and return actions.
+//! Algorithms as state machines: each receives events and returns actions.
 
 pub mod credits;
 pub mod custom;
@@ -16,7 +16,7 @@ pub enum AlgorithmInput {
     Start,
     /// A message has arrived.
     Received,
-    /// A packet has crossed the bus, and was reduced if necessary.
+    /// A packet has crossed the bus, and has been reduced if necessary.
     Ready,
     /// A node of a custom algorithm has ended.
     Ended(u64),
@@ -35,7 +35,7 @@ pub enum AlgorithmAction {
         src: usize,
         bytes: u64,
     },
-    /// Sends for a node of a custom algorithm, with the tag from the trace.
+    /// Sends for a node of a custom algorithm, with the tag in the node's trace.
     SendNode {
         node: u64,
         dst: usize,
@@ -63,9 +63,9 @@ pub struct MemoryMove {
     pub reduce: bool,
     /// `true` for a move to memory, `false` for a move from memory.
     pub to_memory: bool,
-    /// Whether the data returns to its origin; only the shared bus supports this.
+    /// `true` if the data returns to its origin; only the shared bus supports this.
     pub send_back: bool,
-    /// Whether the move has a constant delay of 10 ns, as in groups.
+    /// `true` if the move has a constant delay of 10 ns, as in groups.
     pub fast: bool,
 }
 
@@ -88,7 +88,8 @@ impl RingPeers {
         }
     }
 
-    /// Returns the `n` NPUs that differ from `npu` only in the dimension with this stride.
+    /// Returns the ring of the `n` NPUs that differ from `npu` only in the dimension with this
+    /// stride.
     pub fn along_line(npu: usize, n: usize, stride: usize) -> Self {
         let me = npu / stride % n;
         let first = npu - me * stride;
@@ -135,7 +136,7 @@ impl RunningAlgorithm {
 }
 
 impl OracleSimulator<'_> {
-    /// Passes an event to a stream's algorithm, and executes the returned actions in order.
+    /// Passes an event to a stream's algorithm, and executes the algorithm's actions in order.
     pub fn step_stream(&mut self, stream: usize, input: AlgorithmInput) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
@@ -184,8 +185,8 @@ impl OracleSimulator<'_> {
         }
     }
 
-    /// Moves data between NPU and memory. In ASTRA-sim 2.x, a move without the shared bus has a constant delay (10
-    /// ns in groups).
+    /// Moves data between NPU and memory. As in ASTRA-sim 2.x, a move without the shared bus has a
+    /// constant delay (10 ns in groups).
     fn move_data(&mut self, npu: usize, stream: usize, how: MemoryMove) {
         let packet = StreamPacket {
             stream,
@@ -202,9 +203,10 @@ impl OracleSimulator<'_> {
         }
     }
 
-    /// Continues after a packet has moved: reduces it if necessary, then marks it as ready.
+    /// Continues after a packet has crossed the bus: reduces the packet if necessary, then marks it
+    /// as ready.
     ///
-    /// In ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
+    /// As in ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
     pub fn continue_packet(&mut self, packet: StreamPacket) {
         if packet.reduce {
             let bw = self.config.system.local_mem_bw * 1e9;

@@ -5,7 +5,8 @@ use std::fmt;
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NativeAlgorithm {
-    /// `true` for one logical ring of all NPUs, `false` for one dimension.
+    /// `true` if the algorithm runs in one logical ring of all NPUs, `false` if it runs in one
+    /// dimension.
     pub one: bool,
     pub style: AlgorithmStyle,
 }
@@ -14,7 +15,7 @@ pub struct NativeAlgorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlgorithmStyle {
     Ring,
-    /// Direct exchange. The value limits the number of messages in flight, if given.
+    /// Direct exchange. The value, if there is one, limits the number of messages in flight.
     Direct(Option<usize>),
     HalvingDoubling,
     DoubleBinaryTree,

@@ -1,26 +1,28 @@
 //! A LogGP model of the shared bus between an NPU and its memory agent.
 //!
-//! ASTRA-sim 2.x: a bus has two sides, and only one side at a time sends to the other side. A transfer takes o (or
-//! the rest of the gap g after the last transfer) + (bytes − 1)·G + L + o. After more than eight transfers in a row,
-//! a side gives precedence to the other. The NPU's side crosses a second bus, with G = 0.0038, before it sends and
-//! after it receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
+//! As in ASTRA-sim 2.x, a bus has two sides, and only one side at a time sends to the other side. A
+//! transfer takes o (or the rest of the gap g after the last transfer) + (bytes − 1)·G + L + o.
+//! After more than eight transfers in a row, the other side goes first. The NPU's side has a second
+//! bus with G = 0.0038: transfers cross it before this side sends and after it receives. Reductions
+//! take ⌊bytes / 100⌋·delay + 50, one at a time.
 
 use super::OracleSimulator;
 use super::agenda::{DelayedCall, StreamPacket};
 use super::algorithm::MemoryMove;
 use std::collections::VecDeque;
 
-/// Indices of sides: first the two sides of the shared bus, then the two sides of the second bus, inside the NPU.
+/// Indices of sides: the two sides of the shared bus, then the two sides of the second bus inside
+/// the NPU.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_MEMORY: usize = 3;
-/// Maximum number of transfers in a row before the other side gets precedence.
+/// Number of transfers in a row after which the other side goes first.
 const FAIR: u64 = 8;
 /// Time per byte on the second bus, ns.
 const INNER_GAP: f64 = 0.0038;
 
-/// The end of a delay on a side.
+/// The end of a delay on the given side of a bus.
 #[derive(Clone, Copy, Debug)]
 pub enum BusSignal {
     Sent(usize),
@@ -28,7 +30,7 @@ pub enum BusSignal {
     Reduced(usize),
 }
 
-/// A transfer.
+/// A requested transfer.
 #[derive(Clone, Debug)]
 struct BusRequest {
     /// Number of bytes, in 32 bits as in ASTRA-sim.
@@ -42,7 +44,7 @@ struct BusRequest {
 #[derive(Clone, Debug)]
 enum BusFollowUp {
     Packet(StreamPacket),
-    /// The bus's NPU side continues a transfer that has crossed the second bus.
+    /// The transfer has crossed the second bus, and continues on the NPU's side of the shared bus.
     Outer(BusStage, Box<BusRequest>),
 }
 
@@ -94,7 +96,7 @@ impl OracleSimulator<'_> {
         &mut self.npus[npu].sides[side]
     }
 
-    /// Moves the data of a request over the second bus; if `back` is true, also back.
+    /// Moves the data of a request over the second bus, and also back if `back` is true.
     fn through_inner(
         &mut self,
         npu: usize,
@@ -117,7 +119,7 @@ impl OracleSimulator<'_> {
         self.go_on(npu, side);
     }
 
-    /// Sends the next waiting transfer if the side is free and it is the side's turn.
+    /// Sends the next waiting transfer if the side is free and has the turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != SideState::Free || this.sends.is_empty() {

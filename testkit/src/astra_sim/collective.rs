@@ -1,5 +1,5 @@
-//! Parts of a collective. It consists of chunks, a chunk has phases, and each phase has an algorithm and
-//! a queue.
+//! Parts of a collective: it consists of chunks, a chunk has phases, and each phase has an
+//! algorithm and a queue.
 
 pub mod plan;
 
@@ -11,7 +11,7 @@ use super::{ChunkNumbering, ChunkStream, OracleSimulator};
 use plan::{chunk_sizes, plan_phases};
 use std::collections::VecDeque;
 
-/// A phase: a chunk in one dimension.
+/// A phase of a collective: one chunk in one dimension.
 #[derive(Debug)]
 pub struct ChunkPhase {
     pub queue: usize,
@@ -25,7 +25,7 @@ pub struct RunningCollective {
     pub left: u64,
 }
 
-/// The NPUs of a phase.
+/// The NPUs that take part in a phase.
 enum PhaseMembers {
     Ring(RingPeers),
     Tree {
@@ -156,8 +156,9 @@ impl OracleSimulator<'_> {
         now
     }
 
-    /// Returns the logical dimensions of all NPUs, one per entry of the list of algorithms. If an algorithm uses one
-    /// ring of all NPUs, the list ends there.
+    /// For a collective of all NPUs, returns the NPUs that run a phase with `npu` in each
+    /// dimension, one entry per algorithm in the list. If an algorithm uses one ring of all NPUs,
+    /// the list ends there.
     fn list_dimension_groups(&self, npu: usize, list: &[NativeAlgorithm]) -> Vec<PhaseMembers> {
         let mut places = Vec::new();
         let mut stride = 1;
@@ -215,8 +216,8 @@ impl OracleSimulator<'_> {
         }
     }
 
-    /// Numbers a chunk, and adds it to its first queue. The counter for chunks of all NPUs also counts chunks of
-    /// groups. `set` has a bit for each dimension that does not take part.
+    /// Numbers a chunk, and adds it to its first queue. Every chunk of a group also counts for the
+    /// chunks of all NPUs. `set` has one bit for each dimension that does not take part.
     fn enqueue_chunk(
         &mut self,
         npu: usize,

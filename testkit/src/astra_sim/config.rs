@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 /// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkModel {
-    /// Congestion-aware: messages share links, and each device on the path stores whole messages before it
-    /// forwards them.
+    /// Congestion-aware: messages share links, and each device on a path stores a whole message
+    /// before it forwards the message.
     Aware,
     /// Congestion-unaware: links are never busy.
     Unaware,
@@ -49,7 +49,7 @@ pub enum PriorityPolicy {
     Explicit,
 }
 
-/// The LogGP parameters of the shared bus.
+/// The LogGP parameters of the shared bus between NPU and memory.
 #[derive(Clone, Copy, Debug)]
 pub struct BusParameters {
     pub l: u64,
@@ -58,7 +58,7 @@ pub struct BusParameters {
     pub gap_per_byte: f64,
 }
 
-/// A custom algorithm: one trace per position.
+/// A custom algorithm: one trace per position in the group.
 pub type CustomAlgorithm = Vec<Vec<TraceNode>>;
 
 /// Contents of the system file.
@@ -66,14 +66,15 @@ pub type CustomAlgorithm = Vec<Vec<TraceNode>>;
 pub struct SystemConfig {
     pub policy: PriorityPolicy,
     pub local_bw_aware: bool,
-    /// Endpoint delay in ns, if the file contains one. Otherwise it is 10 ns, and is not scaled.
+    /// Endpoint delay in ns, if the file contains one. If the file contains none, the delay is 10
+    /// ns and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// Algorithms for each kind of collective, one per dimension.
+    /// For each kind of collective, the algorithms, one per dimension.
     pub algorithms: BTreeMap<CollectiveOperation, Vec<NativeAlgorithm>>,
     pub custom: BTreeMap<CollectiveOperation, CustomAlgorithm>,
-    /// Custom algorithms by the node's id in the workload.
+    /// Custom algorithms by the ids of their nodes in the workload.
     pub custom_nodes: BTreeMap<u64, CustomAlgorithm>,
     /// Bandwidth of the local memory in 10^9 bytes per second.
     pub local_mem_bw: f64,
@@ -91,7 +92,7 @@ pub enum ServerAttachment {
     None,
     PerNpu,
     Pool,
-    /// One memory server for this many NPUs.
+    /// One memory server for each set of this many consecutive NPUs.
     PerNode(usize),
 }
 
@@ -137,7 +138,7 @@ pub enum NodeWork {
         priority: i64,
     },
     Broadcast,
-    /// A collective that the simulator rejects when it is issued.
+    /// A collective that the simulator rejects when an NPU issues it.
     Unsupported,
 }
 
@@ -172,7 +173,7 @@ impl SimulationConfig {
         self.dims.iter().map(|d| d.n).product()
     }
 
-    /// Returns the endpoint delay in ns, scaled only if the delay is in the file.
+    /// Returns the endpoint delay in ns; it is scaled only if the file states it.
     pub fn endpoint_delay_ns(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,

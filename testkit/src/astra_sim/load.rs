@@ -21,7 +21,7 @@ pub const KEYS: [(CollectiveOperation, &str); 4] = [
     (CollectiveOperation::AllToAll, "all-to-all-implementation"),
 ];
 
-/// Function that returns the contents of the file at a path; `None` if there is no such file.
+/// Function that returns the contents of the file at a path, or `None` if there is no such file.
 pub type FileLoader<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.

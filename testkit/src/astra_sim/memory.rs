@@ -1,15 +1,16 @@
-//! Remote memory: ns = latency + trunc(bytes / bandwidth). With PER_NPU, servers serve all requests immediately. The
-//! server of a pool, or of a node's memory, serves one request at a time in order of arrival.
+//! Remote memory, with an access time in ns of latency + trunc(bytes / bandwidth). With PER_NPU,
+//! all requests are served immediately. Otherwise, the server of a pool or of a node's memory
+//! serves one request at a time, in order of arrival.
 //!
-//! ASTRA-sim 2.x: at the end of a request, the NPU's workload continues first, and then the server starts the next
-//! request.
+//! As in ASTRA-sim 2.x, at the end of a request the NPU's workload continues before the server
+//! starts the next request.
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
 use super::config::ServerAttachment;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A server with a queue.
+/// A memory server with a queue of requests.
 #[derive(Debug, Default)]
 pub struct MemoryServer {
     busy: bool,
@@ -28,11 +29,11 @@ pub struct MemoryRequest {
 pub type MemoryServers = BTreeMap<usize, MemoryServer>;
 
 impl OracleSimulator<'_> {
-    /// Requests a load or store.
+    /// Requests a load or store of `bytes` for `node`.
     pub fn request_access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = MemoryRequest { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // Here ASTRA-sim aborts with a message, whereas this simulator never ends the node.
+            // ASTRA-sim aborts here with a message; this simulator never ends the node instead.
             ServerAttachment::None => return,
             ServerAttachment::PerNpu => {
                 let ns = self.access_time(bytes);

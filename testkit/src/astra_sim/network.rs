@@ -8,11 +8,11 @@ use super::config::{NetworkModel as Model, SimulationConfig};
 use super::post::MessageKey;
 use std::collections::VecDeque;
 
-/// A message that is in flight.
+/// A message in flight.
 #[derive(Debug)]
 pub struct TransitMessage {
     pub key: MessageKey,
-    /// The remaining devices of its path, beginning with the current one.
+    /// The devices on the rest of its path, beginning with the current device.
     pub route: VecDeque<usize>,
 }
 
@@ -60,7 +60,7 @@ impl SimulatedNetwork {
         }
     }
 
-    /// Handles the instant at which a link has sent a whole message.
+    /// Handles the end of a transmission on a link, which is then free for the next message.
     pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut EventAgenda) {
         if let Self::Aware(aware) = self {
             aware.link_free(from, to, agenda);

@@ -1,15 +1,15 @@
-//! Matches sends with receives by (tag, source, destination, bytes), and by their index among operations that are
-//! equal in these.
+//! Matches sends with receives of the same (tag, source, destination, bytes), in the order in which
+//! they are issued.
 //!
-//! ASTRA-sim 2.x: when a message arrives, the sender's handler runs first. Then the receiver's handler runs, if the
-//! receive is already posted. A receive that is posted after the message's arrival completes by an event in the same
-//! tick as the post.
+//! As in ASTRA-sim 2.x, when a message arrives, the sender's handler runs first. Then the
+//! receiver's handler runs, if the receive is already posted. If a receive is posted after the
+//! message's arrival, an event in the same tick completes it.
 
 use super::OracleSimulator;
 use super::agenda::AgendaEvent;
 use std::collections::BTreeMap;
 
-/// Identity of a message.
+/// Identity of a message, including its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageKey {
     pub tag: u64,
@@ -19,7 +19,7 @@ pub struct MessageKey {
     pub number: u64,
 }
 
-/// Effect of the arrival of a message.
+/// Action when a message arrives.
 #[derive(Clone, Debug)]
 pub enum ArrivalHandler {
     /// No action.
@@ -36,7 +36,7 @@ pub enum ArrivalHandler {
     PostReceive(MessageEnvelope, Box<ArrivalHandler>),
 }
 
-/// Identity of a message, without its index among messages with the same identity.
+/// Identity of a message without the index that distinguishes messages with the same envelope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MessageEnvelope {
     pub tag: u64,
@@ -55,29 +55,30 @@ struct SendReceivePair {
 /// Messages in flight, and posted receives.
 #[derive(Debug, Default)]
 pub struct MessageMatching {
-    /// Number of sends and number of receives so far, for each identity.
+    /// For each envelope, the numbers of sends and of receives so far.
     counts: BTreeMap<MessageEnvelope, (u64, u64)>,
     meetings: BTreeMap<MessageKey, SendReceivePair>,
     /// Number of messages sent over the network.
     pub messages: u64,
 }
 
-/// Number of tags for nodes, and also number of tags for collectives.
+/// Number of tags that are reserved for nodes, and also number of tags that are reserved for
+/// collectives.
 const RANGE: u64 = 500_000_000;
-/// Size in bytes of the message that signals a receiver's readiness.
+/// Size in bytes of the message with which a receiver signals that it is ready.
 const HANDSHAKE: u64 = 8192;
 
-/// Returns the tag of a send or receive in a trace.
+/// Returns the tag on the network for the tag of a send or receive in a trace.
 pub fn encode_native_tag(tag: u64) -> u64 {
     tag % RANGE
 }
 
-/// Returns the tag of a collective's stream.
+/// Returns the tag on the network for a collective's stream.
 pub fn encode_collective_tag(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// Returns the message that signals that the receiver of `message` is ready.
+/// Returns the message with which the receiver of `message` signals that it is ready.
 fn handshake_of(message: MessageEnvelope) -> MessageEnvelope {
     MessageEnvelope {
         tag: message.tag + 2 * RANGE,
@@ -150,7 +151,8 @@ impl OracleSimulator<'_> {
             self.run_handler(receive.unwrap_or(ArrivalHandler::Nothing));
             self.post.meetings.remove(&key);
         } else {
-            // The handler may post receives, but not this one, because its index is already assigned.
+            // The handler may post other receives, but the receive of this message already has its
+            // index.
             self.run_handler(send.unwrap_or(ArrivalHandler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;
         }

@@ -1,13 +1,13 @@
 //! Queues of an NPU, and how chunks proceed from phase to phase.
 //!
-//! ASTRA-sim 2.x: a queue lists the running phases, followed by the waiting ones. A new phase is inserted after all
-//! running phases, and after waiting phases with at least its priority. The capacity limits the number of running
-//! phases.
+//! As in ASTRA-sim 2.x, a queue lists the running phases, then the waiting phases. A new phase is
+//! inserted after all running phases, and after all waiting phases with the same or a higher
+//! priority. The capacity limits the number of running phases.
 
 use super::OracleSimulator;
 use super::algorithm::AlgorithmInput;
 
-/// A queue of streams. The streams at its front are running.
+/// A queue of streams; the streams at its front are running.
 #[derive(Debug, Default)]
 pub struct StreamQueue {
     list: Vec<usize>,
@@ -15,13 +15,13 @@ pub struct StreamQueue {
 }
 
 impl OracleSimulator<'_> {
-    /// Ends the current phase of a stream and starts the next, as far as they exist.
+    /// Ends a stream's current phase if there is one, and starts its next phase if there is one.
     pub fn proceed_to_next_phase(&mut self, stream: usize) {
         let npu = self.streams[stream].npu;
         let old = self.streams[stream].current.take().map(|phase| phase.queue);
         let last = self.streams[stream].phases.is_empty();
         if last {
-            // The workload continues while the stream is still in its queue.
+            // The workload must continue before the stream leaves its queue.
             self.chunk_ends(stream);
         }
         if let Some(old) = old {
@@ -69,7 +69,7 @@ impl OracleSimulator<'_> {
         list.insert(place, stream);
     }
 
-    /// Starts waiting phases up to the capacity, ceil(active chunks / queues).
+    /// Starts waiting phases until the queue is full; the capacity is ceil(active chunks / queues).
     fn serve_queue(&mut self, npu: usize, queue: usize) {
         let per_dim = self.config.queues_per_dim as u64;
         let capacity = self.config.system.active_chunks.div_ceil(per_dim);

@@ -1,4 +1,4 @@
-//! Small random configurations that ASTRA-sim accepts and, nearly always, finishes.
+//! Small random configurations that ASTRA-sim accepts and, nearly always, completes.
 
 mod job;
 mod machine;
@@ -30,7 +30,7 @@ impl RandomGenerator {
         low + self.draw_bits() % (high - low + 1)
     }
 
-    /// Returns a size from `low` to `high` whose logarithm is uniformly distributed.
+    /// Returns a size from `low` to `high` with a uniformly distributed logarithm.
     pub fn draw_size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.draw_between(low.ilog2().into(), high.ilog2().into());
         let size = match self.draw_one_in(3) {
@@ -49,9 +49,9 @@ impl RandomGenerator {
     }
 }
 
-/// Returns a random configuration like [`create_random_config`], but with overlapping groups and with collectives on
-/// only some NPUs of a dimension. A dimension usually has several queues. NPUs have therefore issued different numbers
-/// of collectives.
+/// Returns a random configuration like [`create_random_config`], but with overlapping groups and
+/// with collectives on only some NPUs of a dimension. In these configurations, a dimension usually
+/// has several queues. Their NPUs have therefore issued different numbers of collectives.
 pub fn create_overlapping_config(seed: u64) -> SimulationConfig {
     let mut dice = RandomGenerator::new(seed ^ 0x0e_7a11);
     let mut config = machine::draw_machine(&mut dice);

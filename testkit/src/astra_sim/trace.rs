@@ -1,4 +1,4 @@
-//! Reads and writes the nodes of trace files.
+//! Reads and writes nodes in the format of trace files.
 
 use super::config::{CollectiveOperation, NodeWork, TraceNode};
 use super::message::{self, Attribute, Bools, Metadata, Value};
@@ -14,7 +14,7 @@ const KINDS: [(i128, CollectiveOperation); 4] = [
 ];
 const BROADCAST: i128 = 5;
 
-/// Reads the nodes of a file until the first incomplete node.
+/// Reads the nodes of a file, up to the first incomplete node.
 pub fn read_nodes(mut bytes: &[u8]) -> Vec<TraceNode> {
     let mut nodes = Vec::new();
     if Metadata::decode_length_delimited(&mut bytes).is_err() {

@@ -1,8 +1,8 @@
 //! Issues the nodes of an NPU, and releases the dependents of nodes that end.
 //!
-//! ASTRA-sim 2.x: at the start, and whenever a node ends, the workload lists the ready nodes in ascending order of
-//! ids, and issues each node whose slot is free. A node that ends immediately may make other nodes ready, but these
-//! are considered only when the next node ends.
+//! As in ASTRA-sim 2.x, the workload lists the ready nodes in ascending order of ids, and issues
+//! each node whose resource is free. It does so at the start, and whenever a node ends. If a node
+//! ends immediately, its dependents must wait until the next node ends.
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 enum NodeResource {
     Host,
     Compute,
-    /// All other nodes, even nodes that do nothing, count as communication.
+    /// All other nodes occupy this resource, even nodes that do nothing, but not receives.
     Communication,
 }
 
@@ -28,11 +28,12 @@ fn slot_of_node(node: &TraceNode) -> Option<NodeResource> {
     }
 }
 
-/// A trace, with its ready and its running nodes.
+/// A trace with the state of its nodes: waiting, ready or running.
 #[derive(Debug, Default)]
 pub struct NpuGraph<'c> {
     pub nodes: BTreeMap<u64, &'c TraceNode>,
-    /// For each waiting node, its open dependencies; `waiters` contains the dependents of each node.
+    /// For each waiting node, the dependencies that have not ended; `waiters` has the dependents of
+    /// each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -40,7 +41,8 @@ pub struct NpuGraph<'c> {
 }
 
 impl<'c> NpuGraph<'c> {
-    /// Builds the graph of `nodes`. If several nodes have the same id, only the last is used.
+    /// Builds the graph of `nodes`. If several nodes have the same id, the graph contains only the
+    /// last of them.
     pub fn new(nodes: &'c [TraceNode]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -65,7 +67,7 @@ impl<'c> NpuGraph<'c> {
         self.ongoing.insert(id);
     }
 
-    /// Ends a node, and releases the dependents that have no other open dependency.
+    /// Ends a node, and releases each dependent that waits for no other node.
     pub fn end_node(&mut self, id: u64) {
         self.ongoing.remove(&id);
         for waiter in self.waiters.remove(&id).unwrap_or_default() {
@@ -88,9 +90,9 @@ impl<'c> NpuGraph<'c> {
 pub struct NpuWorkload<'c> {
     pub graph: NpuGraph<'c>,
     occupied: BTreeSet<NodeResource>,
-    /// Total compute time of nodes on the device, from which the exposed communication is derived.
+    /// Total compute time of nodes on the device, used to compute the exposed communication.
     computed: u64,
-    /// Finish time, and its part without compute.
+    /// Finish time, and the part of it without compute.
     pub finish: Option<(u64, u64)>,
 }
 
@@ -134,7 +136,8 @@ impl OracleSimulator<'_> {
         }
     }
 
-    /// Issues all ready nodes whose slots are free. Returns `false` if a node was rejected, which ends the loop.
+    /// Issues all ready nodes whose resources are free. Returns `false` if a node was rejected,
+    /// which ends the loop.
     fn issue_ready(&mut self, npu: usize) -> bool {
         let snapshot: Vec<u64> = self.npus[npu]
             .workload
@@ -206,7 +209,7 @@ impl OracleSimulator<'_> {
         true
     }
 
-    /// Ends a node immediately, without another search for ready nodes.
+    /// Ends a node immediately, but does not search for ready nodes again.
     fn skip_node(&mut self, npu: usize, node: &TraceNode) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end_node(node.id);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use std::path::Path;
 
 impl SimulationConfig {
-    /// Writes `args.txt`, the files that it refers to, and the traces.
+    /// Writes `args.txt`, all files that it names, and the traces.
     pub fn write_case(&self, folder: &Path) -> std::io::Result<()> {
         let put = |file: &str, text: String| std::fs::write(folder.join(file), text);
         std::fs::create_dir_all(folder.join("wl"))?;
@@ -37,8 +37,8 @@ impl SimulationConfig {
         Ok(())
     }
 
-    /// Returns the network and the options for ASTRA-sim's command line; paths are relative to the working
-    /// folder.
+    /// Returns the network and the options for ASTRA-sim's command line; paths are relative to the
+    /// case's folder.
     pub fn command_args(&self) -> Vec<String> {
         let network = match self.network {
             NetworkModel::Aware => "aware",

@@ -1,5 +1,5 @@
-//! Builds a rank's program, which consists of operators around work and meetings. A meeting is a
-//! collective or a message.
+//! Builds a rank's program: operators with their work, and meetings with other ranks. A meeting is
+//! a collective or a message.
 
 use super::cost::{self, ExchangeKind, PYTHON};
 use super::layout::JobLayout;
@@ -18,11 +18,11 @@ pub(super) struct StepProgramBuilder<'o> {
     pub options: &'o Options,
     pub layout: &'o JobLayout,
     pub rank: u32,
-    /// The program's meetings (collectives and messages): kind, bytes, and the number of earlier meetings
-    /// of the same group.
+    /// The program's meetings (collectives and messages), each with its kind, its bytes, and the
+    /// number of earlier meetings of its group.
     pub asked: Vec<(ExchangeKind, u64, u32)>,
-    /// Operators that get the number of the last meeting (collective or message) along an axis, each with
-    /// this axis.
+    /// Operators with an axis each; such an operator gets the number of the last meeting
+    /// (collective or message) along its axis.
     numbered: Vec<(u32, GroupAxis)>,
     counts: [u32; 3],
     device: String,
@@ -81,7 +81,7 @@ impl<'o> StepProgramBuilder<'o> {
             counts: [0; 3],
             device: match options.device {
                 Device::Cpu => "cpu".to_owned(),
-                // In the generated job, each host has eight GPUs.
+                // The generated job has eight GPUs per host.
                 Device::Cuda => format!("cuda:{}", rank % 8),
             },
         }
@@ -116,12 +116,12 @@ impl<'o> StepProgramBuilder<'o> {
         }
     }
 
-    /// Creates a tensor that is new in every step.
+    /// Creates a tensor that exists only for one step.
     pub(super) fn create_temporary(&mut self, shape: &[u64]) -> ProgramTensor {
         self.add_tensor(shape, ElementType::Float, false)
     }
 
-    /// Creates a tensor that outlives the step.
+    /// Creates a tensor that exists for all steps.
     pub(super) fn create_kept_tensor(&mut self, shape: &[u64]) -> ProgramTensor {
         self.add_tensor(shape, ElementType::Float, true)
     }
@@ -158,7 +158,7 @@ impl<'o> StepProgramBuilder<'o> {
         self.program.seqs - 1
     }
 
-    /// Adds an operator to the program's list, but does not start it.
+    /// Adds an operator to the program's list without starting it.
     pub(super) fn declare_operator(
         &mut self,
         call: OperatorCall<'_>,
@@ -238,7 +238,7 @@ impl<'o> StepProgramBuilder<'o> {
         self.program.instrs.push(ThreadInstruction::Busy(PYTHON));
     }
 
-    /// Adds the computation of an operator, either on the thread itself or as a kernel.
+    /// Adds the computation of an operator: on the thread itself, or as a kernel.
     pub(super) fn add_work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::price_kernel(self.options, flops, bytes);
         if !self.is_on_cuda() {
@@ -280,7 +280,8 @@ impl<'o> StepProgramBuilder<'o> {
         self.program.instrs.push(ThreadInstruction::Launch(kernel));
     }
 
-    /// Adds a meeting with the annotation `op`. The caller adds the start of the meeting.
+    /// Adds a meeting (collective or message) with the annotation `op`. The caller must add the
+    /// start of the meeting.
     pub(super) fn add_exchange(
         &mut self,
         exchange: ExchangeKind,
@@ -300,20 +301,22 @@ impl<'o> StepProgramBuilder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// Assigns the number of the next meeting along `axis` to the next operator, and returns this number.
+    /// Gives the next operator the number of the next meeting (collective or message) along `axis`,
+    /// and returns this number.
     pub(super) fn assign_group_and_number(&mut self, axis: GroupAxis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
-    /// Assigns the number of an earlier meeting along `axis` to the next operator.
+    /// Gives the next operator the number of the last meeting (collective or message) along `axis`
+    /// again.
     pub(super) fn repeat_meeting_number(&mut self, axis: GroupAxis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }
 
-    /// Adds an instruction as it is.
+    /// Adds an instruction to the program unchanged.
     pub(super) fn push_instruction(&mut self, instr: ThreadInstruction) {
         self.program.instrs.push(instr);
     }

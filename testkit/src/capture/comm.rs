@@ -1,4 +1,4 @@
-//! Adds collectives and messages in each backend's recorded form.
+//! Adds collectives and messages in the form that each backend records.
 
 use super::Device;
 use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
@@ -152,8 +152,8 @@ impl StepProgramBuilder<'_> {
         meet
     }
 
-    /// Adds the wait for `meet`, as in `work.wait()`: with Gloo on the thread, with NCCL on the compute
-    /// stream.
+    /// Adds the wait for the meeting `meet` (a collective or message), as in `work.wait()`: with
+    /// Gloo on the thread, with NCCL on the compute stream.
     pub(super) fn wait_for_meeting(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.push_instruction(ThreadInstruction::Block(meet));
@@ -275,7 +275,7 @@ impl StepProgramBuilder<'_> {
         meet
     }
 
-    /// Adds a collective as the functional interface calls it, without the wait.
+    /// Adds a collective as the functional interface calls it; the caller must add the wait.
     pub(super) fn add_functional_collective(&mut self, ask: RequestedCollective<'_>) -> u32 {
         let group = self.layout.group_of_rank(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);
@@ -350,7 +350,7 @@ impl StepProgramBuilder<'_> {
         meet
     }
 
-    /// Adds the wait for a functional collective.
+    /// Adds the wait for a functional collective, as `wait_tensor` records it.
     pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &ProgramTensor) {
         let tensor = [OperatorOperand::Tensor(tensor)];
         let call = operator_call("_c10d_functional::wait_tensor");

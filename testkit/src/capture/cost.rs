@@ -5,9 +5,9 @@
 
 use super::{Bound, Device, Options};
 
-/// Time from an operator's start to its first child or to its work.
+/// Time from an operator's start to the start of its first child or of its work.
 pub(super) const HEAD: u64 = 2_000;
-/// Time from the end of the last child or of the work to the operator's end.
+/// Time from the end of an operator's last child or work to the operator's end.
 pub(super) const TAIL: u64 = 1_000;
 /// Time from an operator's end to the next event on its thread.
 pub(super) const BETWEEN: u64 = 500;
@@ -17,15 +17,15 @@ pub(super) const PYTHON: u64 = 5_000;
 pub(super) const LAUNCH: u64 = 4_000;
 /// Duration of a call that records or waits for events.
 pub(super) const RUNTIME: u64 = 1_000;
-/// Time from the end of a launching call to the earliest start on the stream.
+/// Time from the end of a launching call to the earliest start of its work on the stream.
 pub(super) const REACH: u64 = 3_000;
-/// Gap between two kernels or copies of one stream.
+/// Gap between two successive kernels or copies on one stream.
 pub(super) const STREAM_GAP: u64 = 1_000;
-/// Time from the request to the earliest start on a worker of Gloo.
+/// Time from the request of a collective to its earliest start on a Gloo worker.
 pub(super) const QUEUE: u64 = 20_000;
-/// Gap between two collectives of one worker.
+/// Gap between two successive collectives on one worker.
 pub(super) const WORKER_GAP: u64 = 5_000;
-/// Time from the end of an awaited event until the waiting thread runs again.
+/// Time from the end of an event to the moment at which the thread that waits for it runs again.
 pub(super) const WAKE: u64 = 10_000;
 /// Duration of an empty collective or message, measured from the last member's start.
 pub(super) const LATENCY: u64 = 20_000;
@@ -49,7 +49,8 @@ pub(super) fn price_kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     }
 }
 
-/// Returns the duration from the last member's start to the end. `bytes` is the larger of input and output.
+/// Returns the duration of a collective or message, from its last member's start to its end.
+/// `bytes` is the larger of input and output.
 pub(super) fn price_transfer(
     kind: ExchangeKind,
     bytes: u64,
@@ -68,7 +69,7 @@ pub(super) fn price_transfer(
     LATENCY.saturating_add(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// Collectives that jobs call.
+/// Collectives that jobs can call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CollectiveKind {
     AllReduce,
@@ -88,7 +89,7 @@ impl CollectiveKind {
     }
 }
 
-/// Operations of several members.
+/// Operations that involve several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExchangeKind {
     /// A collective.
@@ -98,7 +99,7 @@ pub(super) enum ExchangeKind {
 }
 
 impl ExchangeKind {
-    /// Returns the name of the operation in the truth.
+    /// Returns the operation's name in the file of true times.
     pub(super) fn operation_name(self) -> String {
         match self {
             Self::Collective(kind) => kind.kind_name().to_owned(),

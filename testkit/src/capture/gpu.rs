@@ -1,4 +1,5 @@
-//! Writes the parts of Kineto's file that are not host operators: head and tail, calls, and streams.
+//! Writes the parts of Kineto's file that are not host operators: head and tail, runtime calls, and
+//! streams.
 
 use super::kineto::KinetoFileWriter;
 use super::out::number_of_hole;
@@ -41,7 +42,7 @@ pub(super) fn write_head(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32)
         }
         false => "",
     };
-    // With a clock skew, each rank is on its own host, because ranks of one host share a clock.
+    // With a clock skew, each rank has its own host, because the ranks of one host share a clock.
     let host = match options.clock_skew {
         0 => "vm".to_owned(),
         _ => format!("vm{rank}"),
@@ -170,7 +171,7 @@ pub(super) fn write_tail(file: &mut KinetoFileWriter<'_, impl Write>, rank: u32,
     file.out.write_str(&name);
 }
 
-/// Writes a step's calls, and their kernels and copies.
+/// Writes a step's runtime calls, and their kernels and copies.
 pub(super) fn write_step(
     file: &mut KinetoFileWriter<'_, impl Write>,
     records: &StepRecords<'_>,
@@ -345,7 +346,8 @@ impl StreamEventIds {
             .write_str(", \"wait_on_cuda_event_record_corr_id\": ");
         file.out.write_number(recorded);
         file.out.write_str(", \"wait_on_cuda_event_id\": ");
-        // Each CUDA event is recorded once, so the id of the recording call serves as the event's id.
+        // Each CUDA event is recorded once, so the id of the recording call also identifies the
+        // event.
         file.out.write_number(recorded);
         file.out.write_str(", ");
         self.write_rest(file);

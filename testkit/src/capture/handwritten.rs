@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// An event with a duration, with or without a host node.
+/// An event with a duration.
 #[derive(Clone, Debug)]
 pub struct HandwrittenEvent {
     pub category: &'static str,
@@ -57,7 +57,7 @@ impl HandwrittenEvent {
     }
 }
 
-/// Returns an all-reduce of 256 floats that begins at `start`: its operator and its annotation.
+/// Returns the operator and the annotation of an all-reduce of 256 floats that begins at `start`.
 pub fn create_all_reduce(
     asynchronous: bool,
     worker: u64,
@@ -82,7 +82,7 @@ pub fn create_all_reduce(
     [asks, flight]
 }
 
-/// One rank of a job.
+/// One rank of a handwritten job.
 pub struct HandwrittenRank<'a> {
     pub rank: u32,
     pub world: u32,
@@ -91,7 +91,7 @@ pub struct HandwrittenRank<'a> {
     pub events: &'a [HandwrittenEvent],
 }
 
-/// Returns a rank that is the only one of its job, with these events.
+/// Returns a rank with these events that is the only rank of its job.
 pub fn create_single_rank(events: &[HandwrittenEvent]) -> HandwrittenRank<'_> {
     HandwrittenRank {
         rank: 0,
@@ -177,7 +177,7 @@ impl HandwrittenRank<'_> {
         out
     }
 
-    /// Writes both files into `folder`.
+    /// Writes the host's and Kineto's file into `folder`, and returns their paths.
     pub fn write_files(&self, folder: &Path) -> [PathBuf; 2] {
         let paths =
             ["host", "kineto"].map(|what| folder.join(format!("{what}.{}.json", self.rank)));

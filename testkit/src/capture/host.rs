@@ -8,7 +8,7 @@ use super::simulate::RankClock;
 use super::{PID, SimulatedCapture};
 use std::io::{Result, Write};
 
-/// Autograd's first sequence number in the first recorded step.
+/// Autograd's first sequence number in the first captured step.
 pub(super) const FIRST_SEQ: u64 = 540;
 
 const BETWEEN: &str = ",\n      {\n";
@@ -183,7 +183,7 @@ fn write_node(
     out.write_str("]\n      }");
 }
 
-/// Returns the sequence number of an autograd node.
+/// Returns the sequence number of autograd's node `seq` in `step`.
 pub(super) fn sequence_number_of(program: &StepProgram, seq: u32, step: u32) -> u64 {
     FIRST_SEQ + u64::from(step) * u64::from(program.seqs) + u64::from(seq)
 }

@@ -1,4 +1,4 @@
-//! Writes Kineto's file: first the threads, one after another, then the device.
+//! Writes Kineto's file: first the host's threads, one after another, then the device.
 
 use super::host::sequence_number_of;
 use super::meet::HistoryReplay;
@@ -8,7 +8,7 @@ use super::records::{HostRecord, ROOT, StepRecords};
 use super::{Device, EPOCH, PID, SimulatedCapture, gpu};
 use std::io::{Result, Write};
 
-/// Maximum number of host threads: two threads of the program, and four workers.
+/// Maximum number of host threads: two threads of the program, and four Gloo workers.
 const THREADS: usize = 6;
 
 /// A file under construction.
@@ -23,14 +23,15 @@ pub(super) struct KinetoFileWriter<'c, W: Write> {
 }
 
 impl<W: Write> KinetoFileWriter<'_, W> {
-    /// Writes a time of the job in the file's clock and unit.
+    /// Writes a time of the job, converted to the file's clock and unit.
     pub(super) fn write_time(&mut self, ns: u64) {
         self.out.write_us(self.clock + ns);
     }
 
     /// Returns the operating system's id of a thread.
     pub(super) fn thread_id(&self, thread: u8) -> u64 {
-        // The job creates tensor-parallel groups first, and a group starts its workers when it is created.
+        // The job creates tensor-parallel groups first, and each group starts its workers when the
+        // job creates it.
         let order = [0, 1, 4, 5, 2, 3];
         match thread {
             0 => self.pid,
@@ -124,7 +125,7 @@ impl<W: Write> KinetoFileWriter<'_, W> {
         self.out.write_number(record.external);
         let seq = op.seq.map(|seq| sequence_number_of(program, seq, step));
         let forward = template.role == AutogradRole::Forward;
-        // Events with inputs and events without have a different order of arguments.
+        // Events with inputs have another order of arguments than events without inputs.
         if template.kineto[0].0.is_empty() {
             self.out.write_str(",\"Record function id\": ");
             self.out.write_number(record.rf);
@@ -172,7 +173,8 @@ pub(super) fn write_kineto_file(
     gpu::write_head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(HostRecord, u32)>; THREADS] = Default::default();
-    // Repeat the run for every thread with many records, so that only a few records are in memory.
+    // Run the rank once for every thread with many records, so that only a few records are in
+    // memory at a time.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = StepRecords::new(program, pass == 2);
         let mut clock = capture.clock_of_rank(rank);

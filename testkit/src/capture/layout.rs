@@ -1,4 +1,4 @@
-//! Members of groups, and the meetings of a step.
+//! Members of groups, and the meetings (collectives and messages) of a step.
 
 use super::cost::CollectiveKind;
 use super::cost::ExchangeKind;
@@ -8,13 +8,13 @@ use super::{Options, Style};
 /// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LayoutGroup {
-    /// Name in PyTorch.
+    /// Name of the group in PyTorch.
     pub name: String,
     pub description: &'static str,
     pub ranks: Vec<u32>,
 }
 
-/// Groups and meetings, which are common to all ranks.
+/// Groups and meetings (collectives and messages), which all ranks have in common.
 #[derive(Debug)]
 pub(super) struct JobLayout {
     /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
@@ -52,8 +52,8 @@ impl JobLayout {
         }
     }
 
-    /// Returns the groups along an axis: the first group's index, the number of groups, and the index of the
-    /// group that contains `rank`.
+    /// Returns the groups along an axis: index of the first group, number of groups, and index of
+    /// the group that contains `rank`.
     fn group_along_axis(&self, axis: GroupAxis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
         match axis {
@@ -76,7 +76,8 @@ impl JobLayout {
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
-    /// Converts the meeting `meet` of `rank` to its index in the list for all ranks.
+    /// Converts the index of a meeting (collective or message) in the program of `rank` to its
+    /// index in the list for all ranks.
     pub(super) fn global_index(&self, meet: &MeetingMember, rank: u32) -> u32 {
         match meet.axis {
             GroupAxis::Pair => meet.global,
@@ -84,7 +85,8 @@ impl JobLayout {
         }
     }
 
-    /// Lists the meetings of a step, and stores the indices of each program's meetings in the program.
+    /// Lists the meetings (collectives and messages) of a step, and stores the indices of each
+    /// program's meetings in the program.
     pub(super) fn settle_meetings(
         &mut self,
         options: &Options,

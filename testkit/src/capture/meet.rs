@@ -1,5 +1,5 @@
-//! Computes the times of collectives and messages: runs all ranks through the job, until every meeting has its
-//! members.
+//! Computes the times of collectives and messages: runs all ranks through the job, until all
+//! members of every meeting have arrived.
 
 use super::Options;
 use super::cost::{hash_parts, price_transfer};
@@ -7,7 +7,7 @@ use super::layout::JobLayout;
 use super::program::StepProgram;
 use super::simulate::{EventRecorder, MeetingAccess, RankClock, RankPace, WaiterKind};
 
-/// One member's part in a meeting; times in ns.
+/// One member's part in a meeting (collective or message); times are in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MeetingPart {
     pub start: u64,
@@ -15,7 +15,7 @@ pub(super) struct MeetingPart {
     pub waited: Option<(WaiterKind, u64, u64)>,
 }
 
-/// A rank's parts in meetings, by step and in program order.
+/// A rank's parts in meetings (collectives and messages), by step and in program order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RankHistory {
     pub parts: Vec<MeetingPart>,
@@ -33,7 +33,7 @@ impl RankHistory {
     }
 }
 
-/// Answers a rank's questions from its history, so that its run can be repeated.
+/// Answers a rank's questions about meetings from its history, so that the rank can run again.
 pub(super) struct HistoryReplay<'h>(pub &'h RankHistory);
 
 impl MeetingAccess for HistoryReplay<'_> {
@@ -47,7 +47,7 @@ impl MeetingAccess for HistoryReplay<'_> {
     fn record_wait(&mut self, _: u32, _: u32, _: WaiterKind, _: u64, _: u64) {}
 }
 
-/// Counts of a rank's events, with the first start and the last end.
+/// Number of a rank's events, the first start and the last end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EventTally {
     pub ops: u64,
@@ -58,7 +58,7 @@ pub(super) struct EventTally {
     depth: u32,
 }
 
-/// Counts events. A step starts and ends with its outermost operator.
+/// Counts a rank's events. A step starts and ends with its outermost operator.
 struct EventCounter<'a>(&'a mut EventTally, &'a StepProgram, &'a mut Vec<(u64, u64)>);
 
 impl EventRecorder for EventCounter<'_> {
@@ -108,11 +108,11 @@ impl EventRecorder for EventCounter<'_> {
 pub(super) struct SimulationOutcome {
     pub histories: Vec<RankHistory>,
     pub tallies: Vec<EventTally>,
-    /// Start and end of each step, by rank, then by step.
+    /// For each rank, start and end of each step.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// Members of a meeting that have arrived in the current step, and the last start.
+/// Number of members that have arrived at a meeting in the current step, and their last start.
 #[derive(Clone, Default)]
 struct OpenMeeting {
     arrived: u32,
@@ -130,13 +130,13 @@ pub(super) fn draw_pace(options: &Options, rank: u32) -> RankPace {
     }
 }
 
-/// Returns the simulation of `rank` before the first step.
+/// Returns the clock of `rank` before the first step.
 pub(super) fn create_clock(options: &Options, rank: u32) -> RankClock {
     let late = options.late.iter().rev().find(|(r, _)| *r == rank);
     RankClock::new(draw_pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
-/// One rank's view of the meetings while some ends are still unknown.
+/// One rank's view of the meetings (collectives and messages), while the ends of some are unknown.
 struct LiveMeetings<'a> {
     history: &'a mut RankHistory,
     rank: u32,
@@ -172,14 +172,14 @@ impl MeetingAccess for LiveMeetings<'_> {
     }
 }
 
-/// Runs all ranks through the whole job.
+/// Runs all ranks through the whole job, and returns their histories.
 pub(super) fn simulate_job(
     options: &Options,
     layout: &JobLayout,
     programs: &[StepProgram],
 ) -> SimulationOutcome {
     let ranks = options.ranks as usize;
-    // In the generated job, either all ranks share one program, or each rank has its own.
+    // In the generated job, either all ranks have the same program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
         .map(|rank| create_clock(options, rank))
@@ -202,7 +202,8 @@ pub(super) fn simulate_job(
         tallies: vec![EventTally::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
-    // For each meeting, its members; each has the meeting's index in the member's program.
+    // For each meeting, its members: each with its rank, and the meeting's index in the rank's
+    // program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! The model. Each layer is a normalization and a perceptron of two matrices, with a residual connection.
+//! The model of generated jobs. Each layer is a normalization and a perceptron of two matrices,
+//! with a residual connection.
 //!
-//! With tensor parallelism, the activations between layers are sharded: an all-gather precedes the first matrix, and
-//! a reduce-scatter follows the second.
+//! With tensor parallelism, the activations between layers are sharded: an all-gather precedes the
+//! first matrix, and a reduce-scatter follows the second matrix.
 
 use super::Style;
 use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
@@ -49,7 +50,8 @@ impl StepProgramBuilder<'_> {
         self.options.tensor_parallel > 1
     }
 
-    /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for it.
+    /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for this
+    /// collective.
     fn add_reshard(&mut self, kind: CollectiveKind, input: &ProgramTensor) -> ProgramTensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
@@ -292,7 +294,8 @@ impl StepProgramBuilder<'_> {
         let Some(seq) = seq else {
             return grad.clone();
         };
-        // In the backward pass, the collective is the inverse of the forward pass's collective.
+        // In the backward pass, the inverse collective runs: a reduce-scatter for an all-gather,
+        // and the opposite.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",
@@ -301,8 +304,8 @@ impl StepProgramBuilder<'_> {
             .0
     }
 
-    /// Adds the backward pass of a linear layer. Its weight is the parameter `param`, and its bias is the next
-    /// parameter.
+    /// Adds the backward pass of a linear layer. The weight is the parameter with index `param`,
+    /// and the bias is the parameter after it.
     fn linear_backward(
         &mut self,
         of: &LinearResult,

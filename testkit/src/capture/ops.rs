@@ -1,4 +1,4 @@
-//! The operators of a model, with their children on each device.
+//! The operators of a model, each with the child operators that it has on each device.
 
 use super::build::{OperatorCall, StepProgramBuilder, forward_call, operator_call};
 use super::program::AutogradRole;
@@ -169,7 +169,8 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    /// Adds `x` times the transposed `weight` plus `bias`. Returns the result and its two autograd nodes.
+    /// Adds the product of `x` and the transposed `weight`, plus `bias`. Returns the result and the
+    /// sequence numbers of its two autograd nodes.
     pub(super) fn add_linear(
         &mut self,
         x: &ProgramTensor,
@@ -322,7 +323,7 @@ impl StepProgramBuilder<'_> {
         });
     }
 
-    /// Adds the sum of all elements. Returns it with its autograd node.
+    /// Adds the loss, which is the sum of all elements. Returns the loss and its autograd node.
     pub(super) fn add_loss(&mut self, x: &ProgramTensor) -> (ProgramTensor, u32) {
         let loss = self.create_temporary(&[]);
         let args = [

@@ -1,10 +1,10 @@
-//! Options of captures, and which combinations of options are valid.
+//! Options of captures, and the rules for their combinations.
 
 use super::EPOCH;
 use clap::{Args, ValueEnum};
 use std::fmt::{self, Display};
 
-/// Error: an option or a combination of options is invalid, or exceeds the limits of the simulation.
+/// An option or a combination of options is invalid, or exceeds the limits of the simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError(String);
 
@@ -54,19 +54,19 @@ impl Device {
     }
 }
 
-/// Division of the work among ranks, and the collectives that the ranks call.
+/// How ranks divide the work, and which collectives they call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     /// Replicas, as in `DistributedDataParallel`: `c10d::allreduce_` of buckets.
     Ddp,
-    /// Replicas with `_c10d_functional` collectives and `wait_tensor`.
+    /// Replicas that call `_c10d_functional` collectives and `wait_tensor`.
     Functional,
     /// Pipeline stages with messages between neighbours, which alternate between one forward and one
     /// backward pass. Only on the CPU.
     Pipeline,
 }
 
-/// What limits a step on a GPU.
+/// The limit of a step's speed on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Bound {
     /// Kernels are shorter than their launches.
@@ -283,7 +283,7 @@ impl Options {
         Ok(())
     }
 
-    /// Checks that times stay below 2^62 ns, and that each rank's history fits in memory.
+    /// Checks that times stay below 2^62 ns, and that each rank's history fits into memory.
     fn validate_size(&self) -> Result<(), OptionError> {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));

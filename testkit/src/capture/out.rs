@@ -1,4 +1,4 @@
-//! Buffered output to a sink.
+//! Output to a sink through a buffer.
 
 use super::program::{ProgramOperator, StepProgram, TemplateHole, TemplateText};
 use std::io::{Result, Write};
@@ -47,7 +47,7 @@ impl<W: Write> BufferedOutput<W> {
         self.bytes.extend_from_slice(&rest);
     }
 
-    /// Writes a text without tensors.
+    /// Writes a text that has no tensors; `number` fills its number placeholder.
     pub(super) fn write_numbered(&mut self, text: &TemplateText, number: u64) {
         for (part, hole) in text {
             self.write_str(part);
@@ -57,7 +57,7 @@ impl<W: Write> BufferedOutput<W> {
         }
     }
 
-    /// Writes a text. Its holes are filled with the ids of the operator's tensors and storages.
+    /// Writes a text; ids of the operator's tensors and storages fill its placeholders.
     pub(super) fn write_filled(
         &mut self,
         text: &TemplateText,
@@ -81,7 +81,7 @@ impl<W: Write> BufferedOutput<W> {
         }
     }
 
-    /// Writes a chunk if the buffer contains at least one.
+    /// Writes the buffer if it contains at least one full chunk.
     pub(super) fn flush_full_chunk(&mut self) -> Result<()> {
         if self.bytes.len() >= PIECE {
             self.sink.write_all(&self.bytes)?;
@@ -97,12 +97,12 @@ impl<W: Write> BufferedOutput<W> {
     }
 }
 
-/// Returns the value of an operator's [`TemplateHole::Number`] in a step.
+/// Returns the integer that an operator's [`TemplateHole::Number`] has in a step.
 pub(super) fn number_of_hole(op: &ProgramOperator, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }
 
-/// Returns the slots of an operator's tensors.
+/// Returns the slots (indices) of an operator's tensors in the program.
 pub(super) fn slots_of_operator<'p>(program: &'p StepProgram, op: &ProgramOperator) -> &'p [u32] {
     let from = op.args as usize;
     &program.args[from..from + usize::from(op.inputs) + usize::from(op.outputs)]

@@ -15,13 +15,14 @@ pub(super) enum ThreadInstruction {
     Busy(u64),
     /// A collective is queued for its group's workers; a message starts immediately.
     Issue(u32),
-    /// The thread waits until a meeting has ended.
+    /// The thread waits until a meeting (collective or message) has ended.
     Block(u32),
     /// A kernel is launched on the compute stream.
     Launch(u32),
-    /// A meeting's kernel is launched on its group's stream, after all work that was launched before.
+    /// A collective's kernel is launched on its group's stream; it starts after all work that was
+    /// launched before.
     Collective(u32),
-    /// The compute stream waits for a meeting.
+    /// The compute stream waits for a meeting (collective or message).
     StreamWait(u32),
     /// The thread waits until the compute stream is idle.
     Synchronize,
@@ -29,7 +30,7 @@ pub(super) enum ThreadInstruction {
     Thread(u8),
 }
 
-/// Value that fills the hole after a part of a text.
+/// Placeholder that follows a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TemplateHole {
     Tensor,
@@ -37,7 +38,7 @@ pub(super) enum TemplateHole {
     End,
 }
 
-/// A text with holes.
+/// A text in parts; a placeholder follows each part except the last.
 pub(super) type TemplateText = Box<[(Box<str>, TemplateHole)]>;
 
 /// Splits a text at its placeholders.
@@ -64,7 +65,7 @@ pub(super) enum AutogradRole {
     Plain,
     /// An operator of the forward pass, with a sequence number.
     Forward,
-    /// The autograd engine's record around a node of the backward pass.
+    /// The record of the autograd engine around a node of the backward pass.
     Evaluate,
     /// A node of the backward pass.
     Backward,
@@ -72,16 +73,16 @@ pub(super) enum AutogradRole {
     Annotation,
 }
 
-/// The part that operators with the same texts have in common.
+/// The common part of operators with the same texts.
 #[derive(Debug)]
 pub(super) struct OperatorTemplate {
     pub role: AutogradRole,
     pub name: TemplateText,
     /// `inputs` and `outputs` of the host node.
     pub host: TemplateText,
-    /// Last part of the host node's attributes, from the schema on.
+    /// Last part of the host node's attributes, from the schema to the end.
     pub attrs: TemplateText,
-    /// Arguments of the Kineto event after its ids; may be empty.
+    /// Arguments of the Kineto event, after the ids; may be empty.
     pub kineto: TemplateText,
 }
 
@@ -89,15 +90,16 @@ pub(super) struct OperatorTemplate {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramOperator {
     pub template: u32,
-    /// Index of the operator's tensors in [`StepProgram::args`]: inputs, then outputs.
+    /// Index in [`StepProgram::args`] of the operator's first tensor: inputs come first, then
+    /// outputs.
     pub args: u32,
     pub inputs: u16,
     pub outputs: u16,
-    /// Sequence number within a step, from 0.
+    /// Autograd's sequence number within a step, from 0.
     pub seq: Option<u32>,
-    /// `true` if a flow arrow from the forward to the backward pass starts or ends at this operator.
+    /// `true` if a flow arrow from the forward to the backward pass starts or ends here.
     pub flow: bool,
-    /// Value of [`TemplateHole::Number`]: the first number, plus the second number times the step.
+    /// Value of [`TemplateHole::Number`]: the first number plus the step times the second number.
     pub number: (u32, u32),
 }
 
@@ -121,16 +123,16 @@ pub(super) enum CopyDirection {
 /// One member's part in a collective or message.
 #[derive(Debug)]
 pub(super) struct MeetingMember {
-    /// Index of the meeting in the step's list of all ranks' meetings.
+    /// Index of the meeting in the list of all ranks' meetings of a step.
     pub global: u32,
     pub axis: GroupAxis,
-    /// Gloo's annotation, or NCCL's surrounding record.
+    /// Index of the operator that is Gloo's annotation or NCCL's surrounding record.
     pub op: u32,
-    /// NCCL's kernel.
+    /// Index of NCCL's kernel.
     pub kernel: Option<u32>,
 }
 
-/// Axis along which a group's ranks meet. Each axis has its own workers or its own stream.
+/// Axis along which a group's ranks communicate. Each axis has its own workers or its own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupAxis {
     Data,
@@ -138,11 +140,11 @@ pub(super) enum GroupAxis {
     Pair,
 }
 
-/// Facts of a meeting that are common to all members.
+/// Properties of a meeting (collective or message) that all its members have in common.
 #[derive(Clone, Debug)]
 pub(super) struct CommonMeeting {
     pub exchange: ExchangeKind,
-    /// Index of the group in the job's list.
+    /// Index of the group in the job's list of groups.
     pub group: u32,
     /// Number of the group's earlier meetings (collectives or messages) in this step.
     pub nth: u32,
@@ -159,18 +161,18 @@ pub(super) struct StepProgram {
     pub templates: Vec<OperatorTemplate>,
     pub kernels: Vec<ProgramKernel>,
     pub meets: Vec<MeetingMember>,
-    /// For each tensor slot: the slot with the same storage (possibly the slot itself), and `true` if the
-    /// tensor outlives the step.
+    /// For each tensor slot: the slot with the same storage (or the slot itself), and `true` if the
+    /// tensor exists for all steps.
     pub slots: Vec<(u32, bool)>,
-    /// Number of autograd's sequence numbers in a step; each has a flow arrow.
+    /// Number of autograd's sequence numbers in a step.
     pub seqs: u32,
     known: BTreeMap<(AutogradRole, String), u32>,
     known_kernels: BTreeMap<String, u32>,
 }
 
 impl StepProgram {
-    /// Returns the index of the operator template (record texts with placeholders) with these texts; adds
-    /// new templates.
+    /// Returns the index of the operator template with these texts (with placeholders); adds the
+    /// template if it is new.
     pub(super) fn intern_template(&mut self, role: AutogradRole, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;

@@ -1,6 +1,6 @@
-//! Records of a rank's step: operators with all ids that PyTorch assigns to them.
+//! Records of a rank's step: operators with all ids that PyTorch gives them.
 //!
-//! Both files of a rank are written from these records, so they agree. A rank's ids depend only on the order of
+//! Both files of a rank use these records, so they agree. A rank's ids depend only on the order of
 //! operator starts and ends on the rank's threads.
 
 use super::program::{AutogradRole, GroupAxis, StepProgram};
@@ -11,7 +11,8 @@ use super::simulate::{EventRecorder, RuntimeCall, StreamWork};
 pub(super) struct HostRecord {
     /// Index of the operator in the program; [`ROOT`] for a thread's root.
     pub op: u32,
-    /// Kineto's thread: 0 is the program's thread, 1 is autograd's, and 2 and above are workers.
+    /// Kineto's thread: 0 is the program's thread, 1 is autograd's thread, and higher numbers are
+    /// workers.
     pub thread: u8,
     pub start: u64,
     pub end: u64,
@@ -55,15 +56,15 @@ pub(super) enum GpuRecord {
     },
 }
 
-/// A worker's annotation that has not started, or has not ended.
+/// A worker's annotation that has not ended, or not even started.
 #[derive(Clone, Copy, Debug)]
 struct PendingAnnotation {
     at: u64,
     m: u32,
     thread: u8,
     end: u64,
-    /// Record function id of the annotation, assigned when the meeting is requested. The annotation gets its id in
-    /// the host's file when it starts.
+    /// Record function id of the annotation, assigned when the thread requests the collective. The
+    /// annotation gets its id in the host's file when it starts.
     rf: u64,
 }
 
@@ -77,7 +78,7 @@ pub(super) struct StepRecords<'p> {
     pub done: Vec<u32>,
     pub gpu: Vec<GpuRecord>,
     pub with_gpu: bool,
-    /// Tensor ids by the slot (tensor index) of the program.
+    /// Ids of tensors, indexed by their slots in the program.
     pub tensors: Vec<u64>,
     pub storages: Vec<u64>,
     stacks: [Vec<u32>; 2],
@@ -85,7 +86,7 @@ pub(super) struct StepRecords<'p> {
     rooted: [u64; 2],
     next_id: u64,
     next_rf: u64,
-    /// For each thread, the next external id and the number of ids left in its block.
+    /// For each thread, the next external id, and the number of ids left in the thread's block.
     external: [(u64, u64); 6],
     blocks: u64,
     starting: Vec<PendingAnnotation>,
@@ -125,7 +126,7 @@ impl<'p> StepRecords<'p> {
         self.catch_up(u64::MAX);
     }
 
-    /// Removes the step's records. Tensors that do not outlive the step will get new ids.
+    /// Removes the step's records. Tensors that exist only for one step will get new ids.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.done.clear();
@@ -185,8 +186,8 @@ impl<'p> StepRecords<'p> {
         self.next_rf - 1
     }
 
-    /// Starts an operator. `threads` are Kineto's thread, and the thread of the host stack that contains the
-    /// operator.
+    /// Starts an operator. `threads` are Kineto's thread and the thread of the host's stack that
+    /// contains the operator.
     fn begin_operator(
         &mut self,
         op: u32,
@@ -220,7 +221,7 @@ impl<'p> StepRecords<'p> {
         (self.list.len() - 1) as u32
     }
 
-    /// Starts and ends the workers' annotations up to the time `at`.
+    /// Starts and ends the workers' annotations that start or end up to the time `at`.
     fn catch_up(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
@@ -342,8 +343,8 @@ impl EventRecorder for StepRecords<'_> {
 }
 
 impl StepRecords<'_> {
-    /// Returns the external id of the innermost open record; 0 if there is none. The record is an annotation if
-    /// `role` is given, otherwise an operator that is not an annotation.
+    /// Returns the external id of the innermost open record of a kind; 0 if there is none. With
+    /// `role`, the record is an annotation; without it, an operator that is not an annotation.
     fn enclosing_id(&self, role: Option<AutogradRole>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

@@ -21,7 +21,8 @@ pub(super) struct GradientReducer {
 struct ReducedParameter {
     value: ProgramTensor,
     grad: Option<ProgramTensor>,
-    /// Bucket of the gradient, and offset in it; `None` if gradients are not shared.
+    /// Bucket of the gradient, and the gradient's offset in the bucket; `None` if ranks do not sum
+    /// gradients.
     bucket: Option<(usize, u64)>,
 }
 
@@ -132,13 +133,15 @@ impl StepProgramBuilder<'_> {
         let Some((nth, offset)) = reducer.params[param].bucket else {
             return;
         };
-        // The hook runs inside the record that has just ended, so remove its end to open it again.
+        // The hook runs inside the record that has just ended, so remove the record's end to open
+        // it again.
         let exit = self.program.instrs.pop();
         self.add_hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
     }
 
-    /// Adds the copy of a gradient into its bucket. If the bucket is then complete, adds its reduction.
+    /// Adds the copy of a gradient into its bucket. If the copy completes the bucket, also adds the
+    /// bucket's reduction.
     fn add_hook(
         &mut self,
         grad: &ProgramTensor,
@@ -185,7 +188,8 @@ impl StepProgramBuilder<'_> {
         }
     }
 
-    /// For every bucket, adds the wait and the copy back into the gradients.
+    /// For every bucket, adds the wait for its reduction, and the copy of the sums back into the
+    /// gradients.
     fn add_finalization(&mut self, reducer: &GradientReducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");

@@ -1,6 +1,6 @@
 //! The schemas of the operators, as in PyTorch 2.15.
 
-/// Returns the schema of an operator, escaped for JSON; empty if PyTorch has none.
+/// Returns the schema of an operator, escaped for JSON; empty if PyTorch has no schema for it.
 pub(super) fn schema_of_operator(name: &str) -> &'static str {
     let found = SCHEMAS.iter().find(|(known, _)| *known == name);
     found.map_or("", |(_, schema)| *schema)

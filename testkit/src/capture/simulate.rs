@@ -1,24 +1,26 @@
 //! One rank's clock. It runs the program in order, and reports the times of events.
 //!
-//! If a clock needs the end of a meeting that is still unknown, it stops, and can continue later. It never
-//! reports an event twice.
+//! A clock stops if it needs the end of a meeting (collective or message) that is still unknown; it
+//! can continue later. A clock never reports an event twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, hash_parts,
 };
 use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
-/// Access to the meetings (collectives and messages) with other ranks that a rank's clock depends on.
+/// Access to a rank's meetings with other ranks (collectives and messages), which its clock waits
+/// for.
 pub(super) trait MeetingAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
-    /// Returns the end of the meeting on this rank; `None` if it is still unknown.
+    /// Returns the end of the meeting `m` on this rank; `None` if it is still unknown.
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64>;
-    /// Records that a thread or stream of this rank waits for the meeting.
+    /// Records that a thread or stream of this rank waits for the meeting `m` from `from` until
+    /// `until`.
     fn record_wait(&mut self, step: u32, m: u32, by: WaiterKind, from: u64, until: u64);
 }
 
-/// Kind of waiter for a meeting.
+/// Kind of waiter for a collective or message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaiterKind {
     /// The thread that requested the meeting.
@@ -52,13 +54,13 @@ pub(super) enum StreamWork {
     Synchronize,
 }
 
-/// Receives events. Times are in ns of the job's clock.
+/// Receives the events of a rank. Times are in ns of the job's clock.
 pub(super) trait EventRecorder {
     fn enter_operator(&mut self, _op: u32, _at: u64) {}
     fn exit_operator(&mut self, _at: u64) {}
     fn start_thread(&mut self, _thread: u8) {}
-    /// Receives a meeting `m` that Gloo executes on the thread of `worker`, or, if it is a message, on the
-    /// requesting thread.
+    /// Receives a meeting `m`: a collective that Gloo executes on the thread of `worker`, or a
+    /// message on the requesting thread.
     fn record_meeting(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
     fn record_call(&mut self, _call: RuntimeCall, _at: u64, _ns: u64, _correlation: u64) {}
     fn record_device_work(
@@ -83,7 +85,8 @@ pub(super) fn stream_of_axis(axis: GroupAxis) -> u32 {
     }
 }
 
-/// A Gloo worker or a stream. It is free from a time on, or after its current meeting has ended.
+/// A Gloo worker, or a stream for collectives. It is free from a known time on, or when its current
+/// meeting has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct GlooWorker {
     free: u64,
@@ -97,7 +100,7 @@ pub(super) struct RankPace {
     pub rank: u32,
     /// Factor of all durations, in thousandths.
     pub straggle: u32,
-    /// Largest random addition to durations, in thousandths.
+    /// Largest random addition to a duration, in thousandths of it.
     pub skew: u32,
 }
 
@@ -109,12 +112,13 @@ pub(super) struct RankClock {
     now: u64,
     step: u32,
     next: usize,
-    /// Workers by axis.
+    /// Gloo's workers, by axis.
     workers: [[GlooWorker; 2]; 2],
     comm: [GlooWorker; 2],
     compute_free: u64,
     correlation: u64,
-    /// For each meeting of the step, the call that recorded the end of the meeting's kernel.
+    /// For each meeting of the step, the correlation id of the call that recorded an event after
+    /// the meeting's kernel.
     recorded: Vec<u64>,
 }
 
@@ -162,7 +166,8 @@ impl RankClock {
         ns
     }
 
-    /// Advances the thread by `ns`, scaled by the rank's speed. Returns the start and the scaled duration.
+    /// Advances the thread by `ns`, scaled by the rank's pace. Returns the start and the scaled
+    /// duration.
     fn spend_time(&mut self, ns: u64) -> (u64, u64) {
         let (at, ns) = (self.now, self.stretch_duration(ns));
         self.now += ns;
@@ -177,8 +182,8 @@ impl RankClock {
         self.correlation
     }
 
-    /// Runs to the end of the step, or to the first instruction that needs an unknown end of a meeting.
-    /// Returns `true` if the step has ended.
+    /// Runs to the end of the step, or to the first instruction that needs the unknown end of a
+    /// meeting (collective or message). Returns `true` if the step has ended.
     pub(super) fn run(
         &mut self,
         program: &StepProgram,
@@ -191,7 +196,8 @@ impl RankClock {
             }
             self.next += 1;
         }
-        // Meetings are numbered per step, so resolve all references to this step's meetings before it ends.
+        // Meetings have new numbers in each step, so the ends of all meetings must be known before
+        // the step ends.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
             if !settle_worker(worker, self.step, meetings) {
@@ -203,7 +209,8 @@ impl RankClock {
         true
     }
 
-    /// Executes `instr`. Does nothing if `instr` needs an unknown end of a meeting.
+    /// Executes `instr`. Does nothing, and returns `false`, if `instr` needs the unknown end of a
+    /// meeting.
     fn run_instruction(
         &mut self,
         program: &StepProgram,
@@ -305,7 +312,8 @@ impl RankClock {
         true
     }
 
-    /// Launches a meeting's kernel. Like NCCL, starts it after the compute stream's current work.
+    /// Launches the kernel of a collective. As with NCCL, the kernel starts after the current work
+    /// of the compute stream.
     fn launch_collective(
         &mut self,
         m: u32,
@@ -343,7 +351,7 @@ impl RankClock {
     }
 }
 
-/// Updates the time from which a worker or stream is free. Returns `true` if this time is known.
+/// Updates the time at which a worker or stream becomes free. Returns `true` if this time is known.
 fn settle_worker(worker: &mut GlooWorker, step: u32, meetings: &impl MeetingAccess) -> bool {
     if let Some(m) = worker.within {
         let Some(end) = meetings.meeting_end(step, m) else {

@@ -1,4 +1,5 @@
-//! Adds a training step: data, forward pass, backward pass and optimizer; in a pipeline, its microbatches.
+//! Adds a training step: data, forward pass, backward pass and optimizer; with a pipeline, its
+//! microbatches.
 
 use super::build::{OperatorCall, StepProgramBuilder, annotation_call, operator_call};
 use super::comm::RequestedCollective;
@@ -12,7 +13,7 @@ use super::tensor::{NUMBER, OperatorOperand, ProgramTensor};
 use super::{Options, Style};
 use std::collections::VecDeque;
 
-/// Number of the first recorded step.
+/// Number of the first captured step.
 pub(super) const FIRST_STEP: u32 = 2;
 
 /// A microbatch after its forward pass and before its backward pass.
@@ -22,7 +23,7 @@ struct InFlightMicroBatch {
     loss: Option<(ProgramTensor, u32)>,
 }
 
-/// Builds the program of `rank`, and the list of the program's meetings (collectives and messages).
+/// Builds the program of `rank`, and lists its meetings (collectives and messages).
 pub(super) fn build_program(
     options: &Options,
     layout: &JobLayout,
@@ -89,7 +90,7 @@ impl StepProgramBuilder<'_> {
         }
     }
 
-    /// Adds the step's input. If there is a device, the input is copied from the host.
+    /// Adds the step's input. If there is a device, the input is copied to it from the host.
     fn add_input_data(&mut self) -> ProgramTensor {
         let rows = self.options.tokens / self.options.tensor_parallel;
         let x = self.create_temporary(&[rows.into(), self.options.hidden.into()]);
@@ -143,7 +144,7 @@ impl StepProgramBuilder<'_> {
         x
     }
 
-    /// Adds the broadcast of the first rank's buffers, which DDP makes before a forward pass.
+    /// Adds the broadcast of the first rank's buffers; DDP calls it before a forward pass.
     fn add_buffer_broadcast(&mut self) {
         let buffer = self.create_kept_tensor(&[self.options.hidden.into()]);
         let ask = RequestedCollective {
@@ -208,7 +209,7 @@ impl StepProgramBuilder<'_> {
         );
     }
 
-    /// Adds the reading of the loss; the host waits here for the device.
+    /// Adds the code that reads the loss; the host waits here for the device.
     fn read_loss(&mut self, loss: &ProgramTensor) {
         let (args, result) = (
             [OperatorOperand::Tensor(loss)],

@@ -25,8 +25,8 @@ impl ElementType {
     }
 }
 
-/// A tensor of a step's program. In a run, the writer replaces `slot` (the tensor's index in the
-/// program) by ids.
+/// A tensor of a step's program. In a run, the writer replaces the tensor's `slot` (its index in
+/// the program) by ids.
 #[derive(Clone, Debug)]
 pub(super) struct ProgramTensor {
     pub slot: u32,
@@ -35,7 +35,7 @@ pub(super) struct ProgramTensor {
     pub strides: Vec<u64>,
     /// Offset of the tensor in its storage, in elements.
     pub offset: u64,
-    /// `true` if the tensor is in host memory even in a job with GPUs.
+    /// `true` if the tensor is in host memory, even in a job with GPUs.
     pub host: bool,
 }
 
@@ -67,26 +67,27 @@ pub(super) enum OperatorOperand<'a> {
     Ints(&'a [u64]),
     Bool(bool),
     Bools(usize),
-    /// A number as text, in the notations of the host file and of Kineto's file.
+    /// A number as text: for the host file, and for Kineto's file.
     Double(&'a str, &'a str),
     None,
     Device,
     Text(&'a str),
     Pair(&'a str, &'a str),
-    /// An integer that increases from step to step.
+    /// An integer that grows from step to step.
     Number,
     Object,
 }
 
-/// Placeholder in a text for the two ids of the next tensor.
+/// Placeholder in a text for the two ids (of tensor and storage) of the next tensor.
 pub(super) const TENSOR: char = '\u{1}';
-/// Placeholder in a text for the integer that increases from step to step.
+/// Placeholder in a text for the integer that grows from step to step.
 pub(super) const NUMBER: char = '\u{2}';
 
 /// Function that writes one argument. Its last parameter is the device's name.
 type ArgumentWriter = fn(&mut String, &OperatorOperand<'_>, &str);
 
-/// Writes the four lists that describe a host node's inputs or outputs. Appends their slots to `slots`.
+/// Writes the four lists that describe a host node's inputs or outputs. Appends the slots of the
+/// tensors to `slots`.
 pub(super) fn write_host_lists(
     out: &mut String,
     args: &[OperatorOperand<'_>],
@@ -223,8 +224,8 @@ fn type_name(out: &mut String, arg: &OperatorOperand<'_>) {
     }
 }
 
-/// Writes shapes or strides for the host file. In this file, a list of scalars has an empty list for
-/// each scalar.
+/// Writes shapes or strides for the host file. In the host file, a list of scalars has an empty
+/// list for each scalar.
 fn write_host_sizes(out: &mut String, arg: &OperatorOperand<'_>, of: fn(&ProgramTensor) -> &[u64]) {
     let empty = |out: &mut String, count| {
         write_list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"))

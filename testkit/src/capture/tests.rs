@@ -1,4 +1,5 @@
-//! Compares a capture with a schedule that was derived by hand, and tests which options are rejected.
+//! Compares a capture with a schedule that is derived by hand, and tests which options are
+//! rejected.
 
 use super::*;
 
@@ -28,13 +29,14 @@ fn a_layer_on_two_ranks_by_hand() {
         panic!("{:?}", truth.collectives);
     };
     // An operator takes 2 us before its first child and 1 us after its last. The next event comes
-    // 0.5 us later, and Python takes 5 us. On rank 0: Python; `ProfilerStep` from 5,000; Python;
-    // `randn` from 12,000, which contains `empty` from 14,000 to 17,000 and `normal_` from 17,500
-    // to 20,502 (it writes 12 bytes at 10 bytes/ns in 2 ns); the end of `randn` at 22,002. After
-    // `randn`, 0.5 us and Python follow; then DDP's record from 27,502; Python; and `broadcast_`
-    // from 34,502, which requests the collective at 36,502. The worker starts 20 us later. On rank
-    // 1 all of these take twice as long, except the gaps between operators, so its request is at
-    // 71,504. The collective ends 20 us + 4 ns (4 bytes at 1 byte/ns) after the last start.
+    // 0.5 us later, and Python takes 5 us. On rank 0, Python runs first, and `ProfilerStep` starts
+    // at 5,000 ns. After its head and Python, `randn` starts at 12,000. It contains `empty` from
+    // 14,000 to 17,000 and `normal_` from 17,500 to 20,502 (which writes 12 bytes at 10 bytes/ns in
+    // 2 ns), and ends at 22,002. After 0.5 us and Python, DDP's record starts at 27,502. After its
+    // head and Python, `broadcast_` starts at 34,502 and requests the collective at 36,502. The
+    // worker starts 20 us later. On rank 1, all these times are twice as long, except the gaps
+    // between operators, so its request is at 71,504. The collective ends 20 us + 4 ns (4 bytes at
+    // 1 byte/ns) after the last member's start.
     assert_eq!(
         times(broadcast),
         [
@@ -52,19 +54,35 @@ fn a_layer_on_two_ranks_by_hand() {
             (WaiterKind::Host, 74_004, until)
         ]
     );
-    // From there to the all-reduce's request, the following operators run. The numbers include their children:
+    // Until the all-reduce's request, these operators run (the numbers include their children):
     //
-    //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each after Python
-    //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9
-    //   AddmmBackward0 21 and TBackward0 5, each twice
-    //   AccumulateGrad 6, five times; of the sixth, 6 have started and 5 have ended
-    //   `allreduce_` has started, and DDP's record has ended
+    // | operators | started | ended |
+    // |---|---|---|
+    // | layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each after Python | 34 | 34 |
+    // | SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9 | 18 | 18 |
+    // | AddmmBackward0 21 and TBackward0 5, each twice | 52 | 52 |
+    // | AccumulateGrad 6, five times | 30 | 30 |
+    // | the sixth AccumulateGrad | 6 | 5 |
+    // | `allreduce_` started; DDP's record ended | 1 | 1 |
+    // | sum | 141 | 140 |
     //
-    // Started: 34 + 18 + 52 + 30 + 6 + 1 = 141. Ended: 34 + 18 + 52 + 30 + 5 + 1 = 140. The work is
-    // given as bytes, and ns at 10 bytes/ns, rounded up: layer_norm 8 B, 1; linear 32 B and 36 B, 8;
-    // gelu 48 B, 5; linear 8 B and 36 B, 5; add 12 B, 2; sum 4 B, 1; fill_ 12 B, 2; AddmmBackward0 36,
-    // 36, 4 B, 9, and 36, 36, 16 B, 10; gelu_backward 5; layer norm's 12 B, 2; the six `mul` 2, 5, 5,
-    // 5, 2, 2. This is 71 ns in total.
+    // Their work takes this time at 10 bytes/ns, rounded up:
+    //
+    // | work | bytes | ns |
+    // |---|---|---|
+    // | layer_norm | 8 | 1 |
+    // | linear | 32 and 36 | 8 |
+    // | gelu | 48 | 5 |
+    // | linear | 8 and 36 | 5 |
+    // | add | 12 | 2 |
+    // | sum | 4 | 1 |
+    // | fill_ | 12 | 2 |
+    // | AddmmBackward0 | 36, 36 and 4 | 9 |
+    // | AddmmBackward0 | 36, 36 and 16 | 10 |
+    // | gelu_backward | | 5 |
+    // | backward of layer_norm | 12 | 2 |
+    // | the six `mul` | | 2 + 5 + 5 + 5 + 2 + 2 |
+    // | sum | | 71 |
     let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
     let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
     let asked = [until + rank_0, until + rank_1];

@@ -1,4 +1,4 @@
-//! True times of a generated job. They serve to check readers of the job's captures.
+//! The true times of a generated job, with which tests compare the results of reading its captures.
 
 use super::meet::MeetingPart;
 use super::simulate::WaiterKind;
@@ -6,17 +6,17 @@ use super::{SimulatedCapture, cost::ExchangeKind, draw_pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's true times. All times are whole ns of a clock that all ranks share. Its 0 is
-/// [`JobTruth::epoch_ns`] after 1970; in a rank's Kineto file, the rank's offset is added.
+/// A job's true times. Times are whole ns of a clock that all ranks share. The clock's 0 is
+/// [`JobTruth::epoch_ns`] after 1970; times in a rank's Kineto file also include the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct JobTruth {
     /// Version of this format: 1.
     pub version: u32,
     /// The shared clock's 0, in ns since 1970.
     pub epoch_ns: u64,
-    /// Truth of each rank, in order.
+    /// True times of each rank, in order of ranks.
     pub ranks: Vec<RankTruth>,
-    /// All collectives and messages, by step, then in program order.
+    /// All collectives and messages, ordered by step and, within a step, in program order.
     pub collectives: Vec<MeetingTruth>,
 }
 
@@ -25,18 +25,19 @@ pub struct JobTruth {
 pub struct RankTruth {
     /// The rank's index in the job.
     pub rank: u32,
-    /// Offset that Kineto's times have from the shared clock, ns.
+    /// Offset of the clock of Kineto's file from the shared clock, ns.
     pub clock_offset_ns: i64,
     /// Start of the rank's first event.
     pub first_ns: u64,
-    /// End of the rank's last event, except the profiler's own span and window.
+    /// End of the rank's last event; the profiler's own span and window do not count.
     pub last_ns: u64,
-    /// Start and end of `ProfilerStep#2`, `ProfilerStep#3`, …, without Python's time before each step.
+    /// Start and end of the steps `ProfilerStep#2`, `ProfilerStep#3`, …; Python's time before a
+    /// step does not count.
     pub steps: Vec<[u64; 2]>,
-    /// Factor on durations, in thousandths, before the pseudo-random part.
+    /// Factor of durations, in thousandths, before the pseudo-random part is added.
     pub straggle_permille: u32,
-    /// Number of `cpu_op` and `user_annotation` events. It equals the number of the host's nodes with a record
-    /// function, except `## process_group:init ##`.
+    /// Number of `cpu_op` and `user_annotation` events. The host's file has the same number of
+    /// nodes with a record function, except `## process_group:init ##`.
     pub host_ops: u64,
     /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
@@ -44,7 +45,7 @@ pub struct RankTruth {
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Number of the rank's collectives.
+    /// Number of collectives in which the rank takes part.
     pub collectives: u64,
     /// Number of messages that the rank sent.
     pub sends: u64,
@@ -63,8 +64,8 @@ pub struct MeetingTruth {
     pub group: String,
     /// Ranks of the group; for a message, sender and receiver.
     pub ranks: Vec<u32>,
-    /// Number of the group's earlier collectives; for a message, number of earlier messages from this sender
-    /// to this receiver.
+    /// Number of earlier collectives of the group; for a message, number of earlier messages from
+    /// this sender to this receiver.
     pub sequence: u64,
     /// The larger of a member's input and output.
     pub bytes: u64,
@@ -85,7 +86,7 @@ pub struct MemberTruth {
     pub wait_ns: u64,
     /// Time from the last member's start to this member's end, ns.
     pub transfer_ns: u64,
-    /// Wait of a thread or stream of this rank for the meeting (collective or message); `None` if nothing
+    /// Wait of a thread or stream of this rank for the collective or message; `None` if nothing
     /// waited.
     pub waited: Option<WaitTruth>,
 }
@@ -95,9 +96,9 @@ pub struct MemberTruth {
 pub struct WaitTruth {
     /// Kind of waiter.
     pub by: WaiterKind,
-    /// Start of the wait.
+    /// Start of the wait, ns.
     pub from_ns: u64,
-    /// End of the wait: from then on, the thread runs again, or the stream may start its next kernel.
+    /// End of the wait, ns: the thread runs again, or the stream may start its next kernel.
     pub until_ns: u64,
 }
 
@@ -149,8 +150,8 @@ impl SimulatedCapture {
         }
     }
 
-    /// Returns the sending and the receiving stage of a message, which follow from the numbering in
-    /// [`super::step`].
+    /// Returns the sending and the receiving stage of a message; the numbering in [`super::step`]
+    /// determines them.
     fn stages_of_message(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
@@ -173,7 +174,8 @@ impl SimulatedCapture {
                 parts[self.layout.global_index(meet, rank) as usize].push((rank, *part));
             }
         }
-        // `counts` contains, per step, the number of collectives by group and of messages by pair of ranks.
+        // `counts` has, per step, the number of collectives by group and the number of messages by
+        // pair of ranks.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             ExchangeKind::Message => (0, self.stages_of_message(global as u32)),

@@ -1,9 +1,10 @@
-//! Ring, direct and halving-doubling as one state machine. At the start, it prepares a packet for each message that
-//! may be in flight; later, it prepares a packet for each message that it receives. A packet that has crossed the
-//! bus is a credit, and each credit sends the oldest prepared packet.
+//! One state machine for the algorithms ring, direct and halving-doubling. At the start, it
+//! prepares one packet for each message that may be in flight; later, it prepares one packet for
+//! each message that it receives. Each packet that has crossed the bus gives a credit, and each
+//! credit sends the oldest prepared packet.
 //!
-//! Packets come in rounds: a number of packets without reduction, then the same number of packets that may be
-//! reduced. They are reduced in a reduce-scatter, and in every other round of an all-reduce.
+//! Packets come in rounds: first packets that are never reduced, then packets that may be reduced.
+//! The latter are reduced in a reduce-scatter, and in every second round of an all-reduce.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;
@@ -11,7 +12,7 @@ use super::halving::HalvingWalk;
 use super::{AlgorithmAction, AlgorithmInput, MemoryMove, RingPeers};
 use std::collections::VecDeque;
 
-/// The state machine.
+/// State of a ring, direct or halving-doubling algorithm on one NPU.
 #[derive(Debug)]
 pub struct CreditAlgorithm {
     kind: CollectiveOperation,
@@ -21,7 +22,7 @@ pub struct CreditAlgorithm {
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
-    /// Destination and source, as indices of [`RingPeers`].
+    /// Index of the destination in [`RingPeers`]; `src` is the index of the source.
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
@@ -29,14 +30,14 @@ pub struct CreditAlgorithm {
     credits: usize,
     window: usize,
     received: usize,
-    /// Number of messages left in this round.
+    /// Number of packets without reduction that are left in this round.
     plain_left: usize,
     reducible_left: usize,
     reducible: usize,
     odd_round: bool,
 }
 
-/// Choice of the peers and sizes of successive packets.
+/// Rule for the peers and sizes of successive packets.
 #[derive(Debug)]
 enum PeerSequence {
     Neighbours,
@@ -127,7 +128,7 @@ impl CreditAlgorithm {
         let half = self.peers.ids.len() - 1;
         let direct = matches!(self.route, PeerSequence::EveryPeer);
         if direct && self.kind == CollectiveOperation::AllReduce && self.sends_left <= half {
-            // As soon as the first half of an all-reduce has arrived, all credits start the second half
+            // When the first half of an all-reduce has arrived, all credits start the second half
             // at once.
             if self.received < half {
                 return acts;
@@ -144,7 +145,8 @@ impl CreditAlgorithm {
         acts
     }
 
-    /// Sends the oldest packet, and receives a packet of the same size.
+    /// Uses a credit, if there is one: sends the oldest packet, and receives a packet of the same
+    /// size.
     fn spend_credit(&mut self, acts: &mut Vec<AlgorithmAction>) {
         if self.sends_left == 0 || self.credits == 0 {
             return;
@@ -189,7 +191,7 @@ impl CreditAlgorithm {
         AlgorithmAction::Move(how)
     }
 
-    /// Sets the peers and the size of the next packet.
+    /// Sets the peers and the size for the next packet.
     fn rotate_peers(&mut self) {
         let me = self.peers.me;
         let peers = &self.peers;

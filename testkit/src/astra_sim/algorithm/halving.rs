@@ -1,10 +1,10 @@
-//! The order of partners in halving-doubling: the distance grows 1, 2, 4, … while sizes are halved, or
-//! the reverse.
+//! The order of partners in halving-doubling: their distances are 1, 2, 4, … while sizes are
+//! halved, or the reverse.
 
 use super::super::config::CollectiveOperation;
 use super::RingPeers;
 
-/// Current position in the order of partners.
+/// Current position in the sequence of partners.
 #[derive(Debug)]
 pub struct HalvingWalk {
     kind: CollectiveOperation,
@@ -44,12 +44,12 @@ impl HalvingWalk {
         self.message_count(1)
     }
 
-    /// Returns `true` while there is a next message, that is, the distance is not 0.
+    /// Returns `true` while there is a next message, which is the case while the distance is not 0.
     pub fn has_distance(&self) -> bool {
         self.distance > 0
     }
 
-    /// Returns the peer at the current distance. Peers exchange data in pairs.
+    /// Returns the peer at the current distance. The NPUs exchange data in pairs.
     pub fn current_partner(&self, peers: &RingPeers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.walk_ring(peers.me, self.distance, clockwise)

@@ -1,28 +1,28 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! ASTRA-sim 2.x: the root has one child. This child is the root of a complete binary tree with all other NPUs.
-//! NPUs are numbered in this order: left subtree, node, right subtree. The root is the first NPU in one tree and
-//! the last NPU in the other. Chunks alternate between the trees.
+//! As in ASTRA-sim 2.x, the root has one child. This child is the root of a complete binary tree
+//! with all other NPUs. NPUs are numbered in order: left subtree, node, right subtree. The root is
+//! the first NPU in one tree and the last NPU in the other. Chunks alternate between the trees.
 
 use super::{AlgorithmAction, AlgorithmInput, MemoryMove};
 
-/// A node of the tree, and its state.
+/// One NPU's node of the tree, and its state.
 #[derive(Debug)]
 pub struct TreeAlgorithm {
     pub bytes: u64,
     parent: Option<usize>,
     children: Vec<usize>,
     state: TreeState,
-    /// Number of children whose data has been reduced.
+    /// Number of children whose data has been reduced so far.
     reduced: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TreeState {
     Start,
-    /// The data of this many children has not arrived.
+    /// Waits for the data of this number of children.
     Children(usize),
-    /// All data has arrived; some may still need a reduction.
+    /// All data of children has arrived; some of it may still need a reduction.
     Up,
     Parent,
     Down,
@@ -30,8 +30,8 @@ enum TreeState {
 }
 
 impl TreeAlgorithm {
-    /// Creates the node of an NPU. Returns `None` if the NPU has no position in the tree, which can happen if the
-    /// number of NPUs is not a power of two.
+    /// Creates an NPU's node of the tree. Returns `None` if the NPU has no place in the tree, which
+    /// can happen if the number of NPUs is not a power of two.
     pub fn new(
         npu: usize,
         n: usize,
@@ -55,7 +55,7 @@ impl TreeAlgorithm {
             this.children.push(id(first + inner / 2));
             return Some(this);
         }
-        // Descend from the root of the complete tree to this NPU.
+        // Descend from the root of the complete tree to the node of this NPU.
         let (mut parent, mut low, mut width) = (root, first, inner);
         loop {
             let middle = low + width / 2;

@@ -2,10 +2,10 @@
 
 use super::super::config::CollectiveOperation;
 
-/// Which of a dimension's queues a phase may use.
+/// Queues of a dimension that a phase may use.
 #[derive(Clone, Copy)]
 pub enum QueuePart {
-    /// All queues. Rings run anticlockwise in the second half of them.
+    /// All queues; rings run anticlockwise in the second half of the queues.
     Any,
     /// The first half of the queues; rings in these queues run clockwise.
     First,
@@ -13,7 +13,7 @@ pub enum QueuePart {
     Last,
 }
 
-/// The next queue for each choice of queues.
+/// Index of the next queue, for each part of the queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartRotation {
     any: usize,
@@ -22,8 +22,8 @@ pub struct PartRotation {
 }
 
 impl PartRotation {
-    /// Returns the next of `queues` queues, and `true` if rings run clockwise in it. A single queue belongs to both
-    /// halves.
+    /// Returns the next of `queues` queues, and `true` if rings run clockwise in this queue. A
+    /// single queue belongs to both halves.
     pub fn next(&mut self, queues: usize, turn: QueuePart) -> (usize, bool) {
         let half = queues / 2;
         match turn {
@@ -46,8 +46,8 @@ impl PartRotation {
     }
 }
 
-/// Returns the padded size, and the size of a chunk, which is at least a byte per NPU except in an
-/// all-gather.
+/// Returns the padded size of a collective and the size of a chunk, which is at least one byte per
+/// NPU except in an all-gather.
 pub fn chunk_sizes(splits: u64, npus: usize, kind: CollectiveOperation, bytes: u64) -> (u64, u64) {
     let chunk = bytes / splits.max(1);
     let least = npus as u64;
@@ -58,8 +58,8 @@ pub fn chunk_sizes(splits: u64, npus: usize, kind: CollectiveOperation, bytes: u
     }
 }
 
-/// Returns the phases of a chunk over the dimensions that take part. Each has a dimension, an operation, and a
-/// choice of queues.
+/// Returns the phases of a chunk over the dimensions that take part in the collective. A phase has
+/// a dimension, an operation, and a part of the dimension's queues.
 pub fn plan_phases(
     kind: CollectiveOperation,
     dims: &[usize],

@@ -1,6 +1,7 @@
-//! The congestion-aware network of ASTRA-sim 2.x: one dimension, with directed links that store and forward whole
-//! messages and have a queue each. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth), and
-//! is free at t + trunc(bytes / bandwidth). The arrival is scheduled before the end of sending.
+//! The congestion-aware network of ASTRA-sim 2.x has one dimension. Its directed links store and
+//! forward whole messages, and each link has a queue. A link that starts at t delivers at t +
+//! trunc(latency + bytes / bandwidth), and is free at t + trunc(bytes / bandwidth). The arrival is
+//! scheduled before the event that frees the link.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{NetworkShape, SimulationConfig};
@@ -36,8 +37,8 @@ impl CongestionAwareNetwork {
         }
     }
 
-    /// Returns all devices from source to destination. On a ring, the path takes the shorter direction, or
-    /// runs clockwise if both are equally long.
+    /// Returns all devices on the path from source to destination. On a ring, the path takes the
+    /// shorter direction; if both are equally long, it runs clockwise.
     fn route_between(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
             NetworkShape::FullyConnected => VecDeque::from([src, dst]),

@@ -1,5 +1,5 @@
-//! The congestion-unaware network of ASTRA-sim 2.x: ns = trunc(hops·latency + bytes / bandwidth), with the
-//! values of the lowest dimension where the two addresses differ.
+//! The congestion-unaware network of ASTRA-sim 2.x: a message takes trunc(hops·latency + bytes /
+//! bandwidth) ns, with the values of the lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{AgendaEvent, EventAgenda};
 use super::super::config::{NetworkDimension, NetworkShape, SimulationConfig};
@@ -20,7 +20,8 @@ impl CongestionUnawareNetwork {
         }
     }
 
-    /// Schedules the arrival. A message from an NPU to itself never arrives.
+    /// Schedules the arrival of a message at its destination. A message from an NPU to itself never
+    /// arrives.
     pub fn schedule_arrival(&self, key: MessageKey, agenda: &mut EventAgenda) {
         let (mut from, mut to) = (key.src, key.dst);
         for dim in &self.dims {

@@ -6,11 +6,11 @@ use super::super::config::{
 };
 use super::RandomGenerator;
 
-/// A job under construction.
+/// The configuration of a job under construction, and the last nodes of its NPUs.
 pub(super) struct RandomWorkload<'c> {
     pub(super) config: &'c mut SimulationConfig,
-    /// For each NPU, the last communication node, and another node on which the next communication node
-    /// depends.
+    /// For each NPU, the nodes that its next communication node waits for: the last communication
+    /// node, and another node.
     pub(super) last: Vec<Vec<u64>>,
     tag: u64,
 }
@@ -98,7 +98,7 @@ impl RandomWorkload<'_> {
         self.add_node(npu, deps, NodeWork::Compute { ops, bytes }, dice)
     }
 
-    /// Adds kernels on some NPUs, before or during their next communication.
+    /// Adds kernels on some NPUs, which run before or during their next communication.
     fn add_kernels(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
             if dice.draw_one_in(2) {
@@ -128,8 +128,8 @@ impl RandomWorkload<'_> {
         ])
     }
 
-    /// Returns a size for a collective. In ASTRA-sim, all-gathers of less than a byte per chunk never end, so such
-    /// sizes are avoided.
+    /// Returns a size for a collective. In ASTRA-sim, all-gathers with less than one byte per chunk
+    /// never end, so this function avoids such sizes.
     pub(super) fn draw_bytes(&self, kind: CollectiveOperation, dice: &mut RandomGenerator) -> u64 {
         match kind {
             CollectiveOperation::AllGather => dice.draw_size(self.config.system.splits, 1 << 20),
@@ -137,13 +137,14 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs, in all or in some dimensions.
+    /// Adds a collective of all NPUs over all dimensions or some of them.
     fn add_world_collective(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);
         let bytes = self.draw_bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
-        // At least one dimension with an algorithm must take part, otherwise the collective never ends.
+        // At least one dimension with an algorithm must take part; otherwise, the collective never
+        // ends.
         let count = list.len() as u64;
         let mut dims = None;
         if count > 1 && !one && dice.draw_one_in(3) {
@@ -167,7 +168,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds the same collective in each of several groups that together contain all NPUs.
+    /// Adds one collective, the same in each of several groups that together contain all NPUs.
     fn add_group_collectives(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let kind = Self::draw_kind(dice);
@@ -209,7 +210,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Returns the id of a group with these members; adds the group if there is none.
+    /// Returns the id of a group with these members, and adds the group if there is none.
     pub(super) fn find_or_add_group(
         &mut self,
         members: &[usize],
@@ -250,7 +251,7 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds several equal, independent collectives, each preceded by its own kernel.
+    /// Adds several equal, independent collectives; each waits for its own kernel.
     fn add_concurrent_collectives(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);
         let bytes = self.draw_bytes(kind, dice).min(1 << 18);
@@ -276,8 +277,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds messages of several sizes with one tag, which are received in a different order than they
-    /// are sent.
+    /// Adds messages of several sizes with the same tag; NPUs receive them in another order than
+    /// they send them.
     fn add_messages_of_sizes(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len() as u64;
         let src = dice.draw_between(0, npus - 1) as usize;
@@ -303,8 +304,8 @@ impl RandomWorkload<'_> {
         self.last[dst] = sizes.into_iter().map(&mut receive).collect();
     }
 
-    /// Adds nodes that do nothing or only take time. ASTRA-sim issues the dependents of a node that does nothing
-    /// only when another node ends.
+    /// Adds nodes that do nothing or only take time. If a node does nothing, ASTRA-sim issues its
+    /// dependents only when another node ends.
     fn add_idle_nodes(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
             let deps = self.last[npu].clone();
@@ -344,7 +345,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds an exchange: each NPU sends over the same distance and receives at the same time.
+    /// Adds an exchange: each NPU sends to the NPU at a fixed distance, and receives at the same
+    /// time.
     fn add_exchange(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let distance = dice.draw_between(1, npus as u64 - 1) as usize;
@@ -364,7 +366,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Returns the size and tag of a message. The size is large enough to take time; tags may repeat.
+    /// Returns the size and tag of a message. Sizes are large enough for messages to take time;
+    /// tags may repeat.
     fn draw_message(&mut self, dice: &mut RandomGenerator) -> (u64, u64) {
         if dice.draw_one_in(2) {
             self.tag += 1;

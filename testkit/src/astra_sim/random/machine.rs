@@ -8,7 +8,7 @@ use super::super::config::{
 use super::RandomGenerator;
 use std::collections::BTreeMap;
 
-/// Usual maximum number of NPUs; `MANY` is a larger maximum that is used sometimes.
+/// Usual maximum number of NPUs; some configurations have up to `MANY` NPUs.
 const MOST: usize = 16;
 const MANY: usize = 64;
 
@@ -45,7 +45,7 @@ pub fn draw_machine(dice: &mut RandomGenerator) -> SimulationConfig {
             local_bw_aware,
             endpoint_delay: (!dice.draw_one_in(10)).then(|| dice.draw_between(1, 200)),
             active_chunks: dice.draw_between(1, 8),
-            // Jobs on many NPUs have few chunks, so that runs are short.
+            // If there are many NPUs, jobs have few chunks, so that runs are short.
             splits: dice.draw_between(1, if npus > MOST { 4 } else { 16 }),
             algorithms: BTreeMap::from(lists),
             custom: BTreeMap::new(),
@@ -110,7 +110,7 @@ fn draw_dimensions(
             NetworkShape::Switch,
         ]);
         if network == NetworkModel::Aware && n == 2 {
-            // ASTRA-sim does not support a ring of this size.
+            // ASTRA-sim does not support rings of this size.
             shape = NetworkShape::Switch;
         }
         let bw = dice.draw_between(10, 400) as f64;
@@ -120,7 +120,7 @@ fn draw_dimensions(
     dims
 }
 
-/// Properties of a configuration that determine which algorithms ASTRA-sim supports.
+/// Properties of a configuration that determine which algorithms ASTRA-sim supports for it.
 struct SupportedAlgorithms {
     tree: bool,
     npus: usize,
@@ -142,7 +142,7 @@ impl SupportedAlgorithms {
             style: self.draw_style(kind, dim.n, self.tree, dice),
         };
         let mut list: Vec<NativeAlgorithm> = dims.iter().map(one).collect();
-        // Shorten the list: dimensions without an algorithm do not take part.
+        // Shorten the list, because dimensions without an algorithm do not take part.
         let trees = list
             .iter()
             .any(|a| a.style == AlgorithmStyle::DoubleBinaryTree);

@@ -1,13 +1,13 @@
-//! Collectives of some NPUs: overlapping groups, and sets of dimensions with a collective in only one part of the
-//! NPUs.
+//! Collectives of only some NPUs: overlapping groups, and collectives along some dimensions in only
+//! one part of the NPUs.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::{CollectiveOperation, NodeWork};
 use super::RandomGenerator;
 use super::job::RandomWorkload;
 
-/// Returns `true` if the partners of a halving-doubling all-gather are mutual at each distance n/2, n/4, …,
-/// 1.
+/// Returns `true` if partners are mutual in a halving-doubling all-gather, at each distance n/2,
+/// n/4, …, 1.
 fn are_partners_mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
@@ -18,7 +18,7 @@ fn are_partners_mutual(n: usize) -> bool {
 }
 
 impl RandomWorkload<'_> {
-    /// Adds one collective for each of several groups with random members, one after another.
+    /// Adds one collective in each of several groups with random members, one after another.
     pub fn add_random_groups(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let kind = Self::draw_kind(dice);
@@ -90,8 +90,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds two independent collectives of all NPUs, each preceded by its own kernels, so that NPUs may issue
-    /// them in different orders. Their messages may be identical, for example on a ring.
+    /// Adds two independent collectives of all NPUs; each waits for its own kernels, so NPUs may
+    /// issue them in different orders. Their messages may be identical, for example on a ring.
     pub fn add_unordered_pair(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.draw_size(1, 1 << 12);
@@ -145,8 +145,8 @@ impl RandomWorkload<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs. If it runs over all NPUs as one line, leaving out other dimensions than the
-    /// first has no effect.
+    /// Adds a collective of all NPUs. If the collective runs over all NPUs as one line, it may
+    /// exclude dimensions other than the first, which has no effect.
     pub fn add_for_all_npus(&mut self, dice: &mut RandomGenerator) {
         let kind = Self::draw_kind(dice);
         let bytes = self.draw_bytes(kind, dice).min(1 << 20);
