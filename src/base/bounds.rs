@@ -3,10 +3,10 @@
 //!
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
 //! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
-//! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. It knows only the
-//! allocation's size, so its message cannot name a purpose. A program that must outlive a task that exceeds the limit
-//! calls [`allocator::count_without_exit`]. The allocator then only counts the memory, and the task ends at its next
-//! check.
+//! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. This allocator knows only
+//! the size of an allocation, so its message cannot name a purpose. A program that must outlive a task that exceeds the
+//! limit calls [`allocator::count_without_exit`]. The allocator then only counts the memory, and the task ends at its
+//! next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -90,7 +90,7 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the amount that the allocation needs, or a lower bound of it.
+    /// Returns the memory that the allocation needs, or a lower bound of this memory.
     pub fn requested_memory(&self) -> Bytes {
         self.asked
     }
@@ -199,7 +199,7 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
     })
 }
 
-/// Checks the same limit as [`check_unpacked`], for an output whose total size `unpacked` is known.
+/// Checks an output of known total size `unpacked` against the same limit as [`check_unpacked`].
 ///
 /// # Errors
 ///

@@ -65,8 +65,8 @@ impl CollectiveKind {
     }
 
     /// Returns the size in bytes of the whole buffer that the members build or share. `comm_size` is the size in the
-    /// trace's node. For an all-gather, this is every member's result; for a gather, the root's result; for all others,
-    /// `comm_size` itself. `None` for 2^63 bytes or more.
+    /// trace's node. For an all-gather, the buffer is every member's result; for a gather, it is the root's result; for
+    /// all others, its size is `comm_size`. `None` for 2^63 bytes or more.
     pub fn buffer_bytes(self, comm_size: u64, members: u32) -> Option<u64> {
         let bytes = match self {
             Self::AllGather | Self::Gather => comm_size.checked_mul(u64::from(members))?,

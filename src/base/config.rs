@@ -33,7 +33,7 @@ pub enum ConfigError {
         file: String,
         /// Line of the error in the text, from 1.
         line: usize,
-        /// Found and expected syntax, as the TOML parser describes them.
+        /// Description of the found and the expected syntax, from the TOML parser.
         why: String,
     },
     /// A key is missing, unknown, or has an invalid value.

@@ -1,4 +1,5 @@
-//! Class and shape of a kernel, which determine the kernel's duration, and the notation for both in files.
+//! Classes and shapes of kernels, and their notation in files. The class and the shape of a kernel determine its
+//! duration.
 //!
 //! ```text
 //! gemm batch=16 m=1024 n=1024 k=64

@@ -48,8 +48,8 @@ impl ScoreSummary {
         Self::of_groups(&measured, predicted, &groups.collect::<Vec<_>>())
     }
 
-    /// Compares `predicted` with `measured` values of the same length, which is at least one. `groups` contains pairs
-    /// (measured, predicted), from which [`Self::tau`] and [`Self::regret`] are computed.
+    /// Compares `predicted` with `measured` values of the same length, which is at least one. [`Self::tau`] and
+    /// [`Self::regret`] are computed from `groups`, which contains pairs (measured, predicted).
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors
@@ -82,7 +82,8 @@ pub struct IntervalSummary {
 }
 
 impl IntervalSummary {
-    /// Compares `predicted` and `intervals` with `measured` values. All three have the same length, at least one.
+    /// Compares `predicted` and `intervals` with `measured` values. `measured`, `predicted` and `intervals` must have
+    /// the same length, at least 1.
     pub fn of_times(measured: &[f64], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
         let count = measured.len() as f64;
         let inside =

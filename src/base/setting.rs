@@ -2,7 +2,7 @@
 //!
 //! The library names a setting by its key: "pass the groups with `groups`". A program that has other names for
 //! settings, such as command-line flags, registers these names once with [`name_as`]. Names are global to the process,
-//! like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
+//! like the limits of [`crate::bounds`]. Names appear only in messages, so no result depends on a name.
 
 use crate::config::{did_you_mean, find_nearest};
 use serde::{Deserialize, Serialize};
@@ -66,7 +66,7 @@ pub enum SettingKey {
     Format,
     /// Version (generation) of a trace's schema.
     Generation,
-    /// Sizes of the dimensions in which a job's ranks are arranged.
+    /// Grid of a job's ranks, as the size of each dimension.
     Grid,
     /// Groups of ranks that traces do not declare.
     Groups,
@@ -124,7 +124,8 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// Size of sharded buffers that stays constant when a job is scaled.
+    /// Scaling of sharded buffers when a job is scaled: whether their total size or the size of each shard stays
+    /// constant.
     Sharded,
     /// Part of a sweep's points to simulate.
     Shard,
@@ -187,7 +188,7 @@ impl SettingKey {
     }
 }
 
-/// A setting with a few possible values, each of which has a word.
+/// A setting with a few possible values. Each value has a word in files.
 pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values, each with its word in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];

@@ -1,4 +1,4 @@
-//! Remote memory that several NPUs share. Plans and machines both describe it with this type.
+//! Remote memory that several NPUs share. Plans and machines both use this type.
 
 use crate::units::Bytes;
 

@@ -298,7 +298,7 @@ impl BufferShare {
     }
 
     /// Returns `k` of `n` equal parts of this share. The result is exact if k times the buffer's bytes fit into 64
-    /// bits; otherwise it is rounded down to whole bytes.
+    /// bits; otherwise the result is rounded down to whole bytes.
     #[inline]
     pub fn parts_of(self, k: u32, n: u32) -> Self {
         // Reduce k/n by Euclid's algorithm, so that the denominator grows as little as possible.

@@ -231,7 +231,7 @@ pub struct LinePosition {
     pub index: u32,
     /// The root's index in the line, or 0 without a root.
     pub root: u32,
-    /// Position of this member in the extent. Only algorithms that treat lines differently use it.
+    /// Position of this member in the extent. Only algorithms that treat lines differently use this position.
     pub position: u32,
 }
 
@@ -272,15 +272,15 @@ impl LinePosition {
     }
 }
 
-/// One step of a member: a message, and the conditions under which it may leave.
+/// One step of a member: a message, and the conditions for sending the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendStep {
     /// The receiver's index in the line.
     pub to: u32,
     /// Size of the message.
     pub amount: BufferShare,
-    /// Number of credits required: one for each message of this stage that was received and processed, plus the credits
-    /// with which the member started.
+    /// Number of credits that this step requires. A member has its initial credits, and one credit for each message of
+    /// this stage that the member has received and processed.
     pub after: u32,
     /// Number of messages of this stage that must have arrived, in addition to the credits.
     pub arrived: u32,

@@ -110,8 +110,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default is 1. It does not count as
-/// stated by the user.
+/// Fraction of the peak rates that kernels reach: more than 0 and at most 1. The default of 1 does not count as stated
+/// by the user.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,
@@ -147,7 +147,7 @@ impl Default for RooflineEfficiency {
     }
 }
 
-/// Facts about a kernel from its trace, from which models compute its duration.
+/// Facts about a kernel from its trace. Models compute the kernel's duration from these facts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelProfile<'a> {
     /// Name of the kernel (empty if unknown).
@@ -459,7 +459,7 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(heavy), KernelTiming::Modeled(Span(2_000_000)));
-        // In single precision: 312e6 / 19.5e12 = 16 us.
+        // In single precision, the kernel takes 312e6 / 19.5e12 = 16 us.
         let single = KernelProfile {
             dtype: Some(Dtype::Fp32),
             ..KERNEL
@@ -623,7 +623,7 @@ mod tests {
             recorded: Span::ZERO,
             ..KERNEL
         };
-        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone; times 0.25 it is 0.5 us.
+        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone. A factor of 0.25 makes this 0.5 us.
         let recorded = ComputeModel::Recorded(half);
         let estimate = price(recorded, unrecorded);
         assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));

@@ -20,7 +20,8 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Function that a thread calls when the system has no memory left. Set only in a process whose allocator only counts.
+/// Function that a thread calls when the system has no memory left. Set only if the allocator counts memory without
+/// ending the process.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
 /// Makes the allocator only count memory, so that the process survives a task that exceeds the limit. If the system
@@ -58,9 +59,9 @@ pub fn return_freed() {
     }
 }
 
-/// Makes the system's allocator keep more freed memory for later allocations. By default, the system's allocator
-/// returns free memory above 128 kB at the end of a heap to the system. Therefore, when several graphs were built in
-/// succession, each graph got newly cleared pages. These pages caused half of all page faults in the replay of a
+/// Makes the system's allocator keep more freed memory for later allocations. By default, if the free memory at the end
+/// of a heap exceeds 128 kB, the system's allocator returns it to the system. Therefore, when several graphs were built
+/// in succession, each graph got newly cleared pages. These pages caused half of all page faults in the replay of a
 /// training step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`) still get their memory directly from the
 /// system.
 pub fn keep_freed() {

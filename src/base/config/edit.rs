@@ -203,8 +203,8 @@ fn find_changes(
     }
 }
 
-/// Returns true if two lists have the same items. All items must then be tables, the lists must have equal lengths, and
-/// the names at each index must be equal.
+/// Returns true if two lists have the same items. All items must be tables, the lists must have equal lengths, and the
+/// names at each index must be equal.
 fn have_same_items(one: &[Value], other: &[Value]) -> bool {
     one.len() == other.len()
         && (one.iter().zip(other))

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 /// Maximum size of a configuration file, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// File name by which users select standard input.
+/// File name that selects standard input.
 pub const STANDARD_INPUT: &str = "-";
 
 /// Text of standard input, cached because standard input can be read only once.

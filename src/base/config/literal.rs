@@ -1,4 +1,4 @@
-//! Configuration values of any type. Files that set values of other files, such as sweeps, contain them.
+//! Configuration values of any type. A file that sets values of other files, such as a sweep, contains such values.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;

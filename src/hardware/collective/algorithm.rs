@@ -1,5 +1,4 @@
-//! The algorithms by name, with the primitives that each implements, and the substitutes that run for all other
-//! primitives.
+//! The algorithms by name. Each algorithm implements some primitives; a substitute runs for all other primitives.
 
 use super::line_cost::LineCostModel;
 use super::{
@@ -211,8 +210,9 @@ impl CollectiveAlgorithm {
     }
 
     /// Approximates a stage without a closed form, among `n` members, by equal messages that are sent one after
-    /// another. Returns their size and their number, at least 1. Trees and the doubling algorithms send the whole
-    /// buffer from level to level, and `direct` sends it to one member after another. All other algorithms send shares.
+    /// another. Returns the size and the number of these messages. The number is at least 1. Trees and the doubling
+    /// algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member after
+    /// another. All other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();

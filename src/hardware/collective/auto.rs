@@ -1,9 +1,9 @@
 //! `auto` selects the algorithm that takes the least time by formula, among all algorithms that support a primitive.
 //!
-//! The formulas are the tables in the algorithms' files, extended by the cost of the distance between members. A *line*
-//! has n members. For members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the
-//! serialization time of x bytes. Both α and t use the first member's or the last member's route, whichever is slower.
-//! S is the size of the buffer, and h = ⌈log2 n⌉:
+//! The file of each algorithm has a table of its formulas; here the formulas also include the cost of the distance
+//! between members. A *line* has n members. For members k places apart, α(k) is the time of the first byte of a
+//! message, and t(x, k) is the serialization time of x bytes. Both α and t use the first member's or the last member's
+//! route, whichever is slower. S is the size of the buffer, and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|

@@ -202,7 +202,7 @@ pub enum TransferCause {
     Reception(u32),
 }
 
-/// Schedule to which a bus adds its own events.
+/// Agenda that receives the events of a bus.
 pub trait BusScheduler {
     /// Schedules a call of [`EndpointModel::handle_bus_event`] with `event` at `at`.
     fn schedule_event(&mut self, at: Time, event: u32);
@@ -286,7 +286,7 @@ pub trait CollectiveBackend {
         false
     }
 
-    /// Returns the index of the phase of the extent in which `stage` takes place.
+    /// Returns the phase of `stage`, as an index into the phases of the extent.
     fn phase_index(&self, stage: &Self::Stage) -> usize;
 
     /// Returns the line position of the member at `position`, or `None` if the member takes no part in `stage`.
@@ -334,7 +334,7 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
     fn queue_before_stage(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
 
-    /// Returns the number of credits with which the member at `line` begins.
+    /// Returns the initial number of credits of the member at `line`.
     fn initial_credits(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
     /// Returns true if members execute `stage` from scripts instead of steps.

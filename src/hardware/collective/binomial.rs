@@ -2,9 +2,9 @@
 //! members.
 //!
 //! Members are numbered from the root, x = index − root. The parent of x is x without its lowest set bit 2^b. The
-//! children of x are x + 2^j for all j < b for which there is a member, and the subtree of x is x … x + 2^b − 1.
-//! Members send to the child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
-//! Collective Communication Operations in MPICH", 2005, section 4.4).
+//! children of x are x + 2^j for all j < b, up to the last member. The subtree of x is x … x + 2^b − 1. Members send to
+//! the child with the largest subtree first (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective
+//! Communication Operations in MPICH", 2005, section 4.4).
 //!
 //! Let all members start together. Let t be the time to send the buffer S, s the time to send S/n, α the latency, and h
 //! = ⌈log2 n⌉. The times below are exact for n = 2^h, and upper bounds otherwise:
@@ -40,7 +40,7 @@ impl BinomialNode {
     fn subtree_size(&self, x: u32) -> u32 {
         match x {
             0 => self.size,
-            // The lowest set bit is the size of a full subtree, which the end of the line may truncate.
+            // The lowest set bit is the size of a full subtree; the end of the line may truncate the subtree.
             _ => (x & x.wrapping_neg()).min(self.size - x),
         }
     }

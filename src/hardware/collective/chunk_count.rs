@@ -1,9 +1,10 @@
-//! Chooses the number of chunks of a collective if the machine does not state it. The result is the smallest number
-//! from 1 to [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
+//! Chooses the number of chunks of a collective if the machine does not state it. The result is the smallest sufficient
+//! number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with the best
+//! number.
 //!
-//! In a pipeline of chunks, each stage of a chunk has a *life*, from its start to its end, and an *interval*, after
-//! which the next chunk may enter the phase. A flow shop model of chunks and phases computes the total time from lives
-//! and intervals:
+//! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life is the time from the stage's
+//! start to its end. The next chunk may enter the phase after the interval. A flow shop model of chunks and phases
+//! computes the total time from lives and intervals:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -125,7 +126,7 @@ fn path_key(path: NetworkPath) -> [u64; 3] {
     ]
 }
 
-/// A collective whose number of chunks is to be chosen.
+/// A collective, for the choice of its number of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedCollective<'a> {
     pub of: (CollectiveKind, u64),
@@ -250,7 +251,7 @@ impl CountedCollective<'_> {
         )
     }
 
-    /// Returns the number of chunks and the algorithms with which the collective is fastest.
+    /// Returns the number of chunks and the algorithms that make the collective fastest.
     fn choose_with_algorithms(&self, pipeline: ChunkPipeline) -> ChunkChoice {
         let (mut chunks, mut best) = self.choose_count(pipeline);
         let mut algorithms = self.choices.to_vec();

@@ -109,7 +109,7 @@ impl<S: Copy> ChunkSchedule<S> {
         Self { strands, ..self }
     }
 
-    /// Returns the maximum number of strands: concurrent parts of a chunk's stage, 2 if a ring is used in both
+    /// Returns the maximum number of strands (concurrent parts of a chunk's stage): 2 if a ring is used in both
     /// directions.
     #[inline]
     pub fn strand_count(&self) -> u32 {
@@ -165,7 +165,7 @@ impl<S: Copy> ChunkSchedule<S> {
         (number < self.length).then(|| self.route_of_chunk(chunk) * self.length + number)
     }
 
-    /// Returns the order in which chunks are admitted to each phase, or `None` if it is not fixed.
+    /// Returns the order in which chunks are admitted to each phase, or `None` if the order is not fixed.
     #[inline]
     pub fn admission_order(&self) -> Option<&AdmissionOrder> {
         self.admission.as_ref()

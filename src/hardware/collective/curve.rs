@@ -53,8 +53,8 @@ impl LinkRates {
     }
 }
 
-/// Returns the dimension and the links on which the `curves` for collectives of `kind` were measured, if these links
-/// differ from the links of `topology`.
+/// Checks whether the `curves` for `kind` were measured on links that differ from the links of `topology`. If so,
+/// returns the dimension and the links of the measurement.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
@@ -149,8 +149,8 @@ impl CollectiveCurve {
         change.adjust_start(start, steps) + transfer * change.transfer_factor()
     }
 
-    /// Returns the start-up time, in seconds, of a collective with a buffer of `bytes`. It does not depend on
-    /// bandwidth.
+    /// Returns the start-up time of a collective with a buffer of `bytes`, in seconds: the part of its time that does
+    /// not depend on bandwidth.
     fn start_seconds(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);

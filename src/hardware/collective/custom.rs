@@ -1,4 +1,4 @@
-//! Collectives whose algorithm is a script for each position of the group.
+//! Custom collectives: the member at each position of the group executes a script.
 //!
 //! A script is a dependency graph of operations: sends, receives and waits. An operation starts as soon as its
 //! predecessors have completed. Operations that can start at the same time start in the order of the script. A script

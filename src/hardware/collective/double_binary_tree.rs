@@ -24,7 +24,8 @@ fn number_in_tree(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     }
 }
 
-/// Returns how many places after the root the member with `number` in its tree is: the inverse of [`number_in_tree`].
+/// Returns the number of places between the root and the member with `number` in its tree: the inverse of
+/// [`number_in_tree`].
 fn position_of_number(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
     match number {
         0 => 0,

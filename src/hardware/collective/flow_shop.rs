@@ -67,8 +67,8 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage that had to end before this passage could begin. It may belong to this chunk or to another. `None`
-    /// if this passage began at time 0.
+    /// The passage, of this or another chunk, that had to end before this passage could begin. `None` if this passage
+    /// began at time 0.
     pub admitted_by: Option<StageEntry>,
 }
 
@@ -253,8 +253,8 @@ mod tests {
 
     #[test]
     fn the_way_back_queues_behind_the_way_out() {
-        // Two chunks visit queue 0, then queue 1, then queue 0 again. They are in queue 0 at 0-2 and 2-4 ns, in queue 1
-        // at 2-12 and 12-22 ns, and back in queue 0 on arrival, at 12-14 and 22-24 ns.
+        // Two chunks visit queue 0, then queue 1, then queue 0 again. The chunks are in queue 0 at 0-2 and 2-4 ns, in
+        // queue 1 at 2-12 and 12-22 ns, and back in queue 0 on arrival, at 12-14 and 22-24 ns.
         assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
         // With 1 ns in queue 1, chunk 0 returns at 3 ns and waits for chunk 1, which is in queue 0 from 2 to 4 ns.
         // Chunk 0 is in queue 0 again from 4 to 6 ns. Chunk 1 is in queue 1 from 4 to 5 ns, and back in queue 0 from 6

@@ -47,7 +47,7 @@ impl LoadedPath {
 }
 
 impl<'a> LineCostModel<'a> {
-    /// Creates the model for the lines of `phase`; the first line represents all.
+    /// Creates the model for the lines of `phase`; the first line represents all lines.
     pub fn new(extent: &'a GroupExtent, phase: &'a GroupPhase, topology: &'a Topology) -> Self {
         let shape = topology.dimensions()[phase.dimension].shape;
         let apart = matches!(

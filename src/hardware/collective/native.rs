@@ -1,12 +1,12 @@
-//! The native backend runs the machine's algorithm for each dimension, and pipelines chunks through the dimensions. Its
-//! endpoints take no time. If a custom algorithm supports a collective's kind and number of members, the members
+//! The native backend runs the machine's algorithm for each dimension, and pipelines chunks through the dimensions.
+//! Endpoints take no time. If a custom algorithm supports a collective's kind and number of members, the members
 //! execute the custom algorithm's scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
 //! An NPU has at most [`ChunkPipeline::active`] chunks in one dimension at the same time (in trees at least four per
-//! level), and these chunks share its port. The order of chunks is computed for the whole collective before it begins,
-//! as if all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]). Members that
-//! start late keep this order, so no two members ever wait for each other.
+//! level), and these chunks share its port. The order of chunks is computed for the whole collective in advance, as if
+//! all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]). Members that start
+//! late keep this order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
 //! the exact times. The members of a line (members that exchange data in a phase) end a stage together and with empty

@@ -45,7 +45,7 @@ pub(super) fn nth_send(stage: &CollectiveStage, line: LinePosition, i: u32) -> O
     })
 }
 
-/// Returns the index of the member from which the member at `line` receives after `before` rounds.
+/// Returns the index of the member that sends to the member at `line` after `before` rounds.
 pub(super) fn source_before(line: LinePosition, before: u32) -> u32 {
     let (n, k) = (line.size, before + 1);
     if n.is_power_of_two() {

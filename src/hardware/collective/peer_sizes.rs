@@ -98,8 +98,8 @@ impl PeerSizes {
         self.equivalent
     }
 
-    /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. The result is `algorithm` if it
-    /// sends each part directly from its sender to its receiver, otherwise `direct`.
+    /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. The result is `algorithm` if
+    /// this algorithm sends each part directly from its sender to its receiver, otherwise `direct`.
     pub fn resolve_algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
@@ -252,7 +252,7 @@ mod tests {
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
-        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1. In round 2 they receive
+        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1. In round 2, members receive
         // from the next index. Member 0 sends its second message after the message from member 2 has arrived; members 1
         // and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
     /// Number of chunks of a collective if all chunks are equal. A collective has no more chunks than bytes.
-    /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` chooses a number for each collective
+    /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each collective
     /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
     /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more.

@@ -33,7 +33,7 @@ pub struct ChunkSpec<'a> {
     pub order: &'a [usize],
     /// True if the last phase of an all-reduce may be one fused stage.
     pub fuses: bool,
-    /// Selects the second of the two trees ([`CollectiveStage::mirrored`]).
+    /// True if the chunk uses the second of the two trees ([`CollectiveStage::mirrored`]).
     pub mirrored: bool,
 }
 

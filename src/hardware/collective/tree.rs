@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn the_tree_of_eleven() {
-        // The tree over 1 ..= 10: 8 is the top. The lower child of 8 is 4, with the children 2 and 6. The upper child
-        // of 8 is 10, because 12 does not exist; the only child of 10 is 9.
+        // The tree over 1 ..= 10 has 8 at the top. The lower child of 8 is 4, with the children 2 and 6. The upper
+        // child of 8 is 10, because 12 does not exist; the only child of 10 is 9.
         let relatives = |parent, below, above| TreeNeighbours {
             parent,
             below,

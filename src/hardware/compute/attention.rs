@@ -5,7 +5,7 @@ use chakram_base::units::Bandwidth;
 /// Waves in which multiprocessors compute query tiles, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
-    /// Number of multiprocessors. Each computes one tile at a time: 128 queries of a head.
+    /// Number of multiprocessors. Each multiprocessor computes one tile at a time: 128 queries of a head.
     pub multiprocessors: f64,
     /// Additional time of the last, partly filled wave, as a fraction of a full wave's time.
     pub tail: f64,

@@ -24,7 +24,7 @@ use chakram_base::units::Bandwidth;
 pub struct PowerThrottling {
     /// Fraction by which the longest matrix multiplications are slower.
     pub slower: f64,
-    /// Seconds after which half of the slowdown is reached.
+    /// Duration of a multiplication, in seconds, at which half of the slowdown is reached.
     pub after: f64,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment the rates of
 //! the streams are *max-min fair*: all rates rise together until a server saturates. The saturated server fixes the
-//! rates of the streams that pass it; all other rates continue to rise. As a result, no rate can grow unless another
-//! rate that is not higher falls. Rates change when an access begins or ends, and are constant in between.
+//! rates of the streams that pass it; all other rates continue to rise. As a result, a rate can grow only if another
+//! rate falls that is equal or lower. Rates change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another. The first chunk therefore leaves the last stage
 //! later than a continuous stream would. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk

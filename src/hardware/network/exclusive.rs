@@ -75,7 +75,7 @@ impl<'a> ExclusiveNetwork<'a> {
 }
 
 impl ExclusiveNetwork<'_> {
-    /// Returns true if these links are idle and unreserved.
+    /// Returns true if the links in `uses` are idle and unreserved.
     fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
         let is_idle = |link: &RehearsedLink| {
             self.links.is_idle(now, link.place)

@@ -119,7 +119,7 @@ impl LinkGraph {
         cut_off.map_or(Ok(self), Err)
     }
 
-    /// Computes the links that lead from each vertex, and distances. If a leg should connect two NPUs but no path
+    /// Computes distances, and the links that lead from each vertex. If a leg should connect two NPUs but no path
     /// exists, calls `cut_off` with these NPUs.
     fn measure_distances(&mut self, mut cut_off: impl FnMut(Npu, Npu)) {
         let (npus, vertices) = (self.npus, self.npus as usize + self.switches.len());

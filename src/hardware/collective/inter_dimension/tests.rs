@@ -54,7 +54,7 @@ fn flexible_chunks_close_the_gap() {
     // size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so its size is 1/8; the loads become 23/32
     // and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum; the loads become 47/64 and 23/32. The
     // remaining gap of 1/64 would need a size of 1/32, below the minimum. Therefore, chunk 5 visits the dimensions in
-    // ascending order. Its size is the 1/16 that remains of the two whole chunks.
+    // ascending order. The size of chunk 5 is the 1/16 that remains of the two whole chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -189,8 +189,8 @@ fn chunks_go_where_the_load_is_least() {
     // The dimensions have 4 and 2 members and equal rates. Chunk 0 visits the dimensions in ascending order, and adds
     // 3/4 and 1/4 · 1/2 = 1/8. Chunk 1 visits dimension 1 first, because the gap of 5/8 is more than 1/16 of 1/2. The
     // loads become 1/8 + 1/2 = 5/8 in dimension 1, and 3/4 + 1/2 · 3/4 = 9/8 in dimension 0. Chunk 2 also visits
-    // dimension 1 first; the loads become 9/8 in dimension 1 and 12/8 in dimension 0. Chunk 3 does the same, because
-    // dimension 1 still has less load.
+    // dimension 1 first; the loads become 9/8 in dimension 1 and 12/8 in dimension 0. Chunk 3 also visits dimension 1
+    // first, because this dimension still has less load.
     let ascending = vec![0, 1];
     let other = vec![1, 0];
     let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);

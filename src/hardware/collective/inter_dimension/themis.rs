@@ -43,7 +43,7 @@ use chakram_base::units::TimeEstimate;
 /// load.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
-/// Load that earlier chunks have put on each phase of a group.
+/// Chooses the order and the size of each chunk by the load that earlier chunks have put on the phases.
 pub(super) struct ThemisBalancer<'a> {
     extent: &'a GroupExtent,
     /// Accumulated sending time of each phase, for equal chunks of one byte. Only the ratios matter.
@@ -70,7 +70,7 @@ impl<'a> ThemisBalancer<'a> {
     }
 
     /// Creates a balancer for chunks that make the loads equal, without any load yet. Rates are relative to the first
-    /// phase, so that equal loads are detected: if rates and sizes are powers of two, loads are exact.
+    /// phase. If rates and sizes are powers of two, loads are then exact, so that equal loads are detected.
     pub fn without_load(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
@@ -88,8 +88,8 @@ impl<'a> ThemisBalancer<'a> {
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Sorts `order`, which contains the phases in ascending order, into the order of the next chunk, and adds the
-    /// chunk's load. Returns the chunk's size in grains, out of `left` remaining grains.
+    /// Puts the phases in `order` into the order of the next chunk, and adds the chunk's load. `order` must contain the
+    /// phases in ascending order. Returns the chunk's size in grains, out of `left` remaining grains.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // The sort is stable, so that equally loaded dimensions stay in ascending order.
