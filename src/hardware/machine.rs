@@ -352,7 +352,7 @@ impl Machine {
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the smallest size of the outermost dimension with which the machine has at least `ranks` NPUs; all other
+    /// Returns the smallest size of the outermost dimension that gives the machine at least `ranks` NPUs. All other
     /// dimensions keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
@@ -408,7 +408,7 @@ impl Machine {
     }
 
     /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. `None` if there are
-    /// no ports, or no route leads to one.
+    /// no ports, or if no route leads to a port.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest_port(npu, &self.topology),

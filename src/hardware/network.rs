@@ -59,7 +59,7 @@ pub enum NetworkKind {
 }
 
 impl NetworkKind {
-    /// Returns true if the model supports links with different rates along one dimension, which tiles have.
+    /// Returns true if the links along one dimension may have different rates, as on tiles.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
@@ -139,9 +139,9 @@ pub struct NetworkMessage {
     pub op: OpIndex,
     /// Sender and receiver.
     pub ends: (Npu, Npu),
-    /// Port through which the sender sends.
+    /// The sender's port.
     pub from: PortHandle,
-    /// Port through which the receiver receives.
+    /// The receiver's port.
     pub to: PortHandle,
     /// Path between the ends if the caller knows it. If `None`, the model finds the path in the topology.
     pub path: Option<NetworkPath>,

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The term `ab w / results` is the time to fill and drain a tile, which no other work hides. The powers combine times
-//! that overlap imperfectly. The last line applies only to NPU classes that give a slowdown: if a multiplication lasts
-//! for milliseconds, the NPU reaches its power limit and reduces its clock rate.
+//! that overlap imperfectly. The last line applies only to NPU classes with a slowdown: if a multiplication lasts for
+//! milliseconds, the NPU reaches its power limit and reduces its clock rate.
 
 use chakram_base::units::Bandwidth;
 
@@ -51,8 +51,8 @@ pub struct GemmCurve {
     pub throttling: Option<PowerThrottling>,
 }
 
-/// Time of a GEMM by its curve, with the values by which two GEMMs are compared
-/// ([`MeasuredGemms`](super::MeasuredGemms)).
+/// Time of a GEMM according to its curve, with the intermediate values that [`MeasuredGemms`](super::MeasuredGemms)
+/// compares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
     /// Duration by the curve, in seconds.

@@ -19,11 +19,11 @@
 
 use super::gemm::GemmEstimate;
 
-/// Number of points from which a shape's correction is interpolated.
+/// Number of points that determine the correction of a shape.
 const NEAREST: usize = 32;
 /// Fraction of the residuals' variance that a shape shares with no other shape.
 const OWN: f64 = 0.07;
-/// Number of coordinates by which two shapes are compared.
+/// Number of coordinates in the comparison of two shapes.
 const PLACE: usize = 8;
 
 /// A measured shape with its residual.
@@ -95,8 +95,7 @@ impl MeasuredGemms {
         })
     }
 
-    /// Returns the factor by which the curve's time of a shape is multiplied. `None` outside the range of measured
-    /// sizes.
+    /// Returns the factor that corrects the curve's time of a shape. `None` outside the range of measured sizes.
     pub fn interpolate_factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {

@@ -1,4 +1,4 @@
-//! Durations of host work, also on a host other than the recorded one.
+//! Durations of host work, on the recorded host or on another host.
 
 use super::scaled;
 use chakram_base::units::Span;

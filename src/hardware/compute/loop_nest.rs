@@ -71,7 +71,7 @@ pub struct LoopMapping {
 /// Model that computes a kernel's time and energy from the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
-    /// The accelerator, onto whose levels and array the search maps loops.
+    /// The accelerator. The search maps loops to its levels and its array.
     pub gemmini: GemminiSettings,
     /// Number of mappings that the search tries for each kernel. More mappings take longer to search, and never give a
     /// worse result.
@@ -98,7 +98,7 @@ impl LoopNestPrice {
         }
     }
 
-    /// Returns the cycles and energy of both pieces of work if they run in succession.
+    /// Returns the cycles and energy of `self` followed by `other`.
     fn add_layer(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
@@ -146,9 +146,9 @@ impl LoopNestModel {
                 backward,
                 ..
             }) => {
-                // Attention consists of two matrix multiplications. One computes the scores, and the other sums the
-                // values, weighted by the scores. The backward pass has five matrix multiplications: the scores again,
-                // and the gradients of the scores and of the three inputs.
+                // Attention consists of two matrix multiplications. The first multiplication computes the scores, and
+                // the second sums the values, weighted by the scores. The backward pass has five matrix
+                // multiplications: the scores again, and the gradients of the scores and of the three inputs.
                 let times = batch.saturating_mul(heads) * if backward { 2 } else { 1 };
                 let scores = LayerShape::from_matrix_product([queries, keys, width]);
                 let values = LayerShape::from_matrix_product([queries, width, keys]);
@@ -185,7 +185,7 @@ impl LoopNestModel {
     }
 }
 
-/// Returns the number of bytes of one number. If the format is unknown, the result is 1, Gemmini's default.
+/// Returns the size of a number in bytes. If the format is unknown, the result is 1, Gemmini's default.
 fn word_bytes(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,

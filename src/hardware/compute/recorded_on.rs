@@ -179,7 +179,8 @@ mod tests {
             let model = ComputeModel::RecordedOn(source).on_class(class);
             model.price_kernel(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // The 110 us do not change on MI300X, which is of another maker. On other classes the time is 10 + 100 x 2/5.
+        // The 110 us do not change on MI300X, which is of another maker. On other classes the time is 10 + 100 x 2/5
+        // us.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
         let carried = KernelTiming::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));

@@ -148,7 +148,8 @@ impl fmt::Display for LoopNestModel {
 ///
 /// # Errors
 ///
-/// Fails if `key` is unknown (the error lists the known keys), or the value is invalid (the error describes its form).
+/// Fails if `key` is unknown or the value is invalid. The error lists the known keys, or describes the form of the
+/// value.
 pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Result<(), String> {
     let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
     let Some((_, expected)) = known else {

@@ -1,11 +1,11 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
-//! The result is the known machine's text with the given numbers in place of its values. A comment after each number
-//! states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so their times scale
-//! with both. The constants of a multiprocessor are kept, because even H100 and B200, whose peaks differ by a factor of
-//! 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the links on which they were
-//! measured, and their times are converted to the new links. None of the converted times was measured, so errors are
-//! increased:
+//! The result is the known machine's text with the given numbers in place of the old values. A comment after each
+//! number states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so the times of
+//! kernels scale with these rates. The constants of a multiprocessor are kept, because even H100 and B200, whose peaks
+//! differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the
+//! links of their measurement, and the times of collectives are converted to the new links. None of the converted times
+//! was measured, so errors are increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
@@ -13,7 +13,7 @@
 //!
 //! where 0.23 is the relative error of kernels that are timed by roofline. q is the smallest ratio, new ÷ old or old ÷
 //! new, of the rates on which the curve depends. For matrix products and attention, these rates are the peaks of the
-//! curve's number formats and the memory bandwidth; for kernels that move bytes, only the memory bandwidth.
+//! curve's number formats and the memory bandwidth. For kernels that move bytes, the only rate is the memory bandwidth.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -125,7 +125,7 @@ pub fn derive_relative_machine(
     Ok(edited)
 }
 
-/// The machine file while it is edited.
+/// A machine file during its edits.
 struct MachineTextEditor<'a> {
     name: &'a str,
     text: &'a str,

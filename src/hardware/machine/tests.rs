@@ -333,8 +333,8 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     );
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
-    // A quarter of the power halves the rate (its square root), and matrix products keep half of this rate under
-    // continuous load.
+    // A quarter of the power halves the rate, because the rate is proportional to the square root of the power. Under
+    // continuous load, matrix products keep half of this rate.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [

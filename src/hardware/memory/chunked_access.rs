@@ -11,26 +11,26 @@
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! The two forms are equal if the rate is constant. Each form depends only on the stream up to its time. A smaller last
-//! chunk counts as streamed at the same fraction of its own size. The times above exclude the latencies of the pool and
-//! of the link to the NPU: a load incurs them before the port, a store after the port.
+//! The two forms are equal if the rate is constant. Each form depends only on the stream before the chunk counts as
+//! streamed. A smaller last chunk counts as streamed at the same fraction of its own size. The times above exclude the
+//! latencies of the pool and of the link to the NPU: a load incurs them before the port, a store after the port.
 //!
 //! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for the
 //! chunk's bytes / bandwidth. The load ends with its last chunk.
 //!
 //! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k], so it reaches the later stages w[k]
 //! later. The longest stage is always busy and cannot catch up with chunks that arrive late. The store therefore ends
-//! later than its last chunk has streamed, by max w[k] + (bytes of the last chunk / bandwidth).
+//! max w[k] + (bytes of the last chunk / bandwidth) after the last chunk has streamed.
 //!
 //! # Alone
 //!
 //! If an access is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits for an
-//! earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) + sum of
-//! t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is the sum
-//! over the accesses of the time of one chunk. The access whose chunk is served last ends at the time above. Each other
-//! access ends earlier, by one chunk for each access served after it. A smaller last chunk takes less time at the port,
-//! so the access ends earlier, by at most the time of the missing bytes. Times at the port are differences of rounded
-//! sums, so rounding errors do not accumulate.
+//! earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L + f − L + p,
+//! which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share
+//! the port, p is the sum over the accesses of the time of one chunk. The access whose chunk is served last ends at the
+//! time above. Each other access ends earlier, by one chunk for each access served after it. A smaller last chunk takes
+//! less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times at the port are
+//! differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
 //! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
@@ -168,8 +168,8 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Returns the number of streamed bytes of an access at which [`Self::on_streamed`] must be called next, or `None`
-    /// if no further call is needed.
+    /// Returns the number of streamed bytes after which the caller must call [`Self::on_streamed`] for an access, or
+    /// `None` if no further call is needed.
     pub fn next_position(&self, number: u32) -> Option<f64> {
         self.accesses[number as usize].next_position()
     }

@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn who_comes_later_shares_what_is_left() {
-        // Each node has one NPU. All groups of memories together have 10 GB/s, ports and nodes have 100 GB/s each, so
-        // the memories are the bottleneck. NPU 0 loads 100 kB from 0 on. NPU 1 loads 100 kB from 5 us on, when NPU 0
+        // Each node has one NPU. All groups of memories together have 10 GB/s, and ports and nodes have 100 GB/s each,
+        // so the memories are the bottleneck. NPU 0 loads 100 kB from 0 on. NPU 1 loads 100 kB from 5 us on, when NPU 0
         // has 50 kB left. Each NPU gets 5 GB/s until NPU 0 finishes, 10 us later. NPU 1 then has 50 kB left, which take
         // 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();

@@ -1,7 +1,7 @@
 //! Memory at ports: each port is at an NPU and has its own memory, for example at the edges of dies.
 //!
 //! An NPU uses the port with the least latency. If several ports have this latency, the NPU uses the port with the
-//! fewest hops, and then the one with the lowest number. A core uses a port of its own die if the die has any. Ports
+//! fewest hops, and then the port with the lowest number. A core uses a port of its own die if the die has ports. Ports
 //! are endpoints of the network, so the network determines the time of an access
 //! ([`MemoryTransfer`](crate::network::MemoryTransfer)).
 

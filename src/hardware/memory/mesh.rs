@@ -1,9 +1,9 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
-//! formula, so one is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the mesh
-//! with one memory and n / (a b) NPUs. A station has links of `link_bandwidth` to and from each neighbour in the same
-//! row and column; opposite edges of the mesh are not connected. Bytes travel along the memory's row to the NPU's
+//! formula, so the formula is derived here. The mesh has a columns and b rows of stations. A station is a vertex of the
+//! mesh with one memory and n / (a b) NPUs. A station has links of `link_bandwidth` to and from each neighbour in the
+//! same row and column; opposite edges of the mesh are not connected. Bytes travel along the memory's row to the NPU's
 //! column, and then along that column.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left

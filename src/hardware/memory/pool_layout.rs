@@ -36,7 +36,7 @@ impl AccessHop {
     }
 }
 
-/// The servers of a design, and each NPU's path over them.
+/// The servers of a design, and the path of each NPU over these servers.
 #[derive(Debug)]
 pub(super) struct PoolLayout {
     /// Bytes per second of each server.
@@ -46,8 +46,8 @@ pub(super) struct PoolLayout {
     stations: Vec<Vec<AccessHop>>,
     per_station: u32,
     npus: u32,
-    /// Index of the first server that stores use in place of the NPUs' ports. Equals the index of the first port if
-    /// stores use the same ports as loads.
+    /// Index of the first server that stores use in place of the NPUs' ports. If stores use the same ports as loads,
+    /// this is the index of the first port.
     outward: u32,
     stages: u32,
     /// Bytes that one access moves in one round of chunks when all NPUs load together.

@@ -34,7 +34,7 @@ enum AttachmentState {
     Own(Box<dyn MemoryModel>),
 }
 
-/// The network port between a channel and the NPU, if there is one.
+/// The network port between a channel and the NPU, if any.
 #[derive(Debug)]
 enum ChannelPort {
     /// The channel leads directly to the NPU.
@@ -145,9 +145,9 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Divides the links' bandwidth among the accesses in flight. Call it after all other events of `now`, including
-    /// chunks. Returns the time at which to call [`Self::handle_settlement`] next, and the number to pass, which
-    /// identifies this division. Calls scheduled earlier then have no effect.
+    /// Divides the links' bandwidth among the accesses in flight. Call this method after all other events of `now`,
+    /// including chunks. Returns the time at which to call [`Self::handle_settlement`] next, and the number to pass,
+    /// which identifies this division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),
@@ -176,7 +176,8 @@ impl RemoteMemoryModel {
     }
 
     /// Serves chunks that are due `now` at ports shared with messages. `serve` returns the time at which the port
-    /// begins to serve a chunk. `take` receives the ends of accesses. Call it after all other events of the instant.
+    /// begins to serve a chunk. `take` receives the ends of accesses. Call this method after all other events of the
+    /// instant.
     pub fn serve_due_chunks(
         &mut self,
         now: Time,

@@ -106,8 +106,8 @@ mod tests {
             simulate_common_end(&three_levels(), 16, 150_000, false),
             46_900_000
         );
-        // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us. With 10
-        // stages: 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
+        // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us. 10 stages
+        // take 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
         assert_eq!(
             simulate_common_end(&three_levels(), 16, 150_000, true),
             262_400_000

@@ -35,7 +35,7 @@ pub type SpatialChoice = [LoopDimension; 2];
 /// Levels of memory, and an array of units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoopNestAccelerator {
-    /// Levels, innermost first; the last keeps all tensors.
+    /// Levels, innermost first; the last level keeps all tensors.
     pub levels: Vec<MemoryLevel>,
     /// Number of inner levels that belong to each unit. All units of the array share each outer level.
     pub own_levels: usize,

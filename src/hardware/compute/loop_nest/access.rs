@@ -294,7 +294,8 @@ impl MappedNest<'_> {
         self.count_distinct_words(tensor, &one, None)
     }
 
-    /// Returns the words that enter a level's tile in all steps together. For outputs, the same number of words leaves.
+    /// Returns the words that enter a level's tile in all steps together. For outputs, the same number of words leaves
+    /// the tile.
     fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;

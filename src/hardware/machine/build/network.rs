@@ -47,7 +47,7 @@ pub(super) struct NetworkSection {
     /// Protocols of collectives along each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
-    /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all.
+    /// The dimension along which large jobs use only some of the NPUs, or `None` if jobs use all NPUs.
     pub rank_domain: Option<RankDomain>,
 }
 

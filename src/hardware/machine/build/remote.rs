@@ -103,7 +103,8 @@ pub(super) fn parse_remote_memory(
     let dimension = table.read_optional("through", |field| {
         parse_attached_dimension(field, chosen, topology)
     })?;
-    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not state it too.
+    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not state this
+    // bandwidth too.
     let port = |key| parse_port_bandwidth(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => MemoryAttachment::Hierarchical(parse_hierarchical_pool(
@@ -146,8 +147,8 @@ pub(super) fn parse_remote_memory(
     })
 }
 
-/// Returns the dimension through whose ports NPUs access a pool or channel with the attachment `chosen`, or `None` if
-/// no dimension is used.
+/// Parses the name of the dimension through which NPUs access a pool or channel. `chosen` is the name of the
+/// attachment.
 fn parse_attached_dimension(
     field: &ConfigField<'_>,
     chosen: &str,

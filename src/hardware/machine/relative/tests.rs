@@ -109,7 +109,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         "{} for {expected}",
         error(&machine)
     );
-    // Curves of collectives state the old links, and their times are converted to the new links.
+    // Curves of collectives state the old links, so the times of collectives are converted to the new links.
     let curve = &machine.collective_curves()[0][0];
     assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
 }
@@ -146,8 +146,8 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// A machine that is derived from a derived machine still names the machine on which times were measured, and its
-/// errors increase again.
+/// If a machine is derived from a derived machine, it still names the machine on which times were measured. The errors
+/// increase again.
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {

@@ -203,7 +203,7 @@ at = "6,0-1"
 bandwidth = "7 GB/s"
 "#;
 
-/// Ports are endpoints with numbers above all NPUs. Their order is the order of the NPUs at which they are.
+/// Ports are endpoints after the NPUs, in the order of the NPUs that have ports.
 #[test]
 fn ports_lie_at_npus() {
     let machine = Machine::parse(&with(PORTS), "m.toml").unwrap();

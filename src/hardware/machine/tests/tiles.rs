@@ -53,8 +53,8 @@ fn a_table_of_tiles_is_a_machine() {
     let tiles = topology.tile_grid().unwrap();
     assert!(tiles.half_duplex);
     assert_eq!(tiles.faulty_cores.iter().collect::<Vec<_>>(), [&47]);
-    // The faulty links: from (0, 0) upwards, and the link that closes row 2. The closing link starts at core (7, 2),
-    // which has number 23.
+    // The faulty links are the link from (0, 0) upwards and the link that closes row 2. The closing link starts at core
+    // (7, 2), which has number 23.
     assert_eq!(
         tiles.faulty_links.iter().collect::<Vec<_>>(),
         [&(0, 0), &(23, 0)]
@@ -62,7 +62,7 @@ fn a_table_of_tiles_is_a_machine() {
     let MemoryAttachment::Ports(ports) = &machine.first_remote_memory().unwrap().attachment else {
         panic!("its memory is at the edges")
     };
-    // Four ports for each of six dies: left of row 1, and above columns 0, 2 and 3.
+    // There are four ports for each of six dies: left of row 1, and above columns 0, 2 and 3.
     assert_eq!(ports.port_count(), 24);
     let first = ports.port_npus()[..4]
         .iter()

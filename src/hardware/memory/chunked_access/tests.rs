@@ -104,9 +104,9 @@ fn ports_go_both_ways_at_once() {
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
-    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both therefore take 20 us, plus 0.5 us
-    // per access in the memory. Each chunk of the second access passes through the port 1 us after the same chunk of
-    // the first.
+    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both accesses therefore take 20 us,
+    // plus 0.5 us per access in the memory. Each chunk of the second access passes through the port 1 us after the same
+    // chunk of the first.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }
