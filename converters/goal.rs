@@ -43,7 +43,7 @@ pub struct GoalOperation {
 /// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalOperationKind {
-    /// Occupies the processor for a given time.
+    /// Occupies the processor for `ns` nanoseconds.
     Calculation {
         /// Duration, ns.
         ns: u64,

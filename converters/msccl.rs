@@ -45,7 +45,7 @@ pub struct MscclGpu {
 pub struct ThreadBlock {
     /// GPU that the thread block sends to.
     pub send: Option<u32>,
-    /// GPU from which the thread block receives.
+    /// GPU that the thread block receives from.
     pub receive: Option<u32>,
     /// Channel of both connections.
     pub channel: u32,

@@ -1,6 +1,6 @@
 //! Converts Nsight Systems reports that were exported to SQLite. Each process that uses devices becomes one trace.
 //!
-//! An export has one table per kind of event. The reader reads the tables row by row, and converts each process
+//! An export has one table per kind of event. The converter reads the tables row by row, and converts each process
 //! to a set of host and device events in the form of a Kineto trace. The PyTorch converter does the rest: it links
 //! launches to kernels by correlation id, matches communication across ranks, aligns clocks, and finds waits.
 //!

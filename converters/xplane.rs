@@ -64,7 +64,7 @@ pub struct DeviceConversion {
     pub device: String,
     /// Number of events with a duration on the device's streams.
     pub events: u64,
-    /// Busy time of the device's streams, summed, ns.
+    /// Sum of the busy times of the device's streams, ns.
     pub busy_ns: u64,
     /// Busy time that the trace's nodes preserve, ns: kernels, and collectives including their waiting
     /// time.

@@ -179,8 +179,8 @@ pub(super) fn calls_of_kernels(
     found
 }
 
-/// Assigns a group's calls to the launches that follow, separately for each kind. If there is one kernel, it gets
-/// all calls; otherwise the numbers of calls and kernels must be equal.
+/// Assigns a group's calls to the launches that follow, separately for each kind. If there is one kernel, the kernel
+/// gets all calls; otherwise the numbers of calls and kernels must be equal.
 fn assign_calls(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],

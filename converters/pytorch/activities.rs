@@ -76,7 +76,7 @@ pub struct CallPlacement {
 /// Number of inferred dependencies by rule, and number of anomalies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DependencyStats {
-    /// Waits for messages whose end is in the capture.
+    /// Waits for messages, found from the end of the message's recorded interval.
     pub message_waits: u64,
     /// Waits of callers that block until the call ends.
     pub blocking: u64,

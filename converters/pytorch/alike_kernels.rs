@@ -33,7 +33,7 @@ impl KernelWork {
     }
 }
 
-/// Kernels with known work, from which the work of other kernels of the same name is estimated.
+/// Kernels with known work, used to estimate the work of other kernels of the same name.
 #[derive(Debug, Default)]
 pub(super) struct SameNameKernels {
     /// Sorted by name, then time.

@@ -1,4 +1,4 @@
-//! Names of operators that request communication, and of the intervals in which libraries
+//! Names of operators that request communication, and names of intervals when libraries
 //! communicate. The names serve to match operators with intervals.
 
 use chakram_trace::format::CollectiveKind;

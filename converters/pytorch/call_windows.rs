@@ -107,7 +107,7 @@ fn windows_agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median difference of end times, and the median deviation from that median.
+/// Returns the median difference of end times, and the median deviation from this median.
 fn time_differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
     let ends =
         matching_pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));

@@ -47,13 +47,13 @@ pub struct CommCall {
     pub stream: Option<i64>,
     /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
-    /// Time (ns) at which the launch was complete. Later time of the caller does not belong to the call.
+    /// Time (ns) when the launch was complete. Later time of the caller does not belong to the call.
     pub launched: i64,
     /// Start of the call, ns since the epoch by this rank's clock.
     pub start: i64,
     /// End of the transfer; for a message on the host, the end of the program's wait for it.
     pub end: i64,
-    /// Time from which the result could be used, after the copies that the worker makes at the end.
+    /// Time when the result becomes usable, after the copies that the worker makes at the end.
     pub done: i64,
     /// Kineto event that executed the call; if several events executed the call, the last one.
     pub event: u32,

@@ -153,7 +153,7 @@ pub fn write_nodes<W: Write>(
     Ok(written)
 }
 
-/// Returns the time at which an activity ends in a replay that reproduces the capture.
+/// Returns the time when an activity ends in a replay that reproduces the capture.
 fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {

@@ -51,7 +51,7 @@ impl CapturePair {
         paths.filter(|path| self.held.get(path).is_none())
     }
 
-    /// Returns the file that messages about the rank name: the Kineto trace if there is one.
+    /// Returns the file that messages about the rank name: the Kineto trace if the rank has one.
     pub fn main_file(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
@@ -112,8 +112,8 @@ pub fn find_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// Pairs files like [`find_pairs`], but reads the capture `piped` in place of [`PIPE`]. If there is only one other
-/// file, it belongs to the same rank.
+/// Pairs files like [`find_pairs`], but reads the capture `piped` in place of [`PIPE`]. If only one other file was
+/// found, it belongs to the same rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {

@@ -126,7 +126,7 @@ impl TickTraceBuilder {
     }
 }
 
-/// Returns the tick at which each operator in `order` ends: one tick after the last operator that ran inside it.
+/// Returns the tick when each operator in `order` ends: one tick after the last operator that ran inside it.
 fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)

@@ -1,6 +1,6 @@
 //! Infers ranks without a capture from captured ranks with the same role.
 //!
-//! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. With p(x)
+//! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. Let p(x) be
 //! the position of rank x in a group:
 //!
 //! - If `m` is in a group of `t`, `m` uses the same group. Otherwise `m` uses a declared group that contains `m` and

@@ -11,10 +11,9 @@ use chakram_trace::graph::Interner;
 /// an operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of
 /// its own tensors, whichever library it belongs to.
 ///
-/// If an operator's children together move about as many bytes as its own tensors have, the
-/// operator does no work of its own. If an operator's tensors have more than twice its children's
-/// bytes, the operator also does work of its own. Children with so few bytes are only small steps, such as the
-/// conversion of a scalar.
+/// If an operator's children together move about the same number of bytes as its own tensors have, the operator
+/// does no work of its own. If an operator's tensors have more than twice its children's bytes, the operator also
+/// does work of its own. Children with so few bytes are only small steps, such as the conversion of a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
     /// Cost attributed to each host interval; empty unless host operators count as compute.

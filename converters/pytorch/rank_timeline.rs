@@ -110,7 +110,7 @@ pub struct RankTimeline {
     pub events: Vec<TimelineEvent>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
-    /// Whether events have no times. The times are then ticks, which only define an order.
+    /// Whether events have no times. Without times, starts and ends are ticks, which only define an order.
     pub untimed: bool,
     /// Whether record function ids were assigned by order because the profiler wrote none.
     pub ordered: bool,
@@ -215,8 +215,8 @@ impl RankTimeline {
         }
     }
 
-    /// Returns whether no operator encloses a host interval. The interval is then at top level, or only inside
-    /// ranges that Python opened.
+    /// Returns whether no operator encloses a host interval. An interval without an enclosing operator is at top
+    /// level, or only inside ranges that Python opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)

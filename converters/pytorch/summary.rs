@@ -65,8 +65,8 @@ pub struct GroupSummary {
     pub only: u64,
     /// Number of calls whose worker thread or stream identifies this group.
     pub by_worker: u64,
-    /// Number of calls whose sizes fit only this group, or whose rank's other calls name only this
-    /// group.
+    /// Number of calls whose sizes fit only this group, plus kernels without arguments on ranks that name
+    /// only this group.
     pub by_size: u64,
     /// Number of messages assigned to this group because their sends and receives match within it.
     pub messages: u64,
@@ -77,7 +77,7 @@ pub struct GroupSummary {
 pub struct RankConversion {
     /// Rank number in the job.
     pub rank: u32,
-    /// Captured rank from which this rank was inferred; `None` if this rank has a capture.
+    /// Captured rank that this rank was inferred from; `None` if this rank has a capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferred_from: Option<u32>,
     /// Path of the trace.

@@ -58,7 +58,7 @@ pub struct CallTime {
 pub struct TimeAnomalies {
     /// Number of members of rootless collectives that ended before the last member started.
     pub early: u64,
-    /// Largest time by which a member counted in `early` ended too soon, ns.
+    /// Longest time between the end of a member counted in `early` and the start of the last member, ns.
     #[serde(rename = "most_ns")]
     pub most: u64,
     /// Number of messages whose transfer time was estimated from other messages of the same size.

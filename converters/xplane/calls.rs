@@ -15,7 +15,7 @@ pub(super) struct CollectiveCall {
     pub kind: CollectiveKind,
     /// `comm_size` of the collective, bytes.
     pub bytes: u64,
-    /// Group, by number; 0 means all ranks.
+    /// Number of the group; 0 means all ranks.
     pub group: u64,
     /// Time that the member waited for the last member to start, ps.
     pub wait: i128,
@@ -121,7 +121,7 @@ impl CollectiveCalls {
     }
 
     /// Returns the bytes of a slice of unmatched communication, or 0 if the bytes are unknown. Returns `None` if the
-    /// slice is something else.
+    /// slice is not unmatched communication.
     pub fn unmatched_bytes(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }

@@ -97,7 +97,7 @@ pub struct PackedSizes {
     pub packed: u64,
     /// Number of the workload's objects that were already in the archive.
     pub known: u64,
-    /// File to which an unfinished tail was moved, or `None`.
+    /// File that an unfinished tail was moved to, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 

@@ -124,8 +124,7 @@ pub struct Provenance {
     pub tool_version: String,
     /// Paths that the user gave to the program.
     pub sources: Vec<String>,
-    /// Archive and tool version from which the workload was merged (empty if the workload was added
-    /// directly).
+    /// Archive and tool version that the workload was merged from (empty if the workload was added directly).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }
@@ -287,7 +286,7 @@ fn is_file_name(name: &str) -> bool {
     !special && !name.contains(['/', '\\']) && !name.chars().any(char::is_control)
 }
 
-/// Fails if `name` is not a valid workload name: parts separated by slashes, none of which is `.` or `..`.
+/// Fails if `name` is not a valid workload name: parts separated by slashes, but no part `.` or `..`.
 pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     if name.split('/').all(is_file_name) && !name.contains("::") && name.len() <= 255 {
         return Ok(());

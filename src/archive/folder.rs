@@ -91,8 +91,7 @@ fn pack_name(number: u64) -> String {
     format!("{number:08}{ENDING}")
 }
 
-/// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest, if there is
-/// one.
+/// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest.
 pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::request_refused(

@@ -1,4 +1,4 @@
-//! Listings: the facts about workloads that queries and tables need, read without other data.
+//! Reads listings: only the facts about workloads that queries and tables need.
 
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{DescribedWorkload, MetadataValue};

@@ -16,7 +16,7 @@ pub struct MergeResult {
     pub added: Vec<String>,
     /// Names of workloads that the archive already had, with the same contents.
     pub known: Vec<String>,
-    /// File to which an unfinished tail was moved, or `None`.
+    /// File that an unfinished tail was moved to, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 
@@ -106,7 +106,7 @@ pub struct GarbageCollectionResult {
     pub before: u64,
     /// Size of the archive after the collection, bytes.
     pub after: u64,
-    /// File to which an unfinished tail was moved, or `None`.
+    /// File that an unfinished tail was moved to, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 

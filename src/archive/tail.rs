@@ -1,7 +1,7 @@
 //! Bytes after the last committed segment: a segment that is being written, unfinished or damaged.
 //!
 //! A command that is killed, or a truncated copy, leaves the first frames of a segment. If a tail is anything else,
-//! it was modified after a command wrote it. chakram never removes a modified tail, because the tail may contain the
+//! it was modified after a command wrote it. Commands never remove a modified tail, because the tail may contain the
 //! only copy of a workload.
 
 use super::ArchiveError;

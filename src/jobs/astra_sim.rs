@@ -38,7 +38,7 @@ pub struct AstraSimJob {
     pub lanes: u32,
     /// True if a send may have no receive, and a receive no send.
     pub lenient: bool,
-    /// Statistics of each instance that can be computed without a replay.
+    /// Statistics that need no replay, for each instance.
     pub work: Vec<RankWork>,
     /// Tensors of each instance, if the inputs request tracking of memory.
     pub tensors: Option<Vec<RankTensors>>,

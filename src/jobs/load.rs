@@ -42,7 +42,7 @@ pub struct JobOptions {
     pub step: Option<u64>,
     /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,
-    /// Rule that selects the captured ranks that new ranks of an edited job copy.
+    /// Rule for the choice of captured ranks, which new ranks of an edited job copy.
     pub role_model: RoleModel,
     /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
@@ -55,7 +55,7 @@ pub struct JobOptions {
 /// Function that is called with the number of ranks that were read so far, and the total.
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. If there are several paths, they must all belong to one job.
+/// Finds the files of a job. If there are several paths, all paths must belong to one job.
 pub fn find_traces<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: VerifyLevel,

@@ -26,8 +26,8 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     }
 }
 
-/// Returns the minimum over NPUs of an NPU's total memory in bytes, or `None` if the memory of a
-/// class is unknown.
+/// Returns the smallest total memory of an NPU, bytes, or `None` if the memory of a class is
+/// unknown.
 pub fn least_npu_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
     least_known_capacity(classes.map(|class| Some(machine.npu_memory(class)?.0)))

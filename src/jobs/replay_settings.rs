@@ -428,7 +428,7 @@ pub struct MachineValue {
 /// Reason why given options are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaySettingsError {
-    /// An option does not accept the given value.
+    /// The value of an option is invalid.
     Value {
         /// Option that rejects the value.
         key: SettingKey,
@@ -437,7 +437,7 @@ pub enum ReplaySettingsError {
         /// Description of the values that the option accepts.
         why: String,
     },
-    /// Two of the given options contradict each other.
+    /// Two options contradict each other.
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
@@ -469,7 +469,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Names options in the form of flags; `{:#}` names options by their keys in files.
+/// Formats the error with options as flags; `{:#}` names options by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -545,8 +545,8 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    /// Returns the options of the replay, except options that need files. The efficiency is not yet
-    /// applied.
+    /// Returns the options of the replay, except options that need files. [`Self::options_without_files`]
+    /// also applies the efficiency.
     pub fn replay_options_without_files(&self) -> &ReplayOptions {
         &self.replay
     }
@@ -658,7 +658,7 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails if jobs on `machine` occupy all NPUs of each rack anyway.
+    /// Fails if jobs on `machine` already occupy all NPUs of each rack.
     pub fn with_npus_filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),

@@ -7,7 +7,8 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Largest job, in nodes, for which replays confirm every row; each row takes about thirty replays.
+/// Maximum number of nodes of a job whose rows are all confirmed by replays; each row takes about
+/// thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine file, and the file's name for error messages.
@@ -27,7 +28,7 @@ const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
 /// rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor (nearest to 1) at which a slope is measured.
+/// Largest factor (nearest to 1) that is used to measure a slope.
 const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last valid factor and the next factor, which was invalid.
 const HALVINGS: u32 = 6;
@@ -59,7 +60,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // `end` replays the job with approximately the given factor on the time of the key.
+        // `end` replays the job with approximately the factor `factor` on the time of the key.
         let end = |factor: f64| -> Option<ScaledKey> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
@@ -93,7 +94,7 @@ struct ScaledKey {
 }
 
 /// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end`
-/// replays the job with approximately the given factor on the time of the key.
+/// replays the job with approximately its argument as the factor on the time of the key.
 fn rate_row(
     path: &str,
     makespan: Span,
@@ -111,7 +112,7 @@ fn rate_row(
         Some(saved(at) / (1.0 - at.factor))
     };
     // The end of every node is rounded to a picosecond, so a slope is more exact over a wider
-    // range. Down to a factor, the makespan is straight if the makespans at all tested factors in
+    // range. The makespan is straight down to `factor` if the makespans at all tested factors in
     // between are on the line through both ends.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;

@@ -14,7 +14,7 @@ pub(super) enum WaitSource {
     Device(u32),
 }
 
-/// Interval in which a thread did no work but waited for other work to end.
+/// Interval when a thread did no work but waited for other work to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostWait {
     /// Index of the waiting thread.
@@ -38,7 +38,7 @@ const PROMPT: i64 = 40_000;
 /// Maximum number of nested operators around the operator that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time from which each call's result could be used. The result may become usable after the call's end,
+/// Sets the time when each call's result becomes usable. The result may become usable after the call's end,
 /// because the worker may first copy the result into place.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in group_calls_by_worker(calls) {

@@ -142,8 +142,8 @@ pub(super) fn build_chains(
     }
     // Free this memory now, because the code below needs the same amount again.
     drop((earliest, bounds));
-    // Time at which each thread finished its last call. A message is finished when its caller has waited for it;
-    // any other call is finished when its worker is.
+    // Time when each thread finished its last call. A message is finished when its caller has waited for it; any
+    // other call is finished when its worker is.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {

@@ -261,8 +261,8 @@ fn kernel_call(
 
 /// Operators and records around a kernel's launch.
 struct LaunchContext {
-    /// Indices of the host intervals of `record_param_comms` around the launch. There are several if the kernel
-    /// executes a batch of messages.
+    /// Indices of the host intervals of `record_param_comms` around the launch. The list has several entries if the
+    /// kernel executes a batch of messages.
     records: Vec<u32>,
     /// Index of the `c10d` operator's host interval.
     operator: u32,
@@ -455,7 +455,7 @@ fn call_of(
         _ => [None, None],
     };
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok());
-    // For messages, the profiler writes ranks of the job, whereas operators contain ranks in the group.
+    // For messages, the profiler writes ranks of the job, but operators contain ranks in the group.
     let (peer, peer_rank) = match act {
         CommOp::Send => (None, number(text("dst_rank", "Dst Rank"))),
         CommOp::Receive => (None, number(text("src_rank", "Src Rank"))),

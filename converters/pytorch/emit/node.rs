@@ -28,7 +28,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub job: &'a EmitContext<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a OpCosts,
-    /// Kernels with known work, from which the work of kernels with the same name is estimated.
+    /// Kernels with known work, used to estimate the work of other kernels of the same name.
     pub alike: SameNameKernels,
     /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
@@ -56,7 +56,7 @@ impl<'a> ActivityEmitter<'a> {
         })
     }
 
-    /// Returns whether a kernel or copy communicates in an unknown way.
+    /// Returns whether a kernel or copy is communication whose operation is unknown.
     fn is_unknown_communication(&self, index: u32) -> bool {
         self.calls.unknown.binary_search(&index).is_ok()
     }

@@ -1,4 +1,4 @@
-//! Determines the order in which activities get their ids.
+//! Determines the order of the activities' ids.
 
 use super::super::activities::Activities;
 use super::super::calls::CommCalls;

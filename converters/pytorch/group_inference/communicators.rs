@@ -26,7 +26,7 @@ pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     Some((call.stream?, members))
 }
 
-/// Time difference, ns, below which two candidates are indistinguishable.
+/// Minimum time difference, ns, that distinguishes two candidates.
 const CLEAR: i64 = 1_000;
 
 /// A communicator as seen by one rank.

@@ -101,7 +101,7 @@ type WorkerGroups = Vec<BTreeMap<u32, u32>>;
 
 /// Maximum number of groups; above it, assignments are not enumerated.
 const MOST: usize = 12;
-/// Score difference, ns, below which two assignments are indistinguishable.
+/// Minimum score difference, ns, that distinguishes two assignments.
 const CLEAR: i64 = 1_000;
 
 /// Returns the group of each worker thread, per rank. The map of a rank is empty if the rank's groups

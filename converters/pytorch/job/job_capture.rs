@@ -398,7 +398,7 @@ fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     apart && !says(one) && !says(other)
 }
 
-/// For each call, returns the facts that matching found.
+/// For each call, returns the result of matching the call across ranks.
 fn matched_calls(
     calls: &[CommCalls],
     matches: &CallMatches,

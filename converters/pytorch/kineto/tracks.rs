@@ -23,9 +23,8 @@ pub(super) struct TrackTable {
     keys: NameTable,
     tracks: Vec<KinetoTrack>,
     named: NameTable,
-    /// Distinct names; `names` contains the index of the name for each track in `named`. `names` is the name of
-    /// each named track. Names are shared because some profilers give the same name to hundreds of thousands of
-    /// tracks.
+    /// Distinct names; `names` contains the index of the name for each track in `named`. Names are shared
+    /// because some profilers give the same name to hundreds of thousands of tracks.
     texts: NameTable,
     names: Vec<u32>,
     key: String,

@@ -1,8 +1,8 @@
 //! FLOPs of attention, from the shapes and from the scalars that limit which keys a query sees.
 //!
 //! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width. The forward pass
-//! has two multiplications (Q·Kᵀ and P·V), the backward pass has five (Dao, "FlashAttention-2", §3.1). With n
-//! sequences of l_q queries and l_k keys:
+//! has two multiplications (Q·Kᵀ and P·V), the backward pass has five (Dao, "FlashAttention-2", §3.1). For n
+//! sequences of l_q queries and l_k keys, the number of pairs is:
 //!
 //! ```text
 //! pairs = n l_q l_k                            without a mask, or if the capture does not state one

@@ -190,8 +190,8 @@ const INDEX: u64 = 8;
 ///
 /// Different versions of FBGEMM have different arguments before and between the two pairs of arguments
 /// that this function searches. The first pair is the offsets of the tables' widths, followed by the sum
-/// of widths (a number). The second is the indices, followed by the bag offsets, with a number before
-/// and after the pair.
+/// of widths (a number). The second pair is the indices, followed by the bag offsets, with a number before and
+/// after the pair.
 fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {

@@ -29,7 +29,7 @@ pub(in crate::pytorch) struct ElementLayouts {
 
 /// A text between two values, and the index of the value after it.
 struct LayoutStep {
-    /// First eight bytes of the text, and a mask of the bits that are compared.
+    /// First eight bytes of the text; `first_mask` selects the bits that are compared.
     first: u64,
     first_mask: u64,
     /// Range in [`ElementLayouts::words`] of the words after the first.

@@ -101,7 +101,7 @@ fn parse_message(
     key: &mut Vec<u8>,
     slots: &mut Vec<u64>,
 ) -> Option<()> {
-    // Bytes between `literal` and `at` belong to the key, but are not yet appended.
+    // Bytes between `literal` and `at` belong to the key, but still have to be appended.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
         let (tag, length) = shortest_varint(&bytes[at..])?;

@@ -73,8 +73,8 @@ impl<'b> RecordWriter<'b> {
         self.at
     }
 
-    /// Writes the length of the contents from `from` on, in front of these contents. If the length needs more or
-    /// fewer bytes than the `left` reserved bytes, the contents are moved.
+    /// Writes the length of the contents that begin at `from`; the length precedes the contents. If the length needs
+    /// more or fewer bytes than the `left` reserved bytes, the contents are moved.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);

@@ -8,11 +8,11 @@ use super::predict::{ColumnSlice, RecordCursor};
 const SAMPLE: usize = 512;
 /// Number of sampled records checked first; a relation is dropped if it fits none of these records.
 const GLANCE: usize = 16;
-/// Minimum value for which a prediction as the sum of two other columns is worthwhile.
+/// Minimum value of columns that are worth predicting as the sum of two other columns.
 const LARGE: u64 = 1 << 8;
 
-/// Returns, for each column, the columns that probably predict its values: one column whose values are about 1000
-/// times as large, or two columns whose sums are its values. A column that predicts another column is not predicted
+/// Returns, for each column, the columns that probably predict its values: one column with values about 1000 times as
+/// large, or two columns with the values as their sums. A column that predicts another column is not predicted
 /// itself; the first column (ids) is not predicted either.
 pub fn find_related_columns<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,

@@ -260,7 +260,8 @@ impl RecordTemplate<'_> {
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
-    /// Writes a record, preceded by its length if `framed` is true; `value` returns the value of each slot in turn.
+    /// Writes a record, preceded by its length if `framed` is true; `value` returns the values of the slots, one
+    /// after another.
     #[inline]
     pub fn write_record(
         &self,
