@@ -125,8 +125,8 @@ pub fn convert_exports(
 }
 
 /// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, the
-/// communicator determines the ranks, and its name is returned. Otherwise, sorts the processes by file, device and
-/// process id.
+/// communicator determines the ranks, and its name is returned. If no communicator contains all processes, sorts
+/// the processes by file, device and process id.
 fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));

@@ -3,9 +3,9 @@
 //!
 //! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates;
 //! the next layer starts afterwards. In the backward pass, from the last layer to the first, the
-//! input gradient computes and communicates in the same way. Then the weight gradient is computed
-//! and its collective starts. Only the same layer of the next pass waits for the weight gradient's
-//! collective. Times are in nanoseconds.
+//! input gradient computes and communicates in the same way. After the input gradient, the weight
+//! gradient is computed and its collective starts. Only the same layer of the next pass waits for the
+//! weight gradient's collective. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;

@@ -1,10 +1,9 @@
 //! Clock offsets between the hosts of the ranks.
 //!
 //! A collective that needs every member ends on all members at about the same moment. On two ranks, the recorded end
-//! times of such a collective therefore differ by the difference between the two clocks, plus the delay in noticing
-//! the end. The *estimate* is the median of these differences over all collectives that the two ranks share.
-//! Causality bounds the estimate: no member can end before the last has started, and no message arrives before it was
-//! sent.
+//! times of one collective therefore differ by the difference between the two clocks, plus the delay in noticing the
+//! end. The *estimate* is the median of these differences over all collectives that the two ranks share. Causality
+//! bounds the estimate: no member can end before the last has started, and no message arrives before it was sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
 //! explains, the rank's times are corrected by a line:

@@ -1,10 +1,10 @@
 //! Determines the process group of each communication call.
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not name their
-//! group, so this module infers the group. If only one group exists, every call belongs to it. Otherwise the worker
-//! threads identify the group, because gloo creates two workers for every new group. If NCCL's records contain only
-//! the number of members, the stream identifies the group. Messages have no worker. A message belongs to the group
-//! of all ranks, unless its send and receive would not match in that group.
+//! group, so this module infers the group. If only one group exists, every call belongs to it. If several groups
+//! exist, the worker threads identify the group, because gloo creates two workers for every new group. If NCCL's
+//! records contain only the number of members, the stream identifies the group. Messages have no worker. A message
+//! belongs to the group of all ranks, unless its send and receive would not match in that group.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;

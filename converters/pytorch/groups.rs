@@ -172,8 +172,8 @@ mod tests {
             parse_ranks("[0, 1, ..., 7]", Some(8)),
             Some((0..8).collect())
         );
-        // These lists cannot be reconstructed: no size and no end, a size that contradicts the end, two different
-        // strides, and entries that are not ranks.
+        // No list of this test can be reconstructed: no size and no end, a size that contradicts the end, two
+        // different strides, and entries that are not ranks.
         for (text, size) in [
             ("[0, ...]", Some(4)),
             ("[0, 2, ...]", None),

@@ -129,7 +129,7 @@ impl HostTrace {
         !self.records.is_empty()
     }
 
-    /// Returns the id of the node at `index`; 0 if there is no such node. Without an observer, ids are counted
+    /// Returns the id of the node at `index`; 0 if no node has this index. Without an observer, ids are counted
     /// from 1.
     pub fn node_id(&self, index: u32) -> u64 {
         let made = || self.nodes.get(index as usize).map(|_| u64::from(index) + 1);

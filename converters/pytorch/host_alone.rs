@@ -2,8 +2,8 @@
 //! times.
 //!
 //! Operators begin one tick apart, in the order of their ids, and each ends with the last operator that ran inside
-//! it. Ticks only define an order. Nodes made from such events have no duration, so the replay computes the nodes'
-//! times from their work.
+//! it. Ticks only define an order. Nodes made from events without times have no duration, so the replay computes the
+//! nodes' times from their work.
 //!
 //! Every operator that requests communication is assumed to execute it immediately. The file's intervals of gloo's
 //! workers are ignored, because they contain no information without times. Even the nesting of these intervals is

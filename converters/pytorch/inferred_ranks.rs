@@ -3,8 +3,9 @@
 //! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. Let p(x) be
 //! the position of rank x in a group:
 //!
-//! - If `m` is in a group of `t`, `m` uses the same group. Otherwise `m` uses a declared group that contains `m` and
-//!   has the same purpose, size and spacing of members; if there is none, it uses the group shifted by m − t.
+//! - If `m` is in a group of `t`, `m` uses the same group. If `m` is not in the group, `m` uses a declared group
+//!   that contains `m` and has the same purpose, size and spacing of members; without such a group, `m` uses the
+//!   group shifted by m − t.
 //! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
 //! A captured rank is a valid model only if nothing contradicts it. In every group, captured

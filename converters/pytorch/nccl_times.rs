@@ -1,5 +1,5 @@
-//! Kernel times by NCCL's own formula. These times separate transfer from waiting if the partner ranks have no
-//! capture.
+//! Kernel times by NCCL's own formula. The formula's times separate transfer from waiting if the partner ranks have
+//! no capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
 //! `n` GPUs of one host over NVLink, and a buffer of `B` bytes in total, NCCL's time is:

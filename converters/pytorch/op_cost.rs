@@ -221,7 +221,8 @@ impl LaunchCostCache {
     }
 }
 
-/// Returns the cost of an operator that launches kernels itself. `kernel` is the name of the first.
+/// Returns the cost of an operator that launches kernels itself. `kernel` is the name of the first of these
+/// kernels.
 fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);

@@ -6,10 +6,10 @@
 //!
 //! - If the job also measured steps without a profiler, the time is the duration of the capture minus the duration of
 //!   the same number of unprofiled steps, divided by the number of records on the thread with the most records.
-//! - Otherwise, the time is estimated from views (operators that compute nothing and take less than a microsecond by
-//!   themselves). The estimate is the sum of two medians: the time of views that call no other operator, and the time
-//!   from a view's start to the start of the operator that the view calls. The second median is the time to start a
-//!   record. The true cost is slightly higher, because some of the work is between operators.
+//! - Without unprofiled steps, the time is estimated from views (operators that compute nothing and take less than a
+//!   microsecond by themselves). The estimate is the sum of two medians: the time of views that call no other
+//!   operator, and the time from a view's start to the start of the operator that the view calls. The second median
+//!   is the time to start a record. The true cost is slightly higher, because some of the work is between operators.
 //! - If the capture has few views, the time is taken from measurements of fourteen other jobs on one machine.
 //!
 //! Half of a record's time is inside its operator and half outside. Each node's time is reduced by the cost of its

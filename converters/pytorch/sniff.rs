@@ -176,7 +176,7 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns whether the observer wrote the nodes in `text`. This check is needed because the keys of a file may be
+/// Returns whether the observer wrote the nodes in `text`. The check is needed because the keys of a file may be
 /// sorted, so that the schema is after the part that was read.
 fn is_written_by_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);

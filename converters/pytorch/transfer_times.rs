@@ -12,8 +12,8 @@
 //!
 //! In rooted collectives and in messages, a member may end before the last needed member has started.
 //! A member that ends early did not wait, and is called *eager*. In a collective without a root, no member can end
-//! early; if one does, the clocks are inaccurate or a thread was scheduled late. The transfer of such a member is
-//! zero, and its whole time is waiting.
+//! early. If a member's times show an early end, the clocks are inaccurate or a thread was scheduled late, so the
+//! member's transfer is zero, and the member's whole time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A message of a batch has ended when
 //! its sender's or its receiver's kernel has ended.
@@ -181,8 +181,8 @@ pub fn divide_axis(
 }
 
 /// Bounds the ends of batched messages by the ends of the kernels on both sides, because only the end of the whole
-/// kernel is recorded. Otherwise a message would seem to be in transfer while its kernel waits for another message's
-/// partner. The last message of a kernel ends with the kernel.
+/// kernel is recorded. Without this bound, a message would seem to be in transfer while its kernel waits for another
+/// message's partner. The last message of a kernel ends with the kernel.
 fn bound_batches(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,

@@ -111,8 +111,8 @@ impl ObjectEncoder {
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
         // The base is the latest object with the same number of records, because its templates are probably in the same
-        // order. If there is no such object, the base is the first object of the family, which has most of the
-        // templates.
+        // order. If no object has the same number of records, the base is the first object of the family, which has
+        // most of the templates.
         let alike = self
             .bases
             .iter()

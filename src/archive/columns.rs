@@ -499,7 +499,7 @@ fn decode_sequence(
         let left = (0..width).fold(0, |all, plane| {
             all | u64::from(planes[plane * count + record]) << (8 * plane)
         });
-        // If there is no base, the prediction is 0. After the end of the base, the prediction is the previous value.
+        // Without a base, the prediction is 0. After the end of the base, the prediction is the previous value.
         let predicted = match (predictor, base.get(record)) {
             (0, _) => 0,
             (_, Some(&own)) => own.into(),

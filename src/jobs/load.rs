@@ -38,7 +38,7 @@ pub struct JobOptions {
     /// [`MissingRankPolicy::Mirror`]. The minimum applies only if neither `ranks` nor the traces
     /// give a number.
     pub mirrored: u32,
-    /// Number of the profiled step to read; `None` for the whole traces.
+    /// Number of the profiled step to read; `None` to read the whole traces.
     pub step: Option<u64>,
     /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,

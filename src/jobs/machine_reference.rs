@@ -8,7 +8,7 @@ use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
 
 /// Converts the machine `name` in the job file `job` to a name that this process can open. If no
-/// such file exists relative to the job file, returns `name` unchanged.
+/// file has this path relative to the job file, returns `name` unchanged.
 pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();

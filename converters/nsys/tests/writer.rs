@@ -150,7 +150,7 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
 }
 
 /// Distributes cells (encoded entries) over pages. If one page suffices, it is the root and gets
-/// the gap. Otherwise the pages get no gap, because the root is one level above them.
+/// the gap. If the cells need several pages, these pages get no gap, because the root is one level above them.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,

@@ -343,7 +343,7 @@ fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u3
 
 impl CallArgs {
     /// Returns the number of group members, computed as the ratio of the larger to the smaller size;
-    /// `None` if the collective's kind determines no such ratio.
+    /// `None` if the collective's kind determines no ratio of sizes.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
@@ -360,7 +360,7 @@ impl CallArgs {
     }
 }
 
-/// Returns the group name of a functional operator, which is its last string argument.
+/// Returns the group name of a functional operator: its last string argument.
 pub(super) fn functional_group(inputs: &str) -> Option<String> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let last = values.iter().rev().find_map(Value::as_str)?;

@@ -3,8 +3,8 @@
 //! On a thread, the k-th host node with a name (sorted by id) is the k-th Kineto event with that name (sorted by
 //! start). The observer numbers threads itself, but Kineto uses the system's thread ids. So each host thread is
 //! matched to the track whose names fit best. If Kineto recorded longer than the observer, the host's operators are
-//! a contiguous window of Kineto's operators. The converter finds this window by comparing sequences of names. The
-//! matching ignores shapes, so shapes can test its result.
+//! a contiguous window of Kineto's operators. The converter finds the window of the host's operators by comparing
+//! sequences of names. The matching ignores shapes, so shapes can test its result.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -14,7 +14,7 @@ use chakram_trace::graph::{NameTable, stable_hash};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Length of the compared sequences, in names.
+/// Length of the sequences of names that are compared, in names.
 const SEQUENCE: usize = 12;
 /// Number of sequences searched per thread.
 const SEQUENCES: usize = 64;

@@ -6,9 +6,9 @@ use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
 /// Removes from `ranks` the files whose names do not distinguish ranks (several files of one kind have the same
-/// number or none). Pairs the removed files by process, and returns the pairs sorted by process; the captures
-/// themselves must then contain their ranks. Removes nothing if a process has two files of a kind, or a file
-/// contains no process id.
+/// number or none). Pairs the removed files by process, and returns the pairs sorted by process; the captures of
+/// returned pairs must themselves contain their ranks. Removes nothing if a process has two files of a kind, or a
+/// file contains no process id.
 pub(super) fn take_unnumbered(
     ranks: &mut FilesByRank,
     held: &InMemoryFiles,

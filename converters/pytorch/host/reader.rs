@@ -132,8 +132,8 @@ impl HostTraceReader {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| ArgType::parse_list(&types)) else {
                 let found = format!("types {}, expected a list of strings", escape_name(json));
-                // The text has its index already, so push a placeholder even on failure. Otherwise all later indices
-                // would be off by one.
+                // The text has its index already, so push a placeholder even on failure. Without the placeholder,
+                // all later indices would be off by one.
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
@@ -232,8 +232,8 @@ impl ElementReader for HostTraceReader {
         raw: &RawHostNode<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject such files, because
-        // the reader would mistake these copies for host operators.
+        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject files from
+        // `chakra_trace_link`, because the reader would mistake these copies for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";

@@ -114,8 +114,8 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns each track's rank and process, derived from the offsets that a merge script added. Such a script adds
-    /// one offset per rank, a multiple of a fixed number, to process ids and device numbers.
+    /// Returns each track's rank and process, derived from the offsets that a merge script added. A merge script
+    /// adds one offset per rank, a multiple of a fixed number, to process ids and device numbers.
     fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! If sequences are packed in one tensor (varlen), the capture contains the number n of sequences (in the offsets'
-//! shape) and the longest length (a scalar). By the Cauchy-Schwarz inequality, T_q queries and T_k keys then have at
-//! least T_q T_k / n pairs (if all lengths are equal). The packed sequences have at most T_q · longest pairs. The
-//! FLOPs count as known if there is one sequence, or if the two bounds agree within a tenth; otherwise they are
-//! unknown. The FLOPs are also unknown if keys are in the pages of a cache, because no shape shows how many pages
-//! are read.
+//! shape) and the longest length (a scalar). By the Cauchy-Schwarz inequality, packed sequences with T_q queries and
+//! T_k keys have at least T_q T_k / n pairs (if all lengths are equal). The packed sequences have at most T_q ·
+//! longest pairs. The FLOPs count as known if there is one sequence, or if the two bounds agree within a tenth;
+//! otherwise they are unknown. The FLOPs are also unknown if keys are in the pages of a cache, because no shape
+//! shows how many pages are read.
 
 use super::arguments::{OperatorArguments, element_count};
 

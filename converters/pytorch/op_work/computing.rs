@@ -124,8 +124,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns whether an operator with this name multiplies matrices. The FLOPs of such an operator are unknown unless
-/// its shapes determine them.
+/// Returns whether an operator with this name multiplies matrices. The FLOPs of an operator that multiplies
+/// matrices are unknown unless the operator's shapes determine them.
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());

@@ -1,7 +1,7 @@
 //! A fast scanner for JSON that has the expected form.
 //!
 //! The scanner accepts only valid values, and reads them exactly like the general parser. Any other value ends the
-//! scan. The general parser then reads the element again, and reports the damage with its offset.
+//! scan. If the scan ends early, the general parser reads the element again, and reports the damage with its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

@@ -18,7 +18,7 @@
 //! of the whole class; if few are captured, it is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to the group's first inferred
-//! member. This member starts later than its model by the length of the wait.
+//! member. The inferred member starts later than its model by the length of the wait.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};

@@ -57,7 +57,7 @@ impl MessageKind {
 }
 
 /// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally.
-/// Otherwise, `key` and `slots` get only a part of the record.
+/// If the record is not encoded minimally, `key` and `slots` get only a part of it.
 pub fn parse_record(
     record: &[u8],
     metadata: bool,

@@ -60,7 +60,8 @@ struct TemplateStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterLiteral {
     /// A slot. The slot may also end a message that contains only a literal and the slot, as most attributes do. The
-    /// literal then includes the message's length byte, which the writer corrects once the value is known.
+    /// literal before such a slot includes the message's length byte, which the writer corrects once the value is
+    /// known.
     Slot,
     Nothing,
     Decimal,
