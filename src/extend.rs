@@ -1,11 +1,13 @@
 //! Extension points: the traits that other crates can implement, and the types that these traits use.
 //!
-//! - a network: [`NetworkBackend`], passed to [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over);
-//! - a collective algorithm: [`AlgorithmModel`], passed to [`Machine::with_algorithm`](crate::Machine::with_algorithm);
-//! - durations of kernels: [`KernelModel`], and memory: [`MemoryDesign`] with its [`MemoryModel`],
-//!   passed as [`Extensions`] of the [options](crate::engine::ReplayOptions).
+//! - A network implements [`NetworkBackend`]. Pass it to
+//!   [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over).
+//! - A collective algorithm implements [`AlgorithmModel`]. Pass it to
+//!   [`Machine::with_algorithm`](crate::Machine::with_algorithm).
+//! - Durations of kernels come from a [`KernelModel`], and memories from a [`MemoryDesign`] with its [`MemoryModel`].
+//!   Pass them as [`Extensions`] of the [options](crate::engine::ReplayOptions).
 //!
-//! `testkit/extension` implements one of each and replays with them.
+//! `testkit/extension` implements one extension of each kind, and replays with these extensions.
 //!
 //! ```
 //! use chakram::engine::{CompiledReplay, ReplayOptions};

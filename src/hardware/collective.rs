@@ -130,14 +130,14 @@ impl CollectiveStage {
 ///
 /// `order` contains the index of every phase once, in the order in which a chunk passes the phases outward.
 /// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and use the
-/// order of indices. Earlier phases shrink the data of later phases. With sizes n_0, n_1, … in that order:
-/// - reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …;
-/// - all-gather returns inward with the same buffers;
-/// - all-reduce is a reduce-scatter and then an all-gather, but if `fused`, one stage replaces the two stages of the
-///   last phase;
-/// - all-to-all crosses every dimension with all of S;
-/// - reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data;
-/// - a barrier is an all-gather without data.
+/// order of indices. Earlier phases shrink the data of later phases. Let the phases have sizes n_0, n_1, … in this order.
+/// - A reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), ….
+/// - An all-gather returns inward with the same buffers.
+/// - An all-reduce is a reduce-scatter and then an all-gather. If `fused`, one stage replaces the two stages of the last
+///   phase.
+/// - An all-to-all crosses every dimension with all of S.
+/// - Reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data.
+/// - A barrier is an all-gather without data.
 pub fn decompose_collective(
     kind: CollectiveKind,
     extent: &GroupExtent,

@@ -160,10 +160,10 @@ impl Machine {
 
     /// Loads the machine called `name`, which has one of these forms:
     ///
-    /// - a file, if the name contains a `/` or ends in `.toml`;
-    /// - dimensions in the notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`,
-    ///   optionally after a preset that supplies the NPU, `h100:Ring(8):50 GB/s:500 ns`;
-    /// - otherwise a preset, as in [`Machine::load_preset`].
+    /// - A name that contains a `/` or ends in `.toml` is a file.
+    /// - The notation of the ASTRA-sim 2.0 paper lists dimensions: `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`. The name
+    ///   of a preset may come first and supplies the NPU: `h100:Ring(8):50 GB/s:500 ns`.
+    /// - Any other name is a preset, as in [`Machine::load_preset`].
     ///
     /// # Errors
     ///

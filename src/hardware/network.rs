@@ -330,7 +330,7 @@ pub trait NetworkBackend {
         Some(now + transfer.path.time_message(transfer.amount))
     }
 
-    /// Returns the busy time of links and memory ports, or `None` if the model does not record it. Models with
+    /// Returns the busy time of links and memory ports, or `None` if the model does not record busy times. Models with
     /// contention record busy times on machines of tiles.
     fn occupancy(&self) -> Option<NetworkOccupancy> {
         None

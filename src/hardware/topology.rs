@@ -291,8 +291,8 @@ impl Topology {
         self.tile_grid().is_some_and(|tiles| tiles.half_duplex)
     }
 
-    /// Returns the dimension that messages from `a` to `b` cross first. The first dimension is the innermost one in
-    /// which `a` and `b` differ, except on tiles with faulty links.
+    /// Returns the dimension that messages from `a` to `b` cross first. The first dimension is the innermost dimension
+    /// in which `a` and `b` differ, except on tiles with faulty links.
     ///
     /// # Errors
     ///

@@ -110,14 +110,14 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the algorithm that runs if this algorithm is requested for `primitive` among `n` members: the same
-    /// algorithm if it supports the primitive, otherwise
+    /// Returns the algorithm that runs if this algorithm is requested for `primitive` among `n` members. The result is
+    /// the same algorithm if it supports the primitive, otherwise a substitute:
     ///
-    /// - reduce-scatter and all-gather: ring;
-    /// - all-to-all: pairwise;
-    /// - primitives with a root: ring, but direct instead of pairwise, because only a member's
-    ///   exchange with the root has data;
-    /// - the fused all-reduce, which callers request only if it is supported: tree.
+    /// - For reduce-scatter and all-gather, the substitute is ring.
+    /// - For all-to-all, the substitute is pairwise.
+    /// - For primitives with a root, the substitute is ring. Direct replaces pairwise, because only a member's exchange
+    ///   with the root has data.
+    /// - For the fused all-reduce, the substitute is tree. Callers request a fused all-reduce only if it is supported.
     #[inline]
     pub fn resolve_automatic(self, primitive: CollectivePrimitive, n: u32) -> Self {
         match primitive {

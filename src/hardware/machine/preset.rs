@@ -28,9 +28,9 @@ pub fn names_file(name: &str) -> bool {
         || name.ends_with(chips::EXTENSION)
 }
 
-/// Finds the text of the machine called `name`: a file if [`names_file`] returns true; dimensions in the ASTRA-sim 2.0
-/// paper's notation (`machine/inline.rs`); a graph of chips (`machine/chips.rs`); otherwise a preset. `NAMExN` is the
-/// preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
+/// Finds the text of the machine called `name`. The machine is a file ([`names_file`]), dimensions in the notation of
+/// the ASTRA-sim 2.0 paper (`machine/inline.rs`), a graph of chips (`machine/chips.rs`), or otherwise a preset. `NAMExN`
+/// is the preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Networks with contention: messages pass a sequence of servers, each of which carries one message at a time.
+//! Networks with contention: messages pass a sequence of servers, and each server carries one message at a time.
 //!
 //! Messages cross dimensions in order, innermost first. The model determines the servers of a route
 //! ([`ContentionScope`]): the links, or the ports of NPUs. A server serves messages in the order of arrival. A message

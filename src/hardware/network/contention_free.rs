@@ -277,7 +277,8 @@ mod tests {
         }
     }
 
-    /// Handles all scheduled events, including events that are scheduled meanwhile, and returns them in order of time.
+    /// Handles all scheduled events, including events that are scheduled meanwhile, and returns all handled events in
+    /// order of time.
     fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();

@@ -223,7 +223,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
 }
 
 /// In this network, only collectives that reuse the times of a rehearsal (an earlier simulation on idle links) reserve
-/// links. They reserve each link separately, not by NPU and dimension.
+/// links. Each link is reserved separately, not by NPU and dimension.
 impl LinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false

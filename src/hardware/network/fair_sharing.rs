@@ -19,8 +19,8 @@
 //!
 //! T = Σ (α + d m / B).
 //!
-//! A load or store of a memory at an NPU is also a stream. Its route includes one more link, the memory's link, which
-//! loads and stores share.
+//! A load or store of a memory at an NPU is also a stream. The route of a load or store includes one more link, the
+//! memory's link, which loads and stores share.
 //!
 //! # Events
 //!
@@ -136,7 +136,7 @@ pub struct FairSharingNetwork<'a> {
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Number of arrival events to ignore, by time and op: a part of their message is sent again, so the message
+    /// Number of arrival events to ignore, by time and op: a part of the op's message is sent again, so the message
     /// arrives later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
@@ -260,7 +260,7 @@ impl<'a> FairSharingNetwork<'a> {
         agenda.schedule_event(at, NetworkEvent::LinkFree(self.pending.0));
     }
 
-    /// Removes the streams that have left, and solves the rates of the others.
+    /// Removes the streams that have left, and solves the rates of the other streams.
     fn settle_rates(&mut self, now: Time, agenda: &mut impl EventScheduler) {
         self.advance_streams(now, agenda);
         self.solve_rates();

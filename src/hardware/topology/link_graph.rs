@@ -105,7 +105,8 @@ pub struct LinkGraph {
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// For each NPU, the number of links to it from each vertex, along the dimension of the leg that ends at the NPU.
+    /// For each NPU and each vertex, the number of links from the vertex to the NPU, along the dimension of the leg
+    /// that ends at the NPU.
     distances: Vec<u16>,
 }
 

@@ -25,14 +25,13 @@
 //!
 //! chakram's implementation differs from ASTRA-sim's in three points:
 //!
-//! - the lower bound is as in Themis: if x is less than E/16 the chunk has the equal size and
-//!   ascending order. Therefore, the number of chunks is from `chunks` to 16 · `chunks`;
-//! - the upper bound: x is at most E. A larger chunk would close more of the gap, but other chunks
-//!   would wait for the larger chunk, and a pipeline of fewer chunks takes longer to fill and to
-//!   drain;
-//! - grains: x is rounded to a multiple of E/256, so that the sizes of all chunks add up to the collective's size, and
-//!   only a few distinct sizes are computed. The rounding error of E/512 is far below the gap of E/16 that remains open
-//!   anyway.
+//! - The lower bound is as in Themis: if x is less than E/16, the chunk has the equal size and ascending order.
+//!   Therefore, the number of chunks is from `chunks` to 16 · `chunks`.
+//! - The upper bound of x is E. A larger chunk would close more of the gap, but other chunks would wait for the larger
+//!   chunk, and a pipeline of fewer chunks takes longer to fill and to drain.
+//! - Chunks consist of grains: x is rounded to a multiple of E/256, so that the sizes of all chunks add up to the
+//!   collective's size, and only a few distinct sizes are computed. The rounding error of E/512 is far below the gap of
+//!   E/16 that remains open anyway.
 
 use super::EQUAL;
 use crate::group::GroupExtent;

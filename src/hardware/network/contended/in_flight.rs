@@ -148,7 +148,7 @@ impl InFlightMessage {
         Some(self.head.max(gathered))
     }
 
-    /// Enters the dimension of `stop`, where `way` begins.
+    /// Enters the dimension of `stop`. `way` is the route that begins in this dimension.
     #[inline]
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();

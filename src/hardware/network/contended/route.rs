@@ -193,7 +193,7 @@ pub(in crate::network) fn link_after_server(
     }
 }
 
-/// Returns true if the link connects two dies (of a machine of tiles).
+/// Returns true if the link connects two dies of a machine of tiles.
 #[inline]
 pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
     let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));

@@ -84,7 +84,7 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
-    // Depending on the hash, the two messages share one of two upward links or use different ones. The same applies to
+    // Depending on the hash, the two messages share one of two upward links or use different links. The same applies to
     // the downward links.
     let hashed: Vec<_> = (0..64)
         .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))

@@ -31,8 +31,8 @@ fn one_link_carries_one_train_at_a_time() {
 
 #[test]
 fn a_mesh_goes_straight_where_a_ring_goes_round() {
-    // From NPU 0 to 5 the ring has one link, in the shorter direction. The mesh has five links between NPUs 0 and 5.
-    // Its link from 2 to 3 is busy until 1,000 ps.
+    // From NPU 0 to 5 the ring has one link, in the shorter direction. On the mesh, the route from NPU 0 to 5 has five
+    // links. The link from 2 to 3 is busy until 1,000 ps.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
         arrivals(&create_topology(&[(Ring, 6, 1, 10)]), &messages),

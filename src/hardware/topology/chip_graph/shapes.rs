@@ -62,8 +62,8 @@ impl ChipGraph {
         }
     }
 
-    /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops; if several tori have
-    /// the same mean, the widest one.
+    /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops. If several tori have
+    /// the same mean, returns the widest torus.
     pub fn find_best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {

@@ -14,7 +14,7 @@ use chakram_base::units::Bandwidth;
 pub enum LinkInterpolation {
     /// No rule: a rate is known only for numbers of links in the table.
     None,
-    /// The rate of the next larger number of links, which is slower.
+    /// The rate for the next larger number of links, which is a lower rate.
     Step,
     /// Linear between the logarithms of the number of links and of the rate.
     Logarithmic,

@@ -105,8 +105,8 @@ impl GraphBuilder {
                 (0..size).for_each(|x| self.add_links_both_ways(at(x), hub));
             }
             DimensionShape::FullyConnected => {
-                // Wires are not modelled individually. A virtual switch, which limits only the total rate at which an
-                // NPU sends and receives, replaces them; a message incurs the latency once.
+                // Wires are not modelled individually. A virtual switch replaces the wires and limits only the total
+                // rate at which an NPU sends and receives. A message incurs the latency once.
                 let hub = self.add_switch(format!("{name} wires at {first}"));
                 (0..size).for_each(|x| self.add_link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);

@@ -27,8 +27,8 @@ impl LinkGraph {
     fn links_towards(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.distance_to(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
-        // An NPU stores its distance along the first leg of its route to the end, so the distance counts only if that
-        // first leg is `leg`.
+        // An NPU's stored distance to the end is along the first leg of the NPU's route, so use the distance only if
+        // that leg is `leg`.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end
