@@ -70,7 +70,7 @@ impl WorkloadPattern {
     }
 }
 
-/// A pattern whose options were checked, and the data that all its ranks share.
+/// A pattern with checked options, and the data that all its ranks share.
 #[derive(Debug)]
 pub struct GeneratedJob(Box<dyn TraceGenerator>);
 
@@ -285,8 +285,8 @@ struct WatchedSink<'m, S> {
     made: &'m dyn Fn(u64),
 }
 
-/// Number of nodes after which a report is made. Threads share the counter, so one report per node
-/// would take longer than all other work on the node.
+/// Number of nodes between two reports. Threads share the counter, so one report per node would
+/// take longer than all other work on the node.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -365,7 +365,7 @@ pub enum GenerateError {
         found: u128,
         /// Maximum valid value.
         limit: u64,
-        /// Advice on which options to reduce.
+        /// Advice that names the options to reduce.
         hint: &'static str,
     },
 }

@@ -159,8 +159,8 @@ pub enum OperatorKind {
     Attention {
         /// Tokens of a sample; a query can attend to their keys and values.
         tokens: u64,
-        /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
-        /// context parallelism.
+        /// Tokens that have queries: all tokens of a sample, or a rank's own tokens under context
+        /// parallelism.
         queries: u64,
         /// Number of query heads.
         heads: u64,
@@ -184,8 +184,8 @@ pub enum OperatorKind {
     ShapedAttention {
         /// Tokens of a sample; a query can attend to their keys and values.
         tokens: u64,
-        /// Tokens whose queries are computed: all tokens of a sample, or a rank's own tokens under
-        /// context parallelism.
+        /// Tokens that have queries: all tokens of a sample, or a rank's own tokens under context
+        /// parallelism.
         queries: u64,
         /// Number of query heads.
         heads: u64,
@@ -238,9 +238,9 @@ pub enum OperatorKind {
         width: u64,
         /// Number of experts in the layer.
         experts: u64,
-        /// Number of experts to which each token is sent.
+        /// Number of experts that each token chooses.
         chosen: u64,
-        /// Rule by which the router chooses experts from scores.
+        /// The router's rule for choosing experts from scores.
         form: RouterForm,
     },
     /// A matrix product for each expert. `rows` copies of tokens are divided evenly among the
@@ -398,7 +398,7 @@ impl AttentionSpan {
     }
 }
 
-/// Rule by which a router chooses experts from scores.
+/// A router's rule for choosing experts from scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RouterForm {
     /// True if scores have a trained bias.
@@ -411,7 +411,7 @@ pub struct RouterForm {
     /// Number of groups of experts, if a token first chooses the best groups; 0 or 1 without
     /// groups.
     pub groups: u64,
-    /// Number of groups whose experts a token may choose.
+    /// Number of groups from which a token may choose experts.
     pub chosen_groups: u64,
 }
 
@@ -421,9 +421,9 @@ pub struct RouterForm {
 pub enum ActivationFunction {
     /// Negative elements become 0.
     Relu,
-    /// x times the normal distribution function of x.
+    /// The function multiplies x by the normal distribution function of x.
     Gelu,
-    /// x times the logistic function of x, as in SwiGLU.
+    /// The function multiplies x by the logistic function of x, as in SwiGLU.
     Silu,
 }
 

@@ -1,6 +1,6 @@
 //! ASTRA-sim 2.x with its analytical networks, as a plain event-by-event simulator.
 //!
-//! It uses no formulas and skips nothing: every message and every delay is an event.
+//! This simulator uses no formulas and skips nothing: every message and every delay is an event.
 
 pub mod agenda;
 pub mod algorithm;
@@ -42,7 +42,7 @@ const MOST_EVENTS: u64 = 200_000_000;
 pub struct SimulationAnswer {
     /// Completion time of each NPU, ns; `None` if the NPU never completed.
     pub finish: Vec<Option<u64>>,
-    /// Time of each NPU in which no compute node ran on its device, ns; 0 if the NPU never
+    /// Part of each NPU's time without compute nodes on its device, ns; 0 if the NPU never
     /// completed.
     pub exposed: Vec<u64>,
     /// Number of messages that were sent over the network.
@@ -119,8 +119,8 @@ pub fn run(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Original)
 }
 
-/// Simulates until no event is left. It numbers chunks so that no NPU waits only because NPUs have
-/// issued different numbers of chunks.
+/// Simulates until no event is left. Chunks are numbered so that no NPU waits only because NPUs
+/// have issued different numbers of chunks.
 pub fn run_numbered_apart(config: &SimulationConfig) -> SimulationAnswer {
     simulate_config(config, ChunkNumbering::Apart)
 }

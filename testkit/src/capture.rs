@@ -73,7 +73,7 @@ const EPOCH: u64 = 4_313_706_734_900_000;
 /// Process id of rank 0; the other ranks have the ids after it.
 const PID: u64 = 19_340;
 
-/// A simulated job whose capture can be written.
+/// A simulated job that can write its captures.
 #[derive(Debug)]
 pub struct SimulatedCapture {
     options: Options,

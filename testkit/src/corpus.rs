@@ -45,8 +45,8 @@ pub fn pick_one_per_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
 
 /// Counts the calling test as skipped because of `missing` data.
 pub fn note_skipped(missing: &'static str) {
-    // The test harness names each thread after its test. It ends the process with `exit`, which
-    // calls `report_skipped`.
+    // The test harness names each thread after its test. The harness ends the process with `exit`,
+    // which calls `report_skipped`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {

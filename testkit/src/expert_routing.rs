@@ -36,8 +36,8 @@ pub struct TwoLevelCopies {
 }
 
 impl Routing {
-    /// Creates a routing in which, on each rank, `times` tokens choose every set of `chosen`
-    /// experts.
+    /// Creates a routing with all choices: on each rank, `times` tokens choose every set of
+    /// `chosen` experts.
     pub fn of_every_choice(ranks: usize, experts: usize, chosen: usize, times: usize) -> Self {
         let mut choices = Vec::new();
         for set in 0..1_u64 << experts {
@@ -58,8 +58,8 @@ impl Routing {
     pub fn drawn(ranks: usize, tokens: usize, weights: &[u32], chosen: usize, seed: u64) -> Self {
         let mut state = seed.wrapping_mul(2).wrapping_add(1);
         let mut draw = |below: u64| {
-            // This is a linear congruential generator (with Knuth's MMIX constants); its low bits
-            // are weak, so use the high bits.
+            // The low bits of this linear congruential generator (with Knuth's MMIX constants) are
+            // weak, so use the high bits.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);

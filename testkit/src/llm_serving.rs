@@ -1,7 +1,7 @@
-//! A plain serving engine for language models. It runs step by step, and tests compare the fast
-//! engine with it.
+//! A plain serving engine for language models. The engine runs step by step, and tests compare the
+//! fast engine with it.
 //!
-//! It was written only from a description of the rules, and it prefers simplicity to speed. The
+//! Its code was written only from a description of the rules, and prefers simplicity to speed. The
 //! free list is a vector that is searched, contents of blocks are lists of tokens that are compared
 //! as a whole, queues are vectors that are sorted, and time is a sum.
 
@@ -76,7 +76,7 @@ struct PlainBlock {
     holders: usize,
     /// The request's tokens, from its first token to the block's last token; `None` if unknown.
     content: Option<Vec<TokenNumber>>,
-    /// Logical time at which the block got its content.
+    /// Logical time when the block was filled.
     since: u64,
 }
 

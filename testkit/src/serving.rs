@@ -9,14 +9,14 @@
 pub struct TaskJob {
     pub tasks: u64,
     pub length: u64,
-    /// Indices of the earlier jobs on which this job depends.
+    /// Indices of the earlier jobs that this job depends on.
     pub after: Vec<usize>,
 }
 
 /// A request that consists of jobs.
 #[derive(Clone, Debug)]
 pub struct TaskRequest {
-    /// Time at which the request's first jobs are ready.
+    /// Time when the request's first jobs are ready.
     pub ready: u64,
     pub jobs: Vec<TaskJob>,
 }

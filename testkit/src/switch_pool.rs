@@ -22,8 +22,8 @@ pub struct MemoryLoad {
     pub bytes: f64,
 }
 
-/// Returns the max-min share at a server of `capacity`: the rate of each stream whose own entry in
-/// `limits` is not lower. If the server is not saturated, returns `capacity`.
+/// Returns the max-min share of streams at a server of `capacity`; a stream with a lower entry in
+/// `limits` gets only that entry. If the server is not saturated, returns `capacity`.
 fn max_min_share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {

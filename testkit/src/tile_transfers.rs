@@ -2,8 +2,9 @@
 //! port has such a queue.
 //!
 //! When a transfer is submitted, it adds a ticket to the queue of its port and of every link on its
-//! path. It starts when its tickets are first in all these queues, and removes them when it ends.
-//! The code follows paths core by core, and stores no times at which resources become free.
+//! path. The transfer starts when its tickets are first in all these queues, and removes them when
+//! it ends. The code follows paths core by core, and stores no times at which resources become
+//! free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

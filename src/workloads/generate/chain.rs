@@ -56,7 +56,7 @@ impl ChainPattern {
     }
 }
 
-/// Generator of chains of kernels, after its options were checked.
+/// Generator of chains of kernels, with checked options.
 #[derive(Debug)]
 pub(super) struct ChainGenerator(ChainPattern);
 

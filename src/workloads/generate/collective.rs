@@ -31,8 +31,8 @@ pub struct CollectivePattern {
     pub chained: bool,
     /// Root of rooted collectives; if absent, the group's first member.
     pub root: Option<u32>,
-    /// Bit mask of the machine's dimensions over which the collective runs (lowest bit: the
-    /// innermost dimension); if absent, all dimensions.
+    /// Bit mask of the machine's dimensions that the collective uses (lowest bit: the innermost
+    /// dimension); if absent, all dimensions.
     pub dimensions: Option<u32>,
     /// Time that every member computes before its first collective; whole nanoseconds.
     pub before: Span,
@@ -177,7 +177,7 @@ impl CollectiveMembers {
     }
 }
 
-/// Generator of collectives, after its options were checked.
+/// Generator of collectives, with checked options.
 #[derive(Debug)]
 pub(super) struct CollectiveGenerator {
     options: CollectivePattern,

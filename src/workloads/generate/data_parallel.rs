@@ -20,10 +20,10 @@
 //! A backward kernel does twice the work of its forward kernel, because the gradients of the input
 //! and of the weights each need a product of the same size. A layer's parameters are the matrices
 //! above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes. The
-//! optimizer is Adam with two moments and a master copy in single precision. It takes `12p` FLOPs
-//! (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update).
-//! The optimizer moves `p (2d + 24)` bytes: reads the gradient, writes the weight, reads and writes
-//! three numbers of 4 bytes.
+//! optimizer is Adam with two moments and a master copy in single precision. A step of Adam takes
+//! `12p` FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the
+//! update). The optimizer moves `p (2d + 24)` bytes: reads the gradient, writes the weight, reads
+//! and writes three numbers of 4 bytes.
 //!
 //! # Order
 //!
@@ -210,7 +210,7 @@ struct KernelCost {
     recorded: Span,
 }
 
-/// Generator of training steps, after its options were checked.
+/// Generator of training steps, with checked options.
 #[derive(Debug)]
 pub(super) struct DataParallelGenerator {
     options: DataParallelPattern,
@@ -334,12 +334,15 @@ mod tests {
 
     #[test]
     fn a_layer_is_what_its_shapes_say() {
-        // t = 6, s = 3, h = 10, d = 2 B; th = 60 and h² = 100.
-        // qkv: 6 x 6 x 100 = 3,600 FLOPs; 2 x (4 x 60 + 3 x 100) = 1,080 B.
-        // attention: 4 x 6 x 3 x 10 = 720; 2 x 4 x 60 = 480 B.
-        // projection: 2 x 6 x 100 = 1,200; 2 x (2 x 60 + 100) = 440 B.
-        // norm: 6 x 60 = 360; 2 x 4 x 60 = 480 B.
-        // mlp1 and mlp2: 8 x 6 x 100 = 4,800; 2 x (5 x 60 + 4 x 100) = 1,400 B.
+        // The sizes are t = 6, s = 3, h = 10 and d = 2 B, so th = 60 and h² = 100:
+        //
+        // | kernel | FLOPs | bytes |
+        // |---|---|---|
+        // | qkv | 6 x 6 x 100 = 3,600 | 2 x (4 x 60 + 3 x 100) = 1,080 |
+        // | attention | 4 x 6 x 3 x 10 = 720 | 2 x 4 x 60 = 480 |
+        // | projection | 2 x 6 x 100 = 1,200 | 2 x (2 x 60 + 100) = 440 |
+        // | norm | 6 x 60 = 360 | 2 x 4 x 60 = 480 |
+        // | mlp1 and mlp2 | 8 x 6 x 100 = 4,800 | 2 x (5 x 60 + 4 x 100) = 1,400 |
         let expected = [
             (3600, 1080),
             (720, 480),
@@ -412,8 +415,8 @@ mod tests {
     #[test]
     fn node_targets_are_met_in_whole_steps() {
         // A step of 32 layers has 448 nodes: 23 steps have 10,304 nodes, 22 steps only 9,856. For
-        // 100 nodes, the result has 7 layers, whose step has 98 nodes, so 2 steps are needed. For 0
-        // nodes, the result is one layer and one step.
+        // 100 nodes, the result has 7 layers: a step then has 98 nodes, so 2 steps are needed. For
+        // 0 nodes, the result is one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::with_nodes(8, nodes),

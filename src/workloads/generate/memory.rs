@@ -66,7 +66,7 @@ impl MemoryPattern {
     }
 }
 
-/// Generator of memory accesses, after its options were checked.
+/// Generator of memory accesses, with checked options.
 #[derive(Debug)]
 pub(super) struct MemoryGenerator(MemoryPattern);
 

@@ -30,8 +30,8 @@ pub enum TrafficPattern {
     /// begins after the reply.
     PingPong,
     /// Every rank r sends to r + 1, and the last rank sends to rank 0. In this and all patterns
-    /// below except incast, a rank sends and receives at the same time. It begins the next round
-    /// when both messages have completed.
+    /// below except incast, a rank sends and receives at the same time. The rank begins the next
+    /// round when both messages have completed.
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
@@ -113,7 +113,7 @@ fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     permutation
 }
 
-/// Generator of messages, after its options were checked.
+/// Generator of messages, with checked options.
 #[derive(Debug)]
 pub(super) struct P2pGenerator {
     options: P2pPattern,

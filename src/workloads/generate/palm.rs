@@ -4,9 +4,10 @@
 //!
 //! The rules are from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator
 //! for Tiled Accelerators with Large-scale Model Training", and from the public code where the
-//! tables have no rule. In the table, b is the number of samples of a micro-batch, s tokens per
-//! sample, h the hidden size, H = 4h, a the number of heads, D the number of replicas, and T the
-//! size of a tensor group. Numbers have 2 bytes, and each of the 20 stages has 16 cores.
+//! tables have no rule. In the table, b is the number of samples of a micro-batch, s is the number
+//! of tokens per sample, h is the hidden size, H = 4h, a is the number of heads, D is the number of
+//! replicas, and T is the size of a tensor group. Numbers have 2 bytes, and each of the 20 stages
+//! has 16 cores.
 //!
 //! | quantity | rule |
 //! |---|---|
@@ -165,7 +166,7 @@ fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     .map(u128::from)
 }
 
-/// Generator of PALM's training step, after its options were checked.
+/// Generator of PALM's training step, with checked options.
 #[derive(Debug)]
 pub(super) struct PalmGenerator {
     options: PalmPattern,

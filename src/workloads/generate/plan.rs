@@ -212,8 +212,8 @@ words! {
         Selective = "selective",
         /// Every block is recomputed from its input.
         Full = "full",
-        /// The first of `none`, `selective` and `full` with which the plan fits into an NPU's
-        /// memory.
+        /// The policy with the least recomputation that makes the plan fit into an NPU's memory:
+        /// `none`, `selective` or `full`.
         AsNeeded = "as-needed",
         /// The results of all operators are recomputed, except attention and every second matrix
         /// product.
@@ -236,7 +236,7 @@ words! {
 }
 
 words! {
-    /// Unit in which gradients are put into buckets.
+    /// Unit of gradients that is put into a bucket as a whole.
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",

@@ -6,9 +6,9 @@
 //! backward passes alternate. After the last forward pass, the remaining backward passes follow.
 //! Backward passes keep the order of micro-batches but reverse the order of chunks (Narayanan et
 //! al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
-//! figures 3 and 4). The other schedules are lists of steps. They compute weight gradients in
-//! separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or take
-//! their order from a file ([`PassOrders`]).
+//! figures 3 and 4). The other schedules are lists of steps. These lists compute weight gradients
+//! in separate passes ([`zero_bubble`]), run two passes at the same time ([`dual_pipe`]), or come
+//! from a file ([`PassOrders`]).
 //!
 //! The dependencies between stages follow the same rule in all schedules
 //! ([`PipelineSchedule::predecessor_of`]). If sends are buffered, no schedule deadlocks, even with
@@ -221,7 +221,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Number of parts into which the model's layers are divided.
+    /// Number of parts of the model that stages share.
     pub fn part_count(&self, stages: u32) -> u32 {
         match self {
             Self::DualPipe => stages,
@@ -453,8 +453,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`.
-    /// This is the inverse of [`PipelineSchedule::predecessor_of`].
+    /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`,
+    /// the inverse of [`PipelineSchedule::predecessor_of`].
     pub fn successor_of(
         &self,
         pass: PipelinePass,

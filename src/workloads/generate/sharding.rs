@@ -114,8 +114,7 @@ impl ShardingDegrees {
     }
 }
 
-/// A result of which each device of a group has only a partial sum, so that a collective must add
-/// up the sums.
+/// A result that a collective must sum, because each device of a group has only a partial sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
     /// Elements of the result on one device; 0 if the operator has no such result.

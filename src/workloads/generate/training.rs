@@ -93,7 +93,7 @@ impl TrainingPattern {
     }
 
     /// Tries recomputation policies, least recomputation first, and returns the generator for the
-    /// first policy with which every stage fits into memory.
+    /// first policy that makes every stage fit into memory.
     fn choose_least_recomputed(
         self,
         micro_batches: u32,
@@ -289,7 +289,7 @@ impl TrainingGenerator {
         self.plan.schedule.chunk_count()
     }
 
-    /// Number of parts into which the model's layers are divided.
+    /// Number of parts of the model that stages share.
     fn part_count(&self) -> u32 {
         self.plan.schedule.part_count(self.plan.pipeline)
     }
@@ -454,8 +454,8 @@ impl TrainingGenerator {
             let bytes = weights.saturating_mul(self.sizes.gradient);
             sums.push((what, bytes, family));
         }
-        // Tied weights have one copy on the first stage and one on the last, whose gradients are
-        // summed.
+        // The first and the last stage each have a copy of tied weights, and sum the gradients of
+        // these copies.
         let ends = self.plan.end_stages().contains(&stage);
         let tied = ends
             && !self

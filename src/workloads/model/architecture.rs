@@ -38,7 +38,7 @@ pub struct TransformerArchitecture {
     pub sandwich_norm: bool,
     /// Intermediate size of the shared experts' MLP; 0 if there are no shared experts.
     pub shared_ffn: u64,
-    /// Rule by which the router chooses experts from scores.
+    /// The router's rule for choosing experts from scores.
     pub router: RouterForm,
     /// Number of layers without experts at the beginning of the model.
     pub dense_layers: u64,

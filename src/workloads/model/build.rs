@@ -187,7 +187,7 @@ fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     ])
 }
 
-/// Rejects a changed number of tokens for a model whose sizes do not depend on tokens.
+/// Rejects a changed number of tokens if the model's sizes do not depend on tokens.
 fn reject_sequence_change(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

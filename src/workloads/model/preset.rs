@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 /// A model that is built into the program.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelPreset {
-    /// Name with which users select the preset.
+    /// Name of the preset, as users write it.
     pub name: &'static str,
     /// Text of the model file. Comments in the text give the source of every number.
     pub text: &'static str,

@@ -7,9 +7,9 @@
 //!
 //! A transformer block with h columns, a heads, s tokens and 2 bytes per element saves `s h (34 + 5
 //! a s / h)` bytes (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-//! Models", 2022, equation 1). This module adds up these bytes operator by operator, as in their
-//! section 4.1. As in Korthikanti et al., means and variances of norms do not count. Token ids do
-//! not count either, because they are the sample itself.
+//! Models", 2022, equation 1). This module adds up these bytes operator by operator, as section 4.1
+//! of that paper does. As in Korthikanti et al., means and variances of norms do not count. Token
+//! ids do not count either, because they are the sample itself.
 //!
 //! Only one kind of tensor is counted twice. In a ResNet block that changes the number of channels,
 //! two convolutions have the same input, and both count it.

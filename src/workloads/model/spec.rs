@@ -68,11 +68,11 @@ pub struct AxisSpec {
 /// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// This degree divides the axis; the text is the plural of the axis's units, for error
-    /// messages.
+    /// The degree of this axis divides the axis; the text is the plural of the axis's units, for
+    /// error messages.
     By(OperatorAxis, &'static str),
-    /// This degree must be 1, because the axis must stay whole; the text is the reason, for error
-    /// messages.
+    /// The degree of this axis must be 1, because the axis must stay whole; the text is the reason,
+    /// for error messages.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,
@@ -154,7 +154,8 @@ pub enum ChainInput {
     Beside,
 }
 
-/// Side of an operator on which ranks with different experts of a layer exchange tokens.
+/// Side of an operator that has the exchange of tokens with ranks that have other experts of a
+/// layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
     /// After the operator: copies of tokens are sent to their experts.

@@ -69,7 +69,7 @@ pub struct TransformerBlock {
 pub struct ExpertRouting {
     /// Number of experts.
     pub experts: u64,
-    /// Number of experts to which each token is sent.
+    /// Number of experts that each token chooses.
     pub chosen: u64,
 }
 

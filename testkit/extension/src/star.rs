@@ -4,8 +4,8 @@ use chakram::extend::{
     AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
 };
 
-/// An algorithm in which all members send their buffers to the first member, and the first member
-/// sends the sum back to each of them.
+/// All members send their buffers to the first member, and the first member sends the sum back to
+/// each of them.
 #[derive(Debug)]
 pub struct StarAllReduce;
 

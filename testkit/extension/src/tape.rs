@@ -8,7 +8,7 @@ use chakram::units::{Bandwidth, Span, Time};
 pub struct TapeLibrary {
     /// Rate of loads and stores.
     pub rate: Bandwidth,
-    /// Time before each access in which the tape winds.
+    /// Duration of winding before each access.
     pub wind: Span,
 }
 

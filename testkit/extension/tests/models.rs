@@ -14,8 +14,8 @@ use chakram_extension::star::StarAllReduce;
 use chakram_extension::tape::TapeLibrary;
 use std::sync::Arc;
 
-/// Returns a machine with four NPUs and a switch. Its rate of 1 GB/s takes 1,000 ps per byte. A
-/// path has two links, each with a latency of 100 ns.
+/// Returns a machine with four NPUs and a switch. At the machine's rate of 1 GB/s, a byte takes
+/// 1,000 ps. A path has two links, each with a latency of 100 ns.
 fn machine() -> Machine {
     Machine::load_by_name("Switch(4):1 GB/s:100 ns").unwrap()
 }

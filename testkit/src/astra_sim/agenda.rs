@@ -1,6 +1,6 @@
 //! Events in one list, ordered by time; events of the same tick (ns) are in insertion order.
 //!
-//! As in ASTRA-sim 2.x, an NPU groups its delays by the tick in which they end. Such a tick has one
+//! As in ASTRA-sim 2.x, an NPU groups its delays by the tick at their end. Such a tick has one
 //! event, at the position of the first registered delay. The calls of a tick run in registration
 //! order. If a call adds another call to the same tick, the new call also runs in this tick.
 
@@ -82,7 +82,7 @@ impl EventAgenda {
         }
     }
 
-    /// Removes the next call of an NPU whose delay ends now.
+    /// Removes the next of an NPU's calls that are due now.
     pub fn next_call(&mut self, npu: usize) -> Option<DelayedCall> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {

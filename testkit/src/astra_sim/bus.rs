@@ -17,7 +17,7 @@ const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_MEMORY: usize = 3;
-/// Number of transfers in a row after which the other side goes first.
+/// Number of transfers in a row before the other side goes first.
 const FAIR: u64 = 8;
 /// Time per byte on the second bus, ns.
 const INNER_GAP: f64 = 0.0038;

@@ -18,7 +18,8 @@ pub struct ChunkPhase {
     pub algo: RunningAlgorithm,
 }
 
-/// State of a running collective on one NPU. It ends when `left`, the number of unfinished chunks, is 0.
+/// State of a running collective on one NPU. The collective ends when `left`, the number of
+/// unfinished chunks, is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct RunningCollective {
     pub node: u64,

@@ -65,7 +65,7 @@ pub struct MessageMatching {
 /// Number of tags that are reserved for nodes, and also number of tags that are reserved for
 /// collectives.
 const RANGE: u64 = 500_000_000;
-/// Size in bytes of the message with which a receiver signals that it is ready.
+/// Size in bytes of the message that signals that a receiver is ready.
 const HANDSHAKE: u64 = 8192;
 
 /// Returns the tag on the network for the tag of a send or receive in a trace.
@@ -78,7 +78,7 @@ pub fn encode_collective_tag(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// Returns the message with which the receiver of `message` signals that it is ready.
+/// Returns the message that signals that the receiver of `message` is ready.
 fn handshake_of(message: MessageEnvelope) -> MessageEnvelope {
     MessageEnvelope {
         tag: message.tag + 2 * RANGE,

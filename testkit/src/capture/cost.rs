@@ -25,7 +25,7 @@ pub(super) const STREAM_GAP: u64 = 1_000;
 pub(super) const QUEUE: u64 = 20_000;
 /// Gap between two successive collectives on one worker.
 pub(super) const WORKER_GAP: u64 = 5_000;
-/// Time from the end of an event to the moment at which the thread that waits for it runs again.
+/// Time from the end of an event until the thread that waits for it runs again.
 pub(super) const WAKE: u64 = 10_000;
 /// Duration of an empty collective or message, measured from the last member's start.
 pub(super) const LATENCY: u64 = 20_000;

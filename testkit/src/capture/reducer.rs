@@ -13,7 +13,7 @@ use super::tensor::{OperatorOperand, ProgramTensor};
 pub(super) struct GradientReducer {
     params: Vec<ReducedParameter>,
     buckets: Vec<ReducerBucket>,
-    /// Number of parameters whose gradients are still missing.
+    /// Number of gradients that are still missing.
     left: usize,
 }
 

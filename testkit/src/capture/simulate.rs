@@ -1,4 +1,4 @@
-//! One rank's clock. It runs the program in order, and reports the times of events.
+//! One rank's clock, which runs the program in order and reports the times of events.
 //!
 //! A clock stops if it needs the end of a meeting (collective or message) that is still unknown; it
 //! can continue later. A clock never reports an event twice.
@@ -13,7 +13,7 @@ use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 pub(super) trait MeetingAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive_at_meeting(&mut self, step: u32, m: u32, start: u64);
-    /// Returns the end of the meeting `m` on this rank; `None` if it is still unknown.
+    /// Returns the end of the meeting `m` on this rank; `None` if the end is still unknown.
     fn meeting_end(&self, step: u32, m: u32) -> Option<u64>;
     /// Records that a thread or stream of this rank waits for the meeting `m` from `from` until
     /// `until`.
@@ -85,8 +85,8 @@ pub(super) fn stream_of_axis(axis: GroupAxis) -> u32 {
     }
 }
 
-/// A Gloo worker, or a stream for collectives. It is free from a known time on, or when its current
-/// meeting has ended.
+/// A Gloo worker, or a stream for collectives. A worker is free from a known time on, or when its
+/// current meeting (collective or message) has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct GlooWorker {
     free: u64,

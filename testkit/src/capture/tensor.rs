@@ -83,7 +83,7 @@ pub(super) const TENSOR: char = '\u{1}';
 /// Placeholder in a text for the integer that grows from step to step.
 pub(super) const NUMBER: char = '\u{2}';
 
-/// Function that writes one argument. Its last parameter is the device's name.
+/// Function that writes one argument. The function's last parameter is the device's name.
 type ArgumentWriter = fn(&mut String, &OperatorOperand<'_>, &str);
 
 /// Writes the four lists that describe a host node's inputs or outputs. Appends the slots of the

@@ -30,13 +30,13 @@ fn a_layer_on_two_ranks_by_hand() {
     };
     // An operator takes 2 us before its first child and 1 us after its last. The next event comes
     // 0.5 us later, and Python takes 5 us. On rank 0, Python runs first, and `ProfilerStep` starts
-    // at 5,000 ns. After its head and Python, `randn` starts at 12,000. It contains `empty` from
-    // 14,000 to 17,000 and `normal_` from 17,500 to 20,502 (which writes 12 bytes at 10 bytes/ns in
-    // 2 ns), and ends at 22,002. After 0.5 us and Python, DDP's record starts at 27,502. After its
-    // head and Python, `broadcast_` starts at 34,502 and requests the collective at 36,502. The
-    // worker starts 20 us later. On rank 1, all these times are twice as long, except the gaps
-    // between operators, so its request is at 71,504. The collective ends 20 us + 4 ns (4 bytes at
-    // 1 byte/ns) after the last member's start.
+    // at 5,000 ns. After its head and Python, `randn` starts at 12,000. `randn` contains `empty`
+    // from 14,000 to 17,000 and `normal_` from 17,500 to 20,502 (which writes 12 bytes at 10
+    // bytes/ns in 2 ns), and ends at 22,002. After 0.5 us and Python, DDP's record starts at
+    // 27,502. After its head and Python, `broadcast_` starts at 34,502 and requests the collective
+    // at 36,502. The worker starts 20 us later. On rank 1, all these times are twice as long,
+    // except the gaps between operators, so its request is at 71,504. The collective ends 20 us + 4
+    // ns (4 bytes at 1 byte/ns) after the last member's start.
     assert_eq!(
         times(broadcast),
         [
@@ -66,7 +66,7 @@ fn a_layer_on_two_ranks_by_hand() {
     // | `allreduce_` started; DDP's record ended | 1 | 1 |
     // | sum | 141 | 140 |
     //
-    // Their work takes this time at 10 bytes/ns, rounded up:
+    // The operators' work takes this time at 10 bytes/ns, rounded up:
     //
     // | work | bytes | ns |
     // |---|---|---|

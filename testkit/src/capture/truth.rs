@@ -1,4 +1,4 @@
-//! The true times of a generated job, with which tests compare the results of reading its captures.
+//! The true times of a generated job; tests compare the times in its captures with them.
 
 use super::meet::MeetingPart;
 use super::simulate::WaiterKind;
@@ -45,7 +45,7 @@ pub struct RankTruth {
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Number of collectives in which the rank takes part.
+    /// Number of collectives that the rank takes part in.
     pub collectives: u64,
     /// Number of messages that the rank sent.
     pub sends: u64,

@@ -63,7 +63,7 @@ impl FromStr for OperatorPattern {
     }
 }
 
-/// Returns true if `text` matches `pattern`, in which `*` matches any characters.
+/// Returns true if `text` matches `pattern`; a `*` in `pattern` matches any characters.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or("");

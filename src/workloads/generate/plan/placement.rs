@@ -164,8 +164,8 @@ impl RankPlacement {
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` in messages and reports. A partition whose members share an expert has its
-    /// own name.
+    /// Name of `family` in messages and reports. The partition for members that share an expert has
+    /// its own name.
     pub fn kind_name(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)

@@ -6,7 +6,7 @@ use chakram_base::shared_memory::SharedMemory;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
-/// Largest number of bytes in use at once on a rank whose nodes run in id order.
+/// Largest number of bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
     /// Bytes in use at the rank's peak.
@@ -48,14 +48,14 @@ pub fn streams_remote_memory(op: &Op<'_>) -> bool {
 pub struct RankMemory {
     /// Capacity of an NPU's own memory, in bytes.
     pub own: u64,
-    /// Remote memory; `None` if the plan does not use it.
+    /// Remote memory; `None` if the plan does not use remote memory.
     pub shared: Option<SharedMemory>,
     /// Number of ranks of the job.
     pub ranks: u64,
 }
 
 impl RankMemory {
-    /// Creates the memory for the ranks of `plan`, whose NPUs have `own` bytes each.
+    /// Creates the memory for the ranks of `plan`; each NPU has `own` bytes.
     pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
         let keeps = plan.residency != ResidencyRule::None;
         Self {

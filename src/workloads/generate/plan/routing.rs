@@ -8,8 +8,8 @@
 //! ranks, E / N to each.
 //!
 //! All ranks with experts wait for the fullest rank, so generated traces give every rank the load
-//! of the fullest rank. This load predicts the same step time as the ranks' own loads, but
-//! overestimates the exchanges and the memory of the other ranks.
+//! of the fullest rank. The same load for every rank predicts the same step time as the ranks' own
+//! loads, but overestimates the exchanges and the memory of the other ranks.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -162,8 +162,8 @@ pub(in crate::generate) fn fullest_rank_load(
     fullest * ranks as f64
 }
 
-/// Returns the mean number of ranks to which a token is sent: N (1 - C(E - E / N, k) / C(E, k)), if
-/// each token uniformly chooses k (`chosen`) of E experts on N ranks.
+/// Returns the mean number of ranks that receive a copy of a token: N (1 - C(E - E / N, k) / C(E,
+/// k)), if each token uniformly chooses k (`chosen`) of E experts on N ranks.
 pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
     let own = experts / ranks.max(1);
     let none = (0..chosen).fold(1.0, |none: f64, drawn| {

@@ -25,8 +25,8 @@ impl PipelineSchedule {
     ///
     /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes
     /// (m - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. In 1F1B, the
-    /// warm-up lets fast stages run ahead, so 1F1B can be slower or faster than PALM's Eq. 1. Its
-    /// time is at least v m (F + B) of every stage, and at least sum(F + B).
+    /// warm-up lets fast stages run ahead, so 1F1B can be slower or faster than PALM's Eq. 1. The
+    /// time of 1F1B is at least v m (F + B) of every stage, and at least sum(F + B).
     ///
     /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the
     /// first micro-batch before each of the v - 1 next layers. Each wait adds

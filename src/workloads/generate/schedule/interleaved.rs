@@ -2,7 +2,7 @@
 //! has v model chunks. A chunk processes S micro-batches before the next chunk's turn.
 //!
 //! Stage i of S has a warm-up of 2 (S - i - 1) + (v - 1) S forward passes. (v - 1) S of these
-//! passes come before the last chunk's turn, and two are for each later stage, one per direction.
+//! passes come before the last chunk's turn, and two come for each later stage, one per direction.
 //! With exactly S micro-batches, all forward passes belong to the warm-up.
 
 use super::ScheduleShape;

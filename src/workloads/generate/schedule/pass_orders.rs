@@ -235,8 +235,8 @@ impl PassOrders {
         Ok(orders)
     }
 
-    /// Checks that a stage runs each of its passes once, and after the passes of the same stage on
-    /// which it depends.
+    /// Checks that a stage runs each of its passes once, after the earlier passes on the same stage
+    /// that it depends on.
     fn check_stage(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
         // For each part and micro-batch, the completed passes: forward, input gradients, weight
         // gradients.

@@ -59,7 +59,7 @@ pub(super) struct OperatorTotals {
     pub inputs: u128,
     /// Number of elements of each weight tensor, and whether n and k shard the tensor.
     pub weights: Vec<(u128, [bool; 2])>,
-    /// Geometry of the operator's windows over an image; `None` if it has no windows.
+    /// Geometry of the operator's windows over an image; `None` if the operator has no windows.
     pub rows: Option<WindowRows>,
 }
 

@@ -1,6 +1,6 @@
 //! Adapters between stages (PALM, Fig. 11). An adapter is a member of a tensor group that exchanges
-//! messages with other stages. It does so for itself and for other members, which together are the
-//! adapter's share.
+//! messages with other stages. Each adapter acts for its share of the group: itself and other
+//! members.
 //!
 //! After a stage's last matrix product, each member has a partial sum. With
 //! [`AdapterSums::Source`], the whole group adds up the partial sums before adapters send the

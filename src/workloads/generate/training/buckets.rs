@@ -26,9 +26,9 @@
 //! In this module, a matrix product of a model has a single matrix and a single bias, even if an
 //! implementation has several, for example one each for queries, keys and values. Events that occur
 //! only once per run are ignored: the first step, which has all gradients in one bucket; the two
-//! broadcasts with which ranks then agree on new buckets; and the broadcasts of equal initial
-//! weights. Broadcasts of untrained buffers, such as the running means of a batch norm before a
-//! forward pass, are also ignored.
+//! broadcasts that make ranks agree on new buckets; and the broadcasts of equal initial weights.
+//! Broadcasts of untrained buffers, such as the running means of a batch norm before a forward
+//! pass, are also ignored.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;

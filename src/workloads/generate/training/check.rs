@@ -96,7 +96,7 @@ fn tied_last(
     Err(option_refused("pass_orders", "others", expected))
 }
 
-/// Rejects plans whose SRAM cannot store the smallest tile of a matrix product: a row of inputs, a
+/// Rejects plans if SRAM cannot store the smallest tile of a matrix product: a row of inputs, a
 /// column of weights, and their result. If a product sums over K numbers, each core of a tensor
 /// group with t cores has at least K / t of these numbers.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
@@ -179,7 +179,7 @@ const MOST_SAMPLES: u64 = u32::MAX as u64;
 /// additional passes.
 const STATE: u128 = 96;
 
-/// Rejects models and batches whose sums could overflow later. Sums of FLOPs must fit into 128
+/// Rejects models and batches with sums that could overflow later. Sums of FLOPs must fit into 128
 /// bits, and the bytes of a rank at one time must fit into 64 bits. The bounds use the whole model,
 /// because a rank has at most the whole of each operator.
 fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {

@@ -1,8 +1,8 @@
 //! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of a sequence.
 //!
-//! Operators process each token independently, except attention, in which a query needs the keys
-//! and values of every token. Ranks can exchange keys and values in three ways. With `B` samples,
-//! `d` bytes per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
+//! Operators process each token independently, except attention: a query needs the keys and values
+//! of every token. Ranks can exchange keys and values in three ways. With `B` samples, `d` bytes
+//! per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
@@ -12,7 +12,7 @@
 //!
 //! In a ring, the first step uses the rank's own keys, and each transfer overlaps the kernel of the
 //! previous step. A rank has two pieces of the sequence. With a causal mask, its queries attend to
-//! half of another rank's keys: if the other rank is earlier in the context group, all `s / c`
+//! half of another rank's keys. If the other rank is earlier in the context group, all `s / c`
 //! queries attend to its first piece; if it is later, half of the queries attend to both its
 //! pieces. Both cases have `(s / c)^2 / 2` pairs. The plan gives every rank the first case, which
 //! the last rank has in all steps. A `merge` kernel adds each step's result to the results of
@@ -95,8 +95,8 @@ pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Rejects a degree that does not divide the tokens or heads of `model`, and a model with an
-/// operator for which chakram has no exchange.
+/// Rejects a degree that does not divide the tokens or heads of `model`, and a model with operators
+/// that chakram cannot shard by tokens.
 pub(super) fn check_context_degree(
     model: &Model,
     plan: &ParallelismPlan,

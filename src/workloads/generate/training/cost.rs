@@ -64,8 +64,7 @@ pub(super) struct CostParameters {
     pub elementwise: ElementwiseKernels,
     /// True if each expert has its own matrix product kernel.
     pub one_by_one: bool,
-    /// Number format to which tokens are cast before they are sent to experts; `None` if they are
-    /// not cast.
+    /// Number format of tokens that are sent to experts; `None` if tokens keep their format.
     pub sent: Option<Dtype>,
     /// Whether training changes the operator's weights, its adapter, or nothing.
     pub training: WeightTraining,

@@ -6,7 +6,7 @@
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
 //!    member. If neither the model nor the plan states a split, it is derived. Then a product is
 //!    split by inputs if its input is split by columns. Otherwise, a product is split by outputs
-//!    or, if the number of outputs does not divide evenly, by inputs. Tables whose rows are summed
+//!    or, if the number of outputs does not divide evenly, by inputs. Tables that sum their rows
 //!    are split by columns, because a gather of columns moves half the bytes of a sum over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
 //! 4. the layout of its input, split by samples, and by rows if they divide evenly. The columns
@@ -45,7 +45,8 @@ use crate::model::{
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Digit in which members with partial sums differ, if the sums have not been added up yet.
+    /// Digit that distinguishes members with different partial sums, if the sums have not been
+    /// added up yet.
     pub partial_over: Option<MeshAxis>,
     /// Elements per sample, over all members together.
     pub elements: u64,

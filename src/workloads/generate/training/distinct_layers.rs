@@ -12,10 +12,10 @@ use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
-/// A lowered layer, with which later layers are compared.
+/// A lowered layer, as an example for later layers that equal it.
 struct LoweredExample<'m> {
     layer: usize,
-    /// Size of the tensor group for which the layer was lowered.
+    /// Size of the layer's tensor group.
     members: u32,
     recompute: RecomputePolicy,
     before: Option<ShardedActivation>,

@@ -67,7 +67,7 @@ pub(super) struct RankEmitter<'w, 's> {
     common: String,
     /// Buffer for a node's dependencies, reused for every node.
     data: Vec<u64>,
-    /// Nodes that have computed gradients, but for which no reduction waits yet. The first list is
+    /// Nodes that have computed gradients, but that no reduction waits for yet. The first list is
     /// for gradients of weights that all replicas have, and the second list is for gradients of
     /// experts' weights.
     unreduced_producers: [Vec<u64>; 2],

@@ -98,8 +98,8 @@ pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] 
     [expert_load(&layer.operators, plan), sent]
 }
 
-/// Rejects degrees that do not divide the experts of `model`, and options for which expert
-/// parallelism has no rule.
+/// Rejects degrees that do not divide the experts of `model`, and options that expert parallelism
+/// does not support.
 pub(super) fn check_expert_degrees(
     model: &Model,
     plan: &ParallelismPlan,

@@ -22,7 +22,7 @@ pub(super) struct ModelChunks {
     ends: Vec<Range<usize>>,
     /// For each part, the bytes that it sends to the next part.
     boundaries: Vec<u64>,
-    /// Number of trained tied weights, of which the first and the last stage each have a copy;
+    /// Number of trained tied weights; the first and the last stage each have a copy of them.
     /// `None` without tied weights.
     tied: Option<u64>,
 }
@@ -126,7 +126,7 @@ impl ModelChunks {
         self.boundaries[below as usize]
     }
 
-    /// Number of trained tied weights, of which the first and the last stage each have a copy;
+    /// Number of trained tied weights; the first and the last stage each have a copy of them.
     /// `None` without tied weights.
     pub fn tied_weights(&self) -> Option<u64> {
         self.tied
@@ -144,8 +144,8 @@ struct TiedCopy {
     is_trained: bool,
 }
 
-/// Returns the last part's copy of tied weights; `None` if there is none, or if the first part is
-/// on the same stage.
+/// Returns the last part's copy of tied weights; `None` without such a copy, or if the first part
+/// is on the same stage.
 fn find_tied_copy(
     plan: &ParallelismPlan,
     starts: &[usize],

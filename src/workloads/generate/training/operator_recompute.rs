@@ -20,7 +20,7 @@
 //!
 //! The recomputation runs before the block's backward pass. The policy saves only outputs of
 //! `aten.mm`, but a product of 8-bit numbers is `aten._scaled_mm`. Therefore 8-bit models recompute
-//! all products whose outputs the backward pass needs, which are all except the last.
+//! every product except the last, because the backward pass needs the outputs of all others.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};

@@ -67,7 +67,7 @@ pub(super) struct ProgramNode {
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
-    /// Index of the lane on which the kernel runs; 0 is the chain's lane.
+    /// Index of the kernel's lane; 0 is the chain's lane.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
     /// True for nodes that compute weight gradients, and for nodes that only such nodes need.

@@ -80,7 +80,7 @@ impl ShardSpec {
     }
 
     /// Returns true if all members' parts of `work` together have exactly the windows of `work`.
-    /// This requires that the rows of the windows extend past the padding.
+    /// The windows are exactly the same only if their rows extend past the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()

@@ -11,7 +11,8 @@
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
-//! Bytes, for `B` samples of `M` rows, `d` bytes per number and `g` bytes per gradient:
+//! These are bytes as in PALM's Table III, for `B` samples of `M` rows, `d` bytes per number and
+//! `g` bytes per gradient:
 //!
 //! | | buffer of a member | exchanged between members that differ in |
 //! |---|---|---|
@@ -21,8 +22,8 @@
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
 //! | a loss over sharded classes, three times | `4 BM / bm` | n |
 //!
-//! (PALM, Table III.) Communication moves the minimum number of bytes: by an all-gather or an
-//! all-to-all if one is possible, otherwise by messages.
+//! Communication moves the minimum number of bytes: by an all-gather or an all-to-all if one is
+//! possible, otherwise by messages.
 //!
 //! With Megatron-LM's split, the sums are the same as in Megatron-LM (Shoeybi et al., 2019). An
 //! all-reduce follows a matrix product that is split by inputs. An all-reduce of the gradient
@@ -256,7 +257,7 @@ impl ShardedLowering {
         self.context.kept_bytes_of(&one.kernels) - one.again.dropped
     }
 
-    /// Lowers `layer`, whose operators have the shardings in `flow`.
+    /// Lowers `layer`; `flow` has the shardings of its operators.
     pub fn lower_layer(
         &mut self,
         layer: &ModelLayer,

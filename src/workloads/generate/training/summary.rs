@@ -74,8 +74,8 @@ pub struct StageSummary {
     pub streams: bool,
     /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Maximum number of passes whose activations are stored, and the bytes of one of these passes.
-    /// The product of the two is the schedule's memory for activations.
+    /// Maximum number of passes with stored activations, and the bytes of one of these passes. The
+    /// product of the two is the schedule's memory for activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,

@@ -103,7 +103,7 @@ pub enum KernelSpec {
     Moving {
         /// Kernels with as many fused operations as possible.
         fused: MemoryBoundKernels,
-        /// Kernels with one framework operation each; `None` if they equal `fused`.
+        /// Kernels with one framework operation each; `None` if these kernels equal `fused`.
         one_by_one: Option<MemoryBoundKernels>,
     },
 }

@@ -84,8 +84,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // An additional block predicts one more token. It is like the last block, with two more norms,
-    // a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. The additional block is like the last block,
+    // with two more norms, a product from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -104,9 +104,9 @@ fn latent_attention_has_the_weights_of_its_formula() {
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// A token takes two FLOPs for each weight that multiplies it. It also takes 4 A d FLOPs for each
-/// token to which it attends, or 2 A ((n + r) + v) FLOPs with latent vectors. With a causal mask, a
-/// token attends to (s + 1) / 2 of s tokens on average.
+/// A token takes two FLOPs for each weight that multiplies it. For each token to which a token
+/// attends, it also takes 4 A d FLOPs, or 2 A ((n + r) + v) FLOPs with latent vectors. With a
+/// causal mask, a token attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [

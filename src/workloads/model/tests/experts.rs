@@ -132,8 +132,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // The block is defined operator by operator, for 5 tokens. It has 4 x 3 weights in the router,
-    // and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves the 6 columns.
+    // The block is defined operator by operator, for 5 tokens. The block has 4 x 3 weights in the
+    // router, and 3 experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves the 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"

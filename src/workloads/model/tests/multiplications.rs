@@ -38,7 +38,8 @@ fn networks_on_images_have_the_published_counts() {
 
 #[test]
 fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
-    // l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800.
+    // The model has l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800
+    // multiplications.
     let model = preset("gpt2-xl");
     assert_eq!(
         model.multiplication_count(),

@@ -9,9 +9,9 @@ fn found(name: &str) -> u64 {
 
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
-    // The formula is equation 2 of Narayanan et al. (2021): P = 12 l h^2 (1 + 13 / (12 h) + (V +
-    // s) / (12 l h)), which is 12 l h^2 + 13 l h + (V + s) h. Equation 2 omits 2 h weights: the
-    // gain and the bias of the last norm.
+    // Equation 2 of Narayanan et al. (2021) is P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)),
+    // which equals 12 l h^2 + 13 l h + (V + s) h. The equation omits 2 h weights: the gain and the
+    // bias of the last norm.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -184,8 +184,8 @@ fn models_of_images_are_those_of_torchvision() {
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
     // The tables have 39,143,231 x 64 weights. The MLPs 13-512-256-64 and 415-512-512-256-1 have
-    // 154,112 + 605,952 weights, which the source counts. They also have 832 + 1,281 biases, one
-    // per output, which the source does not count.
+    // 154,112 + 605,952 weights, which the source counts. The MLPs also have 832 + 1,281 biases,
+    // one per output, which the source does not count.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);

@@ -4,7 +4,8 @@
 //! credit sends the oldest prepared packet.
 //!
 //! Packets come in rounds: first packets that are never reduced, then packets that may be reduced.
-//! The latter are reduced in a reduce-scatter, and in every second round of an all-reduce.
+//! Packets of the second kind are reduced in a reduce-scatter, and in every second round of an
+//! all-reduce.
 
 use super::super::algorithms::AlgorithmStyle;
 use super::super::config::CollectiveOperation;

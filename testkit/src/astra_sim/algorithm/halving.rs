@@ -34,8 +34,8 @@ impl HalvingWalk {
         if self.outwards { size / 2 } else { size }
     }
 
-    /// Returns the number of messages, trunc(rounds · log2 n). It is a number of complete rounds only if n is a
-    /// power of two.
+    /// Returns the number of messages, trunc(rounds · log2 n). The result is a number of complete
+    /// rounds only if n is a power of two.
     pub fn message_count(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
     }

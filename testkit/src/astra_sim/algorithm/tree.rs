@@ -1,8 +1,9 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! As in ASTRA-sim 2.x, the root has one child. This child is the root of a complete binary tree
-//! with all other NPUs. NPUs are numbered in order: left subtree, node, right subtree. The root is
-//! the first NPU in one tree and the last NPU in the other. Chunks alternate between the trees.
+//! As in ASTRA-sim 2.x, the root has one child. The root's child is the root of a complete binary
+//! tree with all other NPUs. NPUs are numbered in order: left subtree, node, right subtree. The
+//! root is the first NPU in one tree and the last NPU in the other. Chunks alternate between the
+//! trees.
 
 use super::{AlgorithmAction, AlgorithmInput, MemoryMove};
 
@@ -13,7 +14,7 @@ pub struct TreeAlgorithm {
     parent: Option<usize>,
     children: Vec<usize>,
     state: TreeState,
-    /// Number of children whose data has been reduced so far.
+    /// Number of children with reduced data so far.
     reduced: usize,
 }
 

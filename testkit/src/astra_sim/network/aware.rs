@@ -1,4 +1,4 @@
-//! The congestion-aware network of ASTRA-sim 2.x has one dimension. Its directed links store and
+//! The congestion-aware network of ASTRA-sim 2.x has one dimension. Directed links store and
 //! forward whole messages, and each link has a queue. A link that starts at t delivers at t +
 //! trunc(latency + bytes / bandwidth), and is free at t + trunc(bytes / bandwidth). The arrival is
 //! scheduled before the event that frees the link.

@@ -15,7 +15,7 @@ pub(super) struct RandomWorkload<'c> {
     tag: u64,
 }
 
-/// Adds to the configuration a job whose collectives have only some NPUs as members.
+/// Adds to the configuration a job with collectives of only some NPUs.
 pub fn add_overlapping_job(config: &mut SimulationConfig, dice: &mut RandomGenerator) {
     let npus = config.npu_count();
     config.ranks = vec![Vec::new(); npus];

@@ -91,7 +91,8 @@ impl RandomWorkload<'_> {
     }
 
     /// Adds two independent collectives of all NPUs; each waits for its own kernels, so NPUs may
-    /// issue them in different orders. Their messages may be identical, for example on a ring.
+    /// issue them in different orders. The messages of both collectives may be identical, for
+    /// example on a ring.
     pub fn add_unordered_pair(&mut self, dice: &mut RandomGenerator) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.draw_size(1, 1 << 12);

@@ -46,7 +46,7 @@ fn ranks_follow_from_where_axes_lie() {
         ParallelAxis::Tensor,
     ];
     assert_eq!(ranks(&turned), ranks(&plan));
-    // This mapping gives the default order of ranks, so the result contains no explicit ranks.
+    // These mappings give the default order of ranks, so the result contains no explicit ranks.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
     assert_eq!(plan.mapped_ranks().unwrap(), [0_u32; 0]);
 }

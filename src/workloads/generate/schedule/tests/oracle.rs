@@ -14,9 +14,9 @@ pub(super) struct Played {
     pub peaks: Vec<u64>,
 }
 
-/// Simulates `schedule` on stages whose forward and backward passes through one chunk have the
-/// given durations. Messages take no time. Panics if the pipeline deadlocks, or if an order omits
-/// or repeats a pass.
+/// Simulates `schedule` on stages with the given durations of forward and backward passes through
+/// one chunk. Messages take no time. Panics if the pipeline deadlocks, or if an order omits or
+/// repeats a pass.
 pub(super) fn play(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],

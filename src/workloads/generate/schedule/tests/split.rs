@@ -212,8 +212,8 @@ fn idle_time_is_what_formulas_say() {
         }
     }
     assert!(compared > 200);
-    // With passes of equal length, ZB-H1 has a bubble of (4 - 1) (1 + 1 - 1) / (3 x 8), and
-    // DualPipe has a bubble of (8 / 2 - 1) (3 + 1 - 2) / (3 x 20).
+    // If all passes take the same time, the bubble is (4 - 1) (1 + 1 - 1) / (3 x 8) for ZB-H1, and
+    // (8 / 2 - 1) (3 + 1 - 2) / (3 x 20) for DualPipe.
     let h1 = PipelineSchedule::ZeroBubbleH1.bubble_fraction(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
     let dual = PipelineSchedule::DualPipe.bubble_fraction(8, 20, false);
@@ -245,8 +245,8 @@ fn a_v_of_equal_passes_has_no_bubble() {
 
 /// Compares the activations that stages store with the tables of Qi et al. and DeepSeek-AI; the
 /// unit is one pass through a chunk. A stage stores S micro-batches in ZB-H1, and two halves of
-/// each of S micro-batches in ZB-V. It stores at most S + 1 micro-batches in DualPipe, and at most
-/// 2 S + 1 halves in DualPipeV.
+/// each of S micro-batches in ZB-V. A stage stores at most S + 1 micro-batches in DualPipe, and at
+/// most 2 S + 1 halves in DualPipeV.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {

@@ -145,8 +145,8 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// Returns the kernels of two independent matrix products whose inputs have the same `m` rows;
-    /// one input has `k` columns, the other has `c`.
+    /// Returns the kernels of two independent matrix products with the same `m` rows; one input has
+    /// `k` columns, the other has `c`.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent_of_axis(axis)));

@@ -80,7 +80,7 @@ impl RankEmitter<'_, '_> {
     }
 }
 
-/// Maximum number of nodes into which one load or store is split.
+/// Maximum number of accesses that replace one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
 /// Returns the sizes of the fewest equal accesses that together move `bytes` bytes and have at most

@@ -43,7 +43,7 @@ impl BranchDependencies {
         }
     }
 
-    /// Records the nodes with which operator `i` ends.
+    /// Records the last nodes of operator `i`.
     pub fn end_operator(&mut self, i: usize, to: &mut ProgramBuilder) {
         if self.parallel {
             self.ends[i] = Some(to.front.clone());

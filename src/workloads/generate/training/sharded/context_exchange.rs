@@ -41,8 +41,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits the exchange after attention. It returns attention's results (the output, or the
-    /// inputs' gradients) to the ranks that have the tokens.
+    /// Emits the exchange after attention. The exchange returns attention's results (the output, or
+    /// the inputs' gradients) to the ranks that have the tokens.
     pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,

@@ -388,13 +388,13 @@ fn is_pending(input: &OperatorInput) -> bool {
 }
 
 /// Returns true if the gradient of `input` is redistributed late: just before the backward pass of
-/// the operator that left the sum pending. This is the case if `one` does not sum its input's
+/// the operator that left the sum pending. The gradient is late if `one` does not sum its input's
 /// gradient, because its weight gradient then has no sum to overlap.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums_partial_results() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Returns the inputs for which operator `i` left a sum pending, each with the operator that needs
+/// Returns the inputs with a sum that operator `i` left pending, each with the operator that needs
 /// the input.
 fn pending_inputs<'o, 's>(
     own: &'o [MemberOperator<'s>],

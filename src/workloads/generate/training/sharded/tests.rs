@@ -199,10 +199,10 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         kept(Vec::new()),
         kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
     );
-    // A block also keeps, for norms and attention: 2 norms and 2 inputs of 4096; q, k and v of 6144
-    // with 4 B for each of 32 heads; attention's output of 4096; and gate and half of it, 3 x
-    // 14336. Outside the blocks, 128256 logits add 4 B each; the last norm and the logits also keep
-    // their inputs.
+    // A block also keeps these numbers of 2 B: 4,096 for each of two norms and two products; 6,144
+    // for queries, keys and values; 4,096 for attention's output; and 3 x 14,336 for the gate and
+    // its product. Attention keeps 4 B for each of 32 heads. Outside the blocks, each of 128,256
+    // logits keeps 4 B, and the last norm and the logits keep their inputs.
     let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
     let head = 2 * 4096 * 2 + 4 * 128_256;
     assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);

@@ -81,7 +81,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
     let nodes = &ranks(ParallelismPlan::new())[0];
     let up = 2 * F;
     for (name, expected) in [
-        // This is the product of tokens and the router's weights, in numbers of 2 B.
+        // The router multiplies tokens by its weights, in numbers of 2 B.
         (
             "fwd/experts.dispatch.score",
             [2 * T * H * X, 2 * (T * H + H * X + T * X)],
@@ -194,8 +194,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Returns a plan with four replicas, in which two neighbouring replicas share the four experts,
-/// two on each rank.
+/// Returns a plan with four replicas; two neighbouring replicas share the four experts, two on each
+/// rank.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);

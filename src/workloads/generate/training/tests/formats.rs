@@ -230,8 +230,8 @@ fn a_fused_loss_reads_logits_twice() {
         kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
-    // The forward loss moves 2 + 36 B, of which 36 B are in single precision; the backward loss
-    // moves 2 + 12 B.
+    // The forward loss moves 2 + 36 B (the 36 B in single precision), and the backward loss moves
+    // 2 + 12 B.
     assert_eq!(words, 50_257);
     assert_eq!(loss(&plan, "bwd"), 14 * words);
     plan.loss = LossKernel::Fused;

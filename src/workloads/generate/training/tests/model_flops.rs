@@ -12,10 +12,10 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
     TrainingPattern { model, plan }.summarize_plan()
 }
 
-/// gpt2-small with 3 tokens has 12 blocks of 768 columns and a vocabulary of 50,257. Products with
-/// weights have `s (12 l h² + V h)` multiplications. Both factors of every product have gradients,
-/// because the first layer is a table look-up and not a product. A causal kernel computes 1 + 2 + 3
-/// of 9 pairs, with `2 l h` multiplications per pair.
+/// The model gpt2-small with 3 tokens has 12 blocks of 768 columns and a vocabulary of 50,257.
+/// Products with weights have `s (12 l h² + V h)` multiplications. Both factors of every product
+/// have gradients, because the first layer is a table look-up and not a product. A causal kernel
+/// computes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications per pair.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);

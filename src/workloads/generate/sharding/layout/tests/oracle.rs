@@ -136,8 +136,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if an all-gather is possible. It is possible if, for members with equal needs,
-/// their fragments cover these needs, are equally large, and occur equally often.
+/// Returns true if an all-gather is possible. An all-gather is possible if, for members with equal
+/// needs, their fragments cover these needs, are equally large, and occur equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -157,8 +157,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if an all-to-all is possible. It is possible if every member already has some of
-/// the elements that it needs, and if it has either none or a fixed number of the elements that any
+/// Returns true if an all-to-all is possible. An all-to-all is possible if every member already has
+/// some of the elements that it needs, and either none or a fixed number of the elements that any
 /// other member needs.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
