@@ -47,7 +47,7 @@ impl OutputFile {
     }
 
     /// Renames the file to its final path before it is complete, replacing an existing file. Later writes are visible
-    /// under the name, and the file stays if this value is dropped.
+    /// under the final name, and the file stays if this value is dropped.
     pub fn publish_early(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
             return Ok(());
@@ -97,7 +97,7 @@ impl Write for OutputFile {
             )
         };
         let written = match self.file.write(bytes) {
-            // Callers retry after `Interrupted`, but recognise this error only if it is not wrapped.
+            // Return this error unwrapped, because callers must recognise `Interrupted` to retry.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             written => written.map_err(named)?,
         };
@@ -114,7 +114,7 @@ impl Write for OutputFile {
 }
 
 /// Creates `folder` unless it exists. The parent of `folder` must exist, so that a mistyped path does not
-/// create a tree.
+/// create a tree of folders.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
@@ -147,7 +147,8 @@ fn create_temporary(
     let (temporary, file) =
         TemporaryFile::create_in(folder, before.map(permission_bits)).map_err(io)?;
     if let Some(before) = before {
-        // A user who may write the file but does not own it cannot change its owner, so a failure is ignored.
+        // A user who may write the file but does not own it cannot change its owner, so a failure to change
+        // the owner is ignored.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};

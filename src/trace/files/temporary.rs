@@ -136,7 +136,8 @@ pub(super) fn remove_stale(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Removing files of other users fails. An error is ignored; the file then remains.
+            // Files of other users cannot be removed. Such errors are ignored, and the files
+            // remain.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -200,7 +201,8 @@ impl Drop for RenameGuard {
 }
 
 /// Defers `signal`, which would end the program, while files are being renamed; the guard raises
-/// the signal again afterwards. Returns true if the signal was deferred. For signal handlers.
+/// the signal again afterwards. Returns true if the signal was deferred. Signal handlers call this
+/// function.
 pub fn defer_signal(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;

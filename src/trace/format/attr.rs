@@ -355,7 +355,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Formats a scalar for error messages; its type is the type of the field `number`.
+/// Formats a scalar for error messages. The field `number` determines the scalar's type.
 fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     let found = AttrView {
         name: &[],
@@ -377,8 +377,8 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     }
 }
 
-/// Appends the first entries of a list (packed or not) as text; their type is the type of the scalar field `number`.
-/// Returns the length of the list.
+/// Appends the first entries of a list (packed or not) as text; the scalar field `number` determines the entries'
+/// type. Returns the length of the list.
 fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;
     let mut take = |raw| {

@@ -5,6 +5,6 @@
 pub struct FileDigest {
     /// Length in bytes.
     pub bytes: u64,
-    /// BLAKE3 hash of the bytes, if it is to be checked.
+    /// BLAKE3 hash of the bytes, if the hash must be checked.
     pub blake3: Option<[u8; 32]>,
 }

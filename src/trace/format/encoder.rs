@@ -183,7 +183,7 @@ mod tests {
         let mut nested = MessageEncoder::default();
         nested.append_nested(7, |part| part.append_bytes(2, &[9; 200]));
         let mut expected = MessageEncoder::default();
-        // A key of one byte and a length of two bytes, followed by 200 bytes.
+        // The field has a key of one byte, a length of two bytes, and 200 bytes of content.
         expected.append_bytes(7, &[&[2 << 3 | 2, 200 | 0x80, 1][..], &[9; 200]].concat());
         assert_eq!(nested, expected);
         let mut file = Vec::new();

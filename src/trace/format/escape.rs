@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns true if a terminal or an editor may interpret `c` as a command: control characters, line and
-/// paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
+/// Returns true if a terminal or an editor may interpret `c` as a command. Such characters are control
+/// characters, line and paragraph separators, and invisible or direction-changing characters (the
+/// Unicode category Cf).
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -104,7 +105,7 @@ mod tests {
             escape_control_characters_in_lines("a\tb\n\u{9b}"),
             "a\tb\n\\u{9b}"
         );
-        // U+E0001 is the pair D800 + (D0001 >> 10), DC00 + (D0001 & 3FF).
+        // U+E0001 is the surrogate pair D800 + (D0001 >> 10), DC00 + (D0001 & 3FF).
         let json = "{\n\"a\": \"\u{202e}\u{e0001}\"}";
         assert_eq!(escape_json(json), "{\n\"a\": \"\\u202e\\udb40\\udc01\"}");
         assert!(matches!(

@@ -60,7 +60,7 @@ pub struct RankFile {
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
-    /// Store that contains the trace's bytes; `None` if they are in a file at `path`.
+    /// Store that contains the trace's bytes; `None` if the bytes are in a file at `path`.
     pub stored: Option<StoredTrace>,
 }
 
@@ -308,7 +308,8 @@ fn no_traces_error(path: &Path, why: &str) -> TraceError {
     TraceError::invalid_file(path, found, hint)
 }
 
-/// Returns the folders in `path` that contain traces; checks only the first thousand by name.
+/// Returns the folders in `path` that contain traces; checks only the first thousand folders in
+/// order of names.
 fn folders_with_traces(path: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| -> Vec<PathBuf> {
         let read = std::fs::read_dir(path).into_iter().flatten().flatten();

@@ -30,7 +30,7 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
 pub type GroupChange = Option<(String, Vec<u32>)>;
 
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Other keys are
-/// kept, except that `group_size` is corrected and `group_count` removed.
+/// kept, except that `group_size` is corrected and `group_count` is removed.
 ///
 /// Fails on text that [`parse_metadata`] rejects, and if `change` fails.
 pub fn change_metadata(
@@ -60,7 +60,7 @@ pub fn change_metadata(
 }
 
 /// Returns the JSON `text` in the notation of `before`. If `before` is a Python list of one string and `text`
-/// needs no escapes, the result is such a list too.
+/// needs no escapes, the result is also such a list.
 pub fn keep_layout_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
     let quoted = inner.is_some_and(|rest| rest.trim_start().starts_with(['\'', '"']));

@@ -40,7 +40,7 @@ pub struct JobFile {
     pub groups: DeclaredGroups,
     /// Roles of groups, which take precedence over roles that traces state.
     pub roles: GroupRoles,
-    /// Machine that the job was made for: a preset or a file.
+    /// Machine for which the job was made: a preset or a file.
     pub machine: Option<String>,
 }
 

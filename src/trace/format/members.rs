@@ -38,10 +38,10 @@ pub struct TraceMembers {
     /// The members' cores on a machine of tiles (empty if the trace states none).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
-    /// For each peer of the first member, the corresponding peers of all members.
+    /// Corresponding peers of all members, by peer of the first member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<u32, Vec<u32>>,
-    /// For each group of the first member, the corresponding groups of all members.
+    /// Corresponding groups of all members, by group of the first member.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Vec<String>>,
 }

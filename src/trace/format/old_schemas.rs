@@ -146,7 +146,7 @@ impl fmt::Display for SchemaGeneration {
 pub struct UpgradedTrace {
     /// Contents of a file of the current schema.
     pub bytes: Vec<u8>,
-    /// Generation of the original.
+    /// Generation of the original file.
     pub generation: SchemaGeneration,
     /// Original locations of the file's records.
     pub(super) origins: SourceMap,
@@ -171,7 +171,8 @@ pub fn upgrade_contents(
             let Some(first) = FrameCursor::new(contents).next_record()? else {
                 return Ok(None);
             };
-            // Among files of 0.0.4, only files of its first days and files without metadata need a conversion.
+            // Among files of 0.0.4, only files from the first days of this version and files without metadata
+            // need a conversion.
             if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
                 return Ok(None);
             }

@@ -17,7 +17,7 @@ pub enum GroupName<'a> {
 }
 
 impl<'a> GroupName<'a> {
-    /// The group called `text`.
+    /// Returns the group called `text`.
     pub fn from_text(text: &'a str) -> Self {
         match text.parse::<u64>() {
             Ok(number) if !text.starts_with('+') => Self::from_number(number),
@@ -35,7 +35,7 @@ impl<'a> GroupName<'a> {
         }
     }
 
-    /// The group with this number.
+    /// Returns the group with this number.
     pub fn from_number(number: u64) -> Self {
         match number {
             0 => Self::World,
@@ -84,9 +84,10 @@ pub enum Op<'a> {
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
-        /// True if all NPUs do this access together and switches on the route combine the accesses. For a load,
+        /// True if all NPUs make this access together and switches on the route combine the accesses. For a load,
         /// switches gather: each NPU receives the bytes that all NPUs load (an all-gather). For a store, switches
-        /// reduce: the memory receives the sums of the NPUs' data (a reduce-scatter). Only for remote memory.
+        /// reduce: the memory receives the sums of the NPUs' data (a reduce-scatter). Possible only for remote
+        /// memory.
         in_switch: bool,
     },
     /// One half of a message: a send or a receive.
@@ -110,7 +111,7 @@ pub enum Op<'a> {
         kind: CollectiveKind,
         /// Value of the attribute `comm_size`, as the file states it.
         bytes: u64,
-        /// The group.
+        /// Group that carries out the collective.
         group: GroupName<'a>,
         /// Rank of the root, for collectives with a root; `None` means the group's first member.
         root: Option<u32>,

@@ -1,19 +1,19 @@
 //! Places of nodes in the captured program: caller, step and Python call stack.
 //!
-//! Replays do not use this information. A node inherits its step and its Python call from its caller, unless its
-//! record states them.
+//! Replays do not use this information. A node inherits its step and its Python call from its caller, unless the
+//! node's record states them.
 
 use super::TraceError;
 use super::attr::AttrView;
 
-/// Attribute of a host node with the id of the enclosing operator or range.
+/// Attribute of a host node: id of the enclosing operator or range.
 pub const PARENT: &str = "parent";
-/// Attribute of a device node with the id of the host node that launched it.
+/// Attribute of a device node: id of the host node that launched the device node.
 pub const LAUNCH: &str = "launch";
-/// Attribute with the number of the profiled step, if it differs from the caller's.
+/// Attribute: number of the profiled step, if it differs from the caller's step.
 pub const STEP: &str = "step";
-/// Attribute with the innermost Python call: the call's index in [`CallStacks`] plus 1, or 0 for none. The attribute
-/// is written only if its value differs from the caller's value.
+/// Attribute: index of the innermost Python call in [`CallStacks`] plus 1, or 0 for none. The attribute is written
+/// only if its value differs from the caller's value.
 pub const STACK: &str = "stack";
 
 /// Place of a node in the program. A field is `None` if the node's record does not state it.
@@ -56,8 +56,8 @@ pub struct PythonCall {
     pub caller: Option<u32>,
 }
 
-/// Python calls around the nodes of a trace, as stored in its metadata record. Each name of a call is
-/// stored once.
+/// Python calls around the nodes of a trace, as stored in the trace's metadata record. Each name of a
+/// call is stored once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStacks {
     /// Names of functions and modules.

@@ -13,7 +13,7 @@ pub enum CostBasis {
     /// The cost was computed from steps that the same job ran without a profiler.
     MeasuredSteps,
     /// The cost was computed from operators of the capture that only create a view of a tensor. The profiler causes
-    /// nearly all of their time.
+    /// nearly all of these operators' time.
     Views,
     /// The cost was measured in other jobs, on another machine.
     OtherJobs,
@@ -44,7 +44,7 @@ pub struct ProfilerCost {
     /// Host time of a record, ns.
     pub record_ns: u64,
     /// Ends of the 90 % interval of the cost, ns. Both ends are equal if the cost comes from measured steps of the
-    /// job; in this case the error is given by the spread of the steps' times.
+    /// job; in this case, the spread of the steps' times gives the error.
     pub interval_ns: [u64; 2],
     /// Source of the estimate, such as measured steps.
     pub basis: CostBasis,

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 /// Size in bytes of the first read.
 const FIRST: u64 = 1 << 16;
 
-/// Reads `source` to its end; `expected` is its likely size in bytes.
+/// Reads `source` to its end; `expected` is the source's likely size in bytes.
 ///
 /// # Errors
 ///

@@ -227,7 +227,7 @@ fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'
     let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
     let signed = count <= i64::MAX as u64;
     match (kept.unwrap_or(UINT64), narrow) {
-        // A double stores whole numbers exactly up to 2^53, a float up to 2^24.
+        // A double stores whole numbers exactly up to 2^53, and a float up to 2^24.
         (number @ 3, _) if count <= 1 << 53 => out.append_fixed64(number, (count as f64).to_bits()),
         (number @ 5, _) if count <= 1 << 24 => out.append_fixed32(number, (count as f32).to_bits()),
         (number @ (7 | 11), Some(_)) => out.append_varint(number, count),

@@ -3,7 +3,7 @@
 //! The format has no checksums, and the position of a record depends on the lengths of all records before it.
 //! Therefore, soundness is judged from content: a record is *sound* if it is a valid message of its generation (known
 //! fields with their wire types, singular fields once, text in UTF-8, enums in range). A record with unknown or
-//! unordered fields is sound only if the next record is sound too. Salvage keeps all well-formed data. A bit flip
+//! unordered fields is sound only if the next record is also sound. Salvage keeps all well-formed data. A bit flip
 //! inside a number or a name cannot be detected, because the result is another valid number or name.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position where three consecutive sound records

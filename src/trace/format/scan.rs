@@ -55,7 +55,7 @@ pub struct NodeView<'a> {
     /// still be known.
     pub flops_unknown: bool,
     /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state the
-    /// start; files from nearly all tools do not state it. Replays ignore this field.
+    /// start; nearly all tools omit it. Replays ignore this field.
     pub start_micros: u64,
     /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
@@ -97,8 +97,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Creates the metadata node that declares process groups in `text`, made by
-    /// [`metadata_text`](super::groups::metadata_text).
+    /// Creates the metadata node that declares process groups in `text`, which
+    /// [`metadata_text`](super::groups::metadata_text) returns.
     pub fn declare_groups(id: u64, text: &'a str) -> Self {
         Self {
             groups: Some(text),

@@ -25,7 +25,7 @@ impl<'a> AttrView<'a> {
     /// [`Self::scan_attribute`] can read the attribute.
     #[inline(always)]
     pub fn scan_fast(node: &mut WireCursor<'a>) -> Option<Self> {
-        /// The keys of a node's attributes, and of an attribute's name.
+        /// Keys of an attribute in a node, and of the name in an attribute.
         const ATTRIBUTE: u8 = 10 << 3 | 2;
         const NAME: u8 = 1 << 3 | 2;
         let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.remaining_bytes() else {
@@ -125,9 +125,9 @@ mod tests {
         assert_eq!((attr.as_u64().unwrap(), node.file_offset()), (7, 112));
         assert!(AttrView::scan_fast(&mut node).is_none());
         for other in [
-            // Inputs that the fast path must leave to the slow path: not an attribute; an attribute that ends too late;
-            // a number that ends before or after the attribute's end; two values; text longer than its attribute; a
-            // real; no value.
+            // The fast path must leave these inputs to the slow path: not an attribute; an attribute that ends too
+            // late; a number that ends before or after the attribute's end; two values; text longer than its attribute;
+            // a real; no value.
             &b"\x18\x04"[..],
             b"R\x0b\n\x06streamH\x07",
             b"R\x0b\n\x06streamH\x07\x07",

@@ -17,7 +17,7 @@ use chakram_base::units::Span;
 /// Attribute that replays read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayAttribute {
-    /// The name.
+    /// Name of the attribute in traces.
     pub name: &'static str,
     /// Content of the attribute's value.
     pub content: AttributeContent,
@@ -40,7 +40,7 @@ pub enum AttributeContent {
     Dtype,
     /// The name of a phase.
     Phase,
-    /// Text in a notation that replays validate, so that it cannot contain private text.
+    /// Text in a notation that replays validate, so that the value cannot contain private text.
     Notation,
 }
 
@@ -174,7 +174,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
 
 /// Returns the attribute `name` if replays read it.
 pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
-    /// For each letter, a mask with bit `n` set if a name of `n` bytes begins with this letter.
+    /// Mask for each letter: bit `n` is set if a name of `n` bytes begins with the letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
         let mut i = 0;
@@ -389,8 +389,8 @@ mod tests {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
             assert_eq!(replay_attribute(name), Some(attribute));
-            // No attribute accepts a list of texts, so storing one fails. The exceptions are number formats and phases,
-            // which count as unknown if their value has the wrong type.
+            // No attribute accepts a list of texts, so storing such a list fails. The exceptions are number formats and
+            // phases, which count as unknown if their value has the wrong type.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

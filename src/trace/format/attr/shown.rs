@@ -73,8 +73,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type in between replaces the earlier parts, because the `oneof` keeps its last
-                // value.
+                // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
+                // keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -83,7 +83,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Appends the entries of a list, packed or not, as text; `number` is the field of a scalar of the entries' type.
+/// Appends the entries of a list, packed or not, as text; the scalar field `number` determines the entries' type.
 fn append_list_entries(
     number: u32,
     raw: WireValue<'_>,

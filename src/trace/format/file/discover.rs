@@ -104,7 +104,7 @@ impl TraceFinder {
     pub fn finish_search(self) -> FoundTraces {
         let mut found = self.found;
         found.files.sort();
-        // The caller may name both a job and one of its files.
+        // Remove duplicates, because the caller may name both a job and one of its files.
         found.files.dedup();
         found
     }
@@ -281,8 +281,8 @@ fn rank_not_in_job_error(path: &Path, job: &Path, rank: u32) -> TraceError {
     )
 }
 
-/// Builds the error about a path that is not a folder, a file or a prefix. The error suggests the most similar name, if
-/// any is close.
+/// Builds the error about a path that is not a folder, a file or a prefix. The error suggests the most similar name if
+/// any name is similar.
 fn missing_path_error(path: &Path, folder: &Path, name: &str) -> TraceError {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| {

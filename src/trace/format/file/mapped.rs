@@ -1,4 +1,4 @@
-//! Memory-mapped files, and the lookup of a file by address.
+//! Memory-mapped files, and the lookup of a file by memory address.
 
 use crate::format::escape::escape_control_characters;
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
@@ -54,7 +54,8 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Returns the name of the mapped file that contains `address`. Safe in signal handlers, because it takes no lock.
+/// Returns the name of the mapped file that contains `address`. Safe in signal handlers, because the function
+/// takes no lock.
 pub fn mapped_file(address: usize) -> Option<&'static CStr> {
     let mut all = ALL.iter();
     let found = all.find(|place| (place.start..place.end).contains(&address));

@@ -70,7 +70,8 @@ fn parse_file_name(file: &str, name: &str) -> Option<(u32, usize)> {
     let place = all.enumerate().find_map(|(place, (end, packed))| {
         (ending.strip_suffix(packed) == Some(end)).then_some(place)
     });
-    // Names with leading zeros are ignored, because `path` returns names without them.
+    // Names with leading zeros are ignored, because `path_of_rank` returns names without leading
+    // zeros.
     (rank.to_string() == digits).then_some((rank, place?))
 }
 

@@ -8,7 +8,7 @@ use crate::format::{TraceError, TraceLocation};
 use chakram_base::setting::SettingKey;
 use prost::Message;
 
-/// Detected generation, and whether the file begins with metadata.
+/// Detected generation, and true if the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
 /// Returns true if `first`, the first record of a file, is metadata of the current generation, or
@@ -42,7 +42,7 @@ pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     telling.then_some(true)
 }
 
-/// Generation that is still possible.
+/// A generation that no record has ruled out yet.
 struct GenerationCandidate {
     generation: SchemaGeneration,
     metadata: bool,
@@ -63,7 +63,7 @@ impl GenerationCandidate {
     fn find_contradiction(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
             let fit = schema_layout::check_message(record.bytes, record.offset, layout)?;
-            // Only 0.0.4 packs lists of dependencies, so unpacked lists rule it out.
+            // Only 0.0.4 packs lists of dependencies, so unpacked lists rule out this version.
             let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed_at(

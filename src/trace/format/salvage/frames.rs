@@ -147,7 +147,7 @@ fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> 
 struct RecordSearch<'a> {
     contents: &'a [u8],
     generation: SchemaGeneration,
-    /// Number of bytes that may still be inspected by the search.
+    /// Number of bytes that the search may still inspect.
     scan_budget: usize,
 }
 
@@ -195,7 +195,7 @@ impl<'a> RecordSearch<'a> {
         let suits = |layout: &MessageLayout| {
             schema_layout::check_message(bytes, first.start, layout).is_ok()
         };
-        // A node has an id or a name (fields 1 and 2). A record without both could also be metadata.
+        // A node has an id or a name (fields 1 and 2). A record with neither could also be metadata.
         let is_node =
             schema_layout::check_message(bytes, first.start, self.generation.node_layout())
                 .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
@@ -268,8 +268,8 @@ impl<'a> RecordSearch<'a> {
         is_strong(fit).then_some(message)
     }
 
-    /// Returns true if [`CHAIN`] certain nodes (see [`Self::is_strong`]) follow one another from offset `at`, or
-    /// fewer if the file ends after them.
+    /// Returns true if [`CHAIN`] records that are certainly nodes (see [`Self::find_strong_message`]) follow one
+    /// another from offset `at`, or fewer if the file ends after them.
     fn is_record_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
