@@ -1,8 +1,9 @@
 //! The compact form of a trace: flat arrays, indexed by [`NodeIndex`].
 //!
 //! A graph describes work, but not which rank executes the work. Peers and groups are numbered *slots*, in order of
-//! first use; an instance binds each slot to a rank or group. So ranks that differ only in their peers, groups and
-//! group names share one graph. Nodes are sorted by id, so nothing depends on the order of records in a file.
+//! first use; an instance binds each slot to a rank or group. Ranks that differ only in their peers, groups and
+//! group names therefore share one graph. Nodes are sorted by id, so nothing depends on the order of records in a
+//! file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
 //! bytes. Each collective takes another 24 bytes, and each message another 20 bytes. Names take additional memory.
@@ -118,7 +119,7 @@ pub struct GroupSlot {
 pub struct CollectiveNode {
     /// The node.
     pub node: NodeIndex,
-    /// Group slot.
+    /// Slot (number in this graph) of the group.
     pub group: u32,
     /// Index of this call among the calls of its group slot, from 0 in program order.
     pub sequence: u32,
@@ -126,7 +127,7 @@ pub struct CollectiveNode {
     pub root: u32,
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// True if this member did not wait for the other members when it was recorded.
+    /// True if, in the recorded run, this member did not wait for the other members.
     pub eager: bool,
     /// True if the size is unknown; the node then takes its recorded duration.
     pub size_unknown: bool,
@@ -216,7 +217,7 @@ pub struct Graph {
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
     profiler: GraphProfiler,
-    /// Distinct numbers of the steps that nodes belong to; a sparse column has each node's index in this list.
+    /// Distinct numbers of the nodes' steps. A sparse column stores each node's index in this list.
     steps: Vec<u64>,
     stacks: CallStacks,
 }
@@ -387,7 +388,7 @@ impl Graph {
         !self.kernels.is_empty() && self.captured.is_none() && !kernels.any(timed)
     }
 
-    /// Returns the number format that a kernel computes in, or `None` if unknown.
+    /// Returns the number format in which a kernel computes, or `None` if unknown.
     pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
         let detail = self.detail[node.index()] & !FLOPS_UNKNOWN;
         match self.kinds[node.index()] {

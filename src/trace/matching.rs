@@ -1,10 +1,10 @@
 //! Matching of collectives and messages: finds the nodes of different ranks that form one operation, and mismatches
 //! between ranks.
 //!
-//! Operations match by order. The k-th collective that one member of a group runs in this group matches the k-th of
-//! every other member. The k-th send from one rank to another with a tag matches the k-th such receive. Callers pass
-//! the operations of each rank in program order. The matcher returns matches or typed disagreements, from which
-//! callers build their own error messages.
+//! Operations match by order. The k-th collective that one member of a group runs in this group matches the k-th
+//! collective of every other member. The k-th send from one rank to another with a tag matches the k-th such
+//! receive. Callers pass the operations of each rank in program order. The matcher returns matches or typed
+//! disagreements, from which callers build their own error messages.
 //!
 //! All data of the matcher is in sorted flat arrays, so no result depends on the iteration order of
 //! a hash table.

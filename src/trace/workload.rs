@@ -191,7 +191,8 @@ pub struct WorkloadBuilder {
     declared: DeclaredGroups,
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
-    /// Group tables declared by traces, by fingerprint. Ranks usually declare identical tables, which are stored once.
+    /// Group tables that traces declare, by fingerprint. Ranks usually declare identical tables, which are stored
+    /// once.
     tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
 }
 
@@ -257,7 +258,7 @@ impl WorkloadBuilder {
             .ranks
             .values()
             .flat_map(|(_, b, _)| b.peers.iter().copied());
-        // Ranks without a trace count too if a peer or a group names them.
+        // Ranks without a trace also count if a peer or a group names them.
         let traces = self
             .tables
             .values()
@@ -270,7 +271,8 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Returns the number of ranks of the job, if a trace states it, but at least [`Self::ranks_seen`].
+    /// Returns the number of ranks that a trace states for the job, but at least [`Self::ranks_seen`].
+    /// Returns `None` if no trace states the number.
     pub fn ranks_stated(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
         Some(stated.max(self.ranks_seen()))

@@ -183,9 +183,9 @@ pub const CORE: &str = "core";
 
 /// Attribute of the metadata record with the place where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
 pub const KERNELS_ON: &str = "kernels_on";
-/// Value of [`KERNELS_ON`]: on threads of the host.
+/// Value of [`KERNELS_ON`] if the kernels ran on threads of the host.
 pub const CPU: &str = "cpu";
-/// Value of [`KERNELS_ON`]: on accelerators.
+/// Value of [`KERNELS_ON`] if the kernels ran on accelerators.
 pub const DEVICE: &str = "device";
 
 /// Parses the attribute names `host_lane.N` and `lane.N` into (true for a host lane, N).

@@ -29,11 +29,11 @@ pub(super) enum FieldKind {
     Text,
     /// UTF-8 without control characters, such as Python's `repr` of a value.
     Literal,
-    /// UTF-8 fields, any number of times.
+    /// A UTF-8 field that may occur any number of times.
     Texts,
     /// Any bytes.
     Bytes,
-    /// Any bytes, any number of times.
+    /// A field of any bytes that may occur any number of times.
     Chunks,
     /// A message.
     Part(&'static MessageLayout),
@@ -55,7 +55,8 @@ pub(super) struct MessageLayout {
 pub(super) struct LayoutFit {
     /// True if the message has fields that the layout does not know.
     pub unknown: bool,
-    /// True if fields are out of order or lists are split. Both are legal, but no known tool writes them.
+    /// True if fields are out of order or lists are split. Such messages are legal, but no known tool
+    /// writes them.
     pub unusual: bool,
     /// Mask of the fields that are present: bit `n` is set if field `n` is present.
     pub present: u64,

@@ -32,7 +32,7 @@ enum SourceReader<'s> {
 impl<'s> RecordSource<'s> {
     /// Reads from `stream`; `generation` overrides detection.
     ///
-    /// Fails if `stream` is not a trace, and on any error in formats that are read whole.
+    /// Fails if `stream` is not a trace, and on any error in formats that are read as a whole.
     pub fn new(
         mut stream: DecompressedStream<'s>,
         generation: Option<SchemaGeneration>,
@@ -122,7 +122,7 @@ fn read_error(source: std::io::Error) -> TraceError {
     TraceError::from_io("", "read", source)
 }
 
-/// Converts a file in a format that is read whole.
+/// Converts a file in a format that is read as a whole.
 fn convert_contents(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,

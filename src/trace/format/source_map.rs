@@ -16,7 +16,7 @@ enum SourcePositions {
 
 impl SourceMap {
     /// Creates a map of records at these offsets. If `inserted` is true, the first record has no
-    /// original.
+    /// original location.
     pub fn from_record_offsets(offsets: Vec<usize>, inserted: bool) -> Self {
         Self(SourcePositions::Records(offsets, inserted))
     }
@@ -26,7 +26,7 @@ impl SourceMap {
         Self(SourcePositions::Lines(lines))
     }
 
-    /// Returns the byte offset of a record in the original, or 0 if the original is text.
+    /// Returns the byte offset of a record in the original file, or 0 if the original is text.
     pub fn original_offset(&self, record: usize) -> usize {
         match &self.0 {
             SourcePositions::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),
@@ -34,7 +34,7 @@ impl SourceMap {
         }
     }
 
-    /// Translates a location in the converted contents into a location in the original.
+    /// Translates a location in the converted contents into a location in the original file.
     pub fn relocate(&self, place: &mut TraceLocation) {
         let Some(record) = place.record else {
             return;

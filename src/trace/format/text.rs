@@ -49,7 +49,7 @@ impl TextTrace {
 
 /// Parses a whole text in this format.
 ///
-/// Fails on malformed text; the error has line and column, and the node if known.
+/// Fails on malformed text; the error states the line, the column and, if known, the node.
 pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
     let text = text.strip_prefix(MARK).unwrap_or(text);
     let mut records = RecordBuffer::default();

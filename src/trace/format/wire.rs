@@ -56,7 +56,7 @@ impl<'a> WireCursor<'a> {
         self.rest
     }
 
-    /// Advances so that `behind`, which must be a suffix of the remaining bytes, remains.
+    /// Advances until only `behind` remains, which must be a suffix of the remaining bytes.
     #[inline]
     pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));
@@ -100,7 +100,7 @@ impl<'a> WireCursor<'a> {
         Ok(join_varint_bytes(word & (u64::MAX >> (64 - 8 * used))))
     }
 
-    /// Reads a varint of more than eight bytes, or near the end of the data.
+    /// Reads a varint that has more than eight bytes or is near the end of the data.
     fn read_odd_varint(&mut self) -> Result<u64, TraceError> {
         if let Some((value, length)) = decode_varint(self.rest) {
             self.rest = &self.rest[length..];
@@ -249,7 +249,8 @@ pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Joins the lower seven bits of each of the eight bytes: first two bytes, then four, then all eight.
+/// Joins the lower seven bits of each of the eight bytes in three steps: pairs of bytes, groups of
+/// four, all eight.
 #[inline(always)]
 pub(super) fn join_varint_bytes(word: u64) -> u64 {
     let pairs = (word & 0x007f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;

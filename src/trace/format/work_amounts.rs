@@ -40,7 +40,8 @@ pub struct WorkAmounts {
     pub samples: u64,
     /// Number of tokens of these samples, or `None` if samples are not sequences.
     pub tokens: Option<u64>,
-    /// FLOPs of the model for these samples: forward, and backward for training, without recomputation.
+    /// FLOPs of the model for these samples: forward pass and, for training, backward pass, without
+    /// recomputation.
     pub model_flops: u128,
     /// Token pairs counted in `model_flops`; `None` for models without attention, or if the trace does not state the
     /// pairs.

@@ -1,7 +1,7 @@
 //! Writer of traces: encodes nodes as framed protobuf messages.
 //!
 //! A [`NodeView`] has the fields that a replay needs, and labels. Other information about a node, such as its location
-//! in the source's files, is passed separately as [`NodeExtras`], which replays ignore.
+//! in the source's files, is passed separately as [`NodeExtras`], from which replays use only control dependencies.
 
 use super::TraceError;
 use super::attr;
@@ -74,7 +74,7 @@ pub struct NodeExtras<'a> {
     pub inputs: NodeIo<'a>,
     /// Outputs of the node.
     pub outputs: NodeIo<'a>,
-    /// Further attributes, in this order. The writer rejects an attribute that is used in replays if the attribute
+    /// Further attributes, in this order. The writer rejects an attribute if replays use the attribute and it
     /// would change the node's meaning.
     pub attributes: &'a [NamedAttribute<'a>],
 }

@@ -117,8 +117,8 @@ mod tests {
 
     #[test]
     fn order_is_the_smallest_that_edges_allow() {
-        // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors; 2 comes first and makes 3 ready, and 3 comes before
-        // 4.
+        // 4 → 1 → 0 and 2 → 3. Nodes 2 and 4 have no predecessors. Node 2 comes first and makes node 3 ready, and node
+        // 3 comes before node 4.
         let rows = rows(5, &[(4, 1), (1, 0), (2, 3)]);
         assert_eq!(rows.topological_order(), [2, 3, 4, 1, 0]);
         assert_eq!(rows.edges().collect::<Vec<_>>(), [(1, 0), (2, 3), (4, 1)]);

@@ -108,8 +108,8 @@ impl NameTable {
         Some(new)
     }
 
-    /// Appends `name` without searching for an equal name, and returns its index. Also works on
-    /// frozen tables.
+    /// Appends `name` without searching for an equal name, and returns its index. Also works after
+    /// [`Self::free_hash_table`].
     pub fn push_new(&mut self, name: &str) -> u32 {
         self.text.push_str(name);
         self.ends.push(self.text.len() as u32);
@@ -241,7 +241,7 @@ impl<K: Hash + Eq> Interner<K> {
     }
 }
 
-/// Map from node ids to indices: an array for dense ids, a hash table for the others.
+/// Map from node ids to indices: an array for dense ids, a hash table for all other ids.
 #[derive(Clone, Debug, Default)]
 pub struct IdMap {
     dense: Vec<u32>,
@@ -263,7 +263,7 @@ impl IdMap {
         }
     }
 
-    /// Returns the index of `id`.
+    /// Returns the index of `id`, or `None` if unknown.
     #[inline]
     pub fn get(&self, id: u64) -> Option<u32> {
         if id < self.dense_limit {

@@ -22,7 +22,7 @@ pub struct RawDependency {
     /// Id of the predecessor.
     pub id: u64,
     /// Index of the predecessor in [`RawTrace::nodes`]: the first node with this id, or [`RawDependency::MISSING`] if
-    /// there is none.
+    /// there is no such node.
     pub node: u32,
     /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
@@ -113,8 +113,8 @@ pub struct RawTrace<'a, K: NodeRetention<'a> = RetainFullRecords> {
 const USUAL_RECORD: usize = 64;
 
 /// Builds the fault for a run of zero bytes, which a file system may leave at the end of a file whose writer died. A
-/// single zero byte is a valid empty record (a node of default values), but several in a row are damage. A run of
-/// zeros is one fault; otherwise there could be a fault for each byte of the file.
+/// single zero byte is a valid empty record (a node of default values), but several zero bytes in a row are damage.
+/// A run of zeros is one fault; otherwise there could be a fault for each byte of the file.
 #[cold]
 fn describe_zero_run(record: RawRecord<'_>) -> ReadFault {
     let found = "found zero bytes (a second empty record in a row), expected a node";
@@ -277,7 +277,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     }
 
     /// Replaces the error of every fault by the result of `told`, which adds the file or, for converted contents, the
-    /// location in the original.
+    /// location in the original file.
     pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
         for fault in std::mem::take(&mut self.faults) {
             self.faults.push(ReadFault {
@@ -381,7 +381,8 @@ mod tests {
 
     #[test]
     fn zeros_end_a_trace() {
-        // A node of default values is an empty record; nothing is read after a second one.
+        // A node of default values is an empty record. After a second empty record, nothing is
+        // read.
         let mut contents = file(&[node(1, &[], &[]), Node::default()]);
         assert_eq!(RawTrace::read_trace(&contents).nodes.len(), 2);
         contents.extend([0; 1000]);

@@ -37,7 +37,7 @@ pub(super) struct SparseColumn<T>(Vec<T>);
 
 /// Operations on a column of any type.
 pub(super) trait NodeColumn {
-    /// Extends the column to `nodes` nodes, unless it is empty.
+    /// Extends the column to `nodes` nodes, unless the column is empty.
     fn extend_to(&mut self, nodes: usize);
 
     /// Moves the value of node `order[i]` to node `i`, unless the column is empty.

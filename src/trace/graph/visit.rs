@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn algorithms_of_the_library_walk_rows_both_ways() {
-        // 0 → 1 → 2 → 1, 2 → 3, and 4 by itself.
+        // The edges are 0 → 1 → 2 → 1 and 2 → 3; node 4 has no edges.
         let edges = [(0, 1), (1, 2), (2, 1), (2, 3)];
         let forward = Csr::new(5, |each| edges.iter().for_each(|&(a, b)| each(a, b)));
         let backward = forward.reverse_edges();

@@ -1,4 +1,5 @@
-//! Matching of messages: the k-th send on a channel (sender, receiver, tag) meets the k-th receive.
+//! Matching of messages: the k-th send on a channel (sender, receiver, tag) matches the k-th
+//! receive.
 
 use super::CommRef;
 

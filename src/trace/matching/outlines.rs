@@ -30,7 +30,7 @@ impl CommChannel {
 pub struct CommStep {
     /// The node's index in the raw trace.
     pub node: u32,
-    /// Index among the rank's channels.
+    /// Index of the channel among the rank's channels.
     pub channel: u32,
     /// Number of earlier calls, sends or receives of the same channel.
     pub k: u32,
@@ -40,7 +40,7 @@ pub struct CommStep {
 #[derive(Clone, Debug, Default)]
 pub struct RankComms {
     channels: Vec<CommChannel>,
-    /// The nodes, in the given order.
+    /// The nodes, in program order.
     pub steps: Vec<CommStep>,
 }
 

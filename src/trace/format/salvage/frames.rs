@@ -268,7 +268,7 @@ impl<'a> RecordSearch<'a> {
         is_strong(fit).then_some(message)
     }
 
-    /// Returns true if [`CHAIN`] records that are certainly nodes (see [`Self::find_strong_message`]) follow one
+    /// Returns true if [`CHAIN`] records that are certainly nodes ([`is_strong`]) follow one
     /// another from offset `at`, or fewer if the file ends after them.
     fn is_record_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {

@@ -2,8 +2,8 @@
 //! […]}`, which the symbolic tensor graph generator writes.
 //!
 //! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. All other keys
-//! of a node become attributes: known keys with the types that other tools use, unknown keys with their JSON type. Keys
-//! outside the nodes become attributes of the metadata record.
+//! of a node become attributes. Known keys get the types that other tools use, and unknown keys get their JSON type.
+//! Keys outside the nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
@@ -169,7 +169,7 @@ fn parse_duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), Trace
     }
 }
 
-/// Reads the value of key `name` and appends it as an attribute, field `number` of a record.
+/// Reads the value of key `name` and appends it as an attribute in field `number` of a record.
 fn append_attribute(
     json: &mut JsonReader<'_>,
     name: &str,
@@ -232,7 +232,7 @@ fn append_list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), Trace
         }
         kind.append_parsed(json, &mut values)
     })?;
-    // The type of an empty list is unknown, so any type will do.
+    // The type of an empty list is unknown, so any type is valid.
     let kind = first.unwrap_or(ValueKind::Int64);
     encode_key(kind.scalar_field() + 1, WireType::LengthDelimited, out);
     let mut packed = Vec::new();

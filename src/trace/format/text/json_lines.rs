@@ -1,6 +1,6 @@
 //! JSON Lines: a lossless text form of a trace, one record per line.
 //!
-//! The first line is the metadata record, every other line is a node:
+//! The first line is the metadata record, and every other line is a node:
 //!
 //! ```json
 //! {"schema":"chakram.trace.1","version":"0.0.4","attr":[{"name":"pid","uint64_val":7}]}

@@ -11,7 +11,7 @@ pub(in crate::format) enum SniffedText {
     Trace(TextFormat),
     /// A capture of this kind, which must be converted first.
     Capture(&'static str),
-    /// JSON that is neither a trace nor a capture, as far as the inspected part shows.
+    /// JSON that is neither a trace nor a capture, judging from the inspected part.
     Other,
     /// Not JSON.
     NoJson,

@@ -1,4 +1,4 @@
-//! Converts the nodes' dependencies into a list of successors for each node (a row).
+//! Converts the nodes' dependencies into rows: the row of a node lists the node's successors.
 
 use super::{CONTROL, GraphBuilder, NO_NODE, predecessors_of};
 use crate::format::{TraceError, escape_name};
@@ -24,8 +24,8 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // If the trace is a part of a longer trace, it may have dependencies on nodes outside this part. A
-                // control dependency can be dropped, because it only states an order.
+                // If the trace is a part of a longer trace, nodes may depend on nodes outside this part. A control
+                // dependency can be dropped, because it only states an order.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE
@@ -151,7 +151,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Builds the error about a dependency cycle, which names the cycle's nodes.
+    /// Builds the error about a dependency cycle. The error names the cycle's nodes.
     pub(super) fn cycle_error(&self) -> TraceError {
         const SHOWN: usize = 6;
         let rows = &self.graph.successors;

@@ -128,7 +128,8 @@ proptest! {
                 prop_assert!(end(pair[0]) <= recorded.start[pair[1] as usize].0);
                 let together = recorded.start[pair[0] as usize] == recorded.start[pair[1] as usize];
                 prop_assert!(ready(pair[0]) <= ready(pair[1]) || together);
-                // A node did not wait for the previous node on its lane if it became ready after that node's end.
+                // A node did not wait for the previous node on its lane if the previous node ended before the
+                // node became ready.
                 if end(pair[0]) > ready(pair[1]) {
                     turns.push((pair[0], pair[1]));
                 }

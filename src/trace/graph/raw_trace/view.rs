@@ -26,7 +26,7 @@ pub struct CompactNodeView<'a> {
     pub wait: Span,
     /// True if the node did not wait for its peers.
     pub eager: bool,
-    /// Recorded start, in microseconds, or zero if the file does not state it.
+    /// Recorded start, in microseconds, or zero if the file does not state the start.
     pub start_micros: u64,
     /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,

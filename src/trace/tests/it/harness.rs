@@ -19,8 +19,8 @@ fn seeds_of_other_forms_hold() {
     every_seed("trace_older", forms::older);
     every_seed("trace_pasted", forms::pasted);
     every_seed("trace_salvage", forms::salvaged);
-    // Some targets also run on the seeds of other targets, because inputs that were found for one target are useful
-    // for others too.
+    // Some targets also run on the seeds of other targets, because inputs that were found for one target are also
+    // useful for other targets.
     every_seed("et_reader", forms::salvaged);
     every_seed("et_reader", forms::json_lines);
     every_seed("trace_older", forms::salvaged);

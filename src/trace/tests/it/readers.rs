@@ -31,7 +31,7 @@ fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
     }
 }
 
-/// Builds a file of these records, after its metadata.
+/// Builds a file of the metadata and these records.
 fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),

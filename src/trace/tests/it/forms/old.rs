@@ -227,7 +227,7 @@ fn what_is_current_is_left_alone() {
 
 #[test]
 fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
-    // Type 3 was a compute node in old generations, and is a store in the current one.
+    // Type 3 was a compute node in old generations, and is a store in the current generation.
     let plain = encode_file([head(1, "n", 0, &[]), head(2, "n", 3, &[])]);
     let error = upgrade_contents(&plain, None).unwrap_err().to_string();
     assert!(error.contains("record 1, byte "), "{error}");

@@ -24,8 +24,8 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Output of protobuf's Python runtime for a trace, record by record. Enums are written by name and 64-bit numbers as
-/// strings; default values are omitted, so node 0 has no id.
+/// Output of protobuf's Python runtime for a trace, record by record. Enums are written by name, and 64-bit numbers
+/// are written as strings. Default values are omitted, so node 0 has no id.
 const JSONIZER: &str = r#"{
   "version": "0.0.4",
   "attr": [

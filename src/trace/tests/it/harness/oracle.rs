@@ -21,7 +21,8 @@ pub struct View<'a> {
     pub wait_ps: u64,
     pub eager: bool,
     pub groups: Option<&'a str>,
-    /// Bytes allocated and freed: weights, gradients, optimizer, activations, temporary.
+    /// Bytes allocated, then bytes freed, each for weights, gradients, optimizer, activations and
+    /// temporary buffers.
     pub memory: [[u64; 5]; 2],
     pub data: Vec<u64>,
     pub control: Vec<u64>,
@@ -136,7 +137,7 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Reads every value with one of these names and returns the last.
+    /// Reads every value with one of these names and returns the last value.
     fn last<T>(
         &self,
         names: &[&str],

@@ -341,8 +341,8 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
     }
 }
 
-/// The profiler's cost is subtracted first from a node's delay, then from its duration, and never exceeds both. Adding
-/// the cost back restores the recorded graph.
+/// The profiler's cost is subtracted first from a node's delay, then from the node's duration. The cost never exceeds
+/// the sum of delay and duration. Adding the cost back restores the recorded graph.
 #[test]
 fn the_profiler_is_left_out_and_put_back() {
     let node = |id, delay, profiler| {
