@@ -1,8 +1,8 @@
-//! Compares two jobs: either their traces (regardless of node ids and record order) or their replay reports.
+//! Compares two jobs, either by their traces (regardless of node ids and record order) or by their replay reports.
 //!
-//! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces; [`TraceDiff`]
-//! lists the differences under this matching, and [`DiffTally`] sums them over nodes and ranks. Even under a poor
-//! matching, all reported differences are true, but more differences than necessary are reported.
+//! Traces are compared in three steps. First, [`matching`](mod@matching) finds which nodes of the two traces
+//! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums them over
+//! nodes and ranks. A poor matching reports more differences than necessary, but every reported difference is true.
 
 pub mod differences;
 mod fields;
@@ -23,7 +23,7 @@ pub use value::FieldValue;
 
 use serde::Serialize;
 
-/// Amount before and after a change.
+/// An amount in two jobs, for example before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "render::json::AmountChangeRow")]
 pub struct AmountChange {
@@ -34,13 +34,12 @@ pub struct AmountChange {
 }
 
 impl AmountChange {
-    /// Returns the increase; negative if the amount decreased.
+    /// Returns the increase; a decrease is negative.
     pub fn signed_increase(&self) -> i128 {
         self.after as i128 - self.before as i128
     }
 
-    /// Returns the increase in percent, or `None` if the amount before is zero and the amount after is not
-    /// zero.
+    /// Returns the increase in percent; `None` for an increase from zero to a nonzero amount.
     pub fn percent_increase(&self) -> Option<f64> {
         match (self.before, self.signed_increase()) {
             (_, 0) => Some(0.0),
@@ -49,7 +48,7 @@ impl AmountChange {
         }
     }
 
-    /// Returns whether the amount changed by more than `percent`, in either direction.
+    /// Returns true if the amount increased or decreased by more than `percent`.
     pub fn exceeds_percent(&self, percent: f64) -> bool {
         self.percent_increase()
             .is_none_or(|found| found.abs() > percent)

@@ -1,7 +1,7 @@
-//! Transforms traces into other traces, and audits traces for private information.
+//! Transforms traces into other traces, and searches traces for private information.
 //!
-//! Every transformation works on the contents of files, one rank at a time, and copies all other content unchanged.
-//! [`mod@slice`] and [`scale`] keep unknown fields; only [`anonymise`] removes them.
+//! A transformation processes the contents of files, one rank at a time, and copies everything that it need not change.
+//! [`mod@slice`] and [`scale`] keep unknown fields; [`anonymise`] removes them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;
@@ -36,7 +36,7 @@ fn node_type(record: RawRecord<'_>) -> Result<u64, TraceError> {
     Ok(kind)
 }
 
-/// Passes every attribute of a node to `each`.
+/// Calls `each` for every attribute of a node.
 fn for_each_attribute<'a>(
     record: RawRecord<'a>,
     mut each: impl FnMut(&AttrView<'a>) -> Result<(), TraceError>,
@@ -50,7 +50,7 @@ fn for_each_attribute<'a>(
     Ok(())
 }
 
-/// Returns whether `name` matches `pattern`, in which `*` matches any text.
+/// Returns true if `name` matches `pattern`; `*` in the pattern matches any text.
 pub fn name_matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or("");

@@ -1,4 +1,4 @@
-//! Differences between two traces under a matching of their nodes.
+//! Lists the differences between two traces, given a matching of their nodes.
 
 use super::fields::{self, FieldChange};
 use super::matching::{self, NodeMatching};
@@ -6,46 +6,46 @@ use super::side::ComparedTrace;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::RawDependency;
 
-/// A node that is in both traces, but with different values in some fields.
+/// A node of both traces with different values in some fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
-    /// Index of the node in each trace.
+    /// Index of the node in the first and in the second trace.
     pub nodes: [u32; 2],
-    /// Changed fields of the node, with the values in the two traces.
+    /// The fields that differ, with the values in both traces.
     pub fields: Vec<FieldChange>,
 }
 
-/// A dependency between matched nodes that only one trace has.
+/// A dependency between matched nodes that is in only one of the traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EdgeChange {
-    /// Node that waits, as its index in each trace.
+    /// The dependent node, as its index in the first and in the second trace.
     pub node: [u32; 2],
-    /// Node that `node` waits for, as its index in each trace; `None` if neither trace has the node.
+    /// The node on which `node` depends, as its index in both traces; `None` if the dependency's id is not a node of
+    /// either trace.
     pub on: Option<[u32; 2]>,
-    /// True for a control dependency, which only orders the two nodes, and false for a data
-    /// dependency.
+    /// True for a control dependency (which only orders the two nodes), false for a data dependency.
     pub control: bool,
-    /// True if the second trace has the dependency.
+    /// True if the dependency is in the second trace, false if it is in the first.
     pub added: bool,
 }
 
-/// Differences between two traces, other than ids and record order.
+/// Differences between two traces. Ids and the order of records do not count as differences.
 #[derive(Clone, Debug)]
 pub struct TraceDiff {
     /// Matching of the nodes.
     pub pairs: NodeMatching,
-    /// Nodes that only the first trace has; dependencies from and to these nodes are not listed.
+    /// Nodes that are only in the first trace; their dependencies are not listed.
     pub removed: Vec<u32>,
-    /// Nodes that only the second trace has.
+    /// Nodes that are only in the second trace; their dependencies are not listed.
     pub added: Vec<u32>,
-    /// Nodes with different fields, in the order of the first trace.
+    /// Matched nodes with different fields, in the order of the first trace.
     pub changed: Vec<ChangedNode>,
-    /// Dependencies between matched nodes that only one trace has.
+    /// Dependencies between matched nodes that are in only one of the traces.
     pub edges: Vec<EdgeChange>,
 }
 
 impl TraceDiff {
-    /// Returns whether there are no differences.
+    /// Returns true if there are no differences.
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty()
             && self.added.is_empty()
@@ -54,10 +54,10 @@ impl TraceDiff {
     }
 }
 
-/// Maximum number of nodes of a trace in a comparison.
+/// Maximum number of nodes in each of the compared traces.
 pub const MOST: usize = (1 << 31) - 1;
 
-/// Reads both traces, in parallel if they are large.
+/// Parses both traces; large traces are parsed in parallel.
 pub fn parse_both_traces(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
     const LARGE: usize = 1 << 20;
     let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
@@ -74,8 +74,8 @@ pub fn compare_traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> 
     compare_labelled_traces(&label_both_traces([first, second]), matching::MANY)
 }
 
-/// Compares like [`compare_traces`]. If there are at least `many` nodes, [`matching`] first tries to match nodes by
-/// their ids.
+/// Compares like [`compare_traces`]. If each trace has at least `many` nodes, [`matching`] first tries to match nodes
+/// by id.
 fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::match_nodes(sides, many);
@@ -87,7 +87,7 @@ fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> Trace
             continue;
         };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
-        // Most records are identical, so their bytes are compared before decoding.
+        // Most records are identical, so compare their bytes first and decode only different records.
         if x.record.bytes != y.record.bytes {
             let partners = |one: u64, other: u64| {
                 let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
@@ -121,11 +121,11 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
     )
 }
 
-/// Dependency, expressed by nodes of the first trace: the predecessor (`u32::MAX` if it does not exist), and true for
-/// a control dependency.
+/// A dependency in terms of the first trace's nodes: the predecessor (`u32::MAX` if it does not exist), and true for a
+/// control dependency.
 type MappedDependency = (u32, bool);
 
-/// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are ignored.
+/// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
 fn compare_dependencies(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
@@ -143,7 +143,7 @@ fn compare_dependencies(
         }
     };
     let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
-    // Usually both lists have the same order, so they need no sorting.
+    // Usually, both lists have the same order, so that they need not be sorted.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }
@@ -190,8 +190,8 @@ mod tests {
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{NodeExtras, TraceWriter};
 
-    /// Builds a chain of a hundred nodes, in which every third node also waits for the node five places earlier.
-    /// `edit` changes or drops each node.
+    /// Builds a chain of a hundred nodes. Every third node also depends on the node five places earlier. `edit` changes
+    /// a node, or drops it by returning false.
     fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
         let mut out = Vec::new();
         let mut writer = TraceWriter::new(&mut out).unwrap();
@@ -214,7 +214,7 @@ mod tests {
         out
     }
 
-    /// Returns the numbers of differences, after checking that they are equal with and without matching by ids.
+    /// Returns the numbers of differences; checks that they are equal with and without matching by id.
     fn found(second: &[u8]) -> (usize, usize, usize, usize) {
         let first = chain(|_, _, _| true);
         let raw_traces = parse_both_traces([&first, second]);

@@ -1,4 +1,4 @@
-//! Fields of nodes that a comparison covers.
+//! The fields of nodes that are compared.
 
 mod compare;
 
@@ -8,20 +8,20 @@ use super::value::FieldValue;
 use chakram_trace::format::{GroupName, MemoryLocation, Op, escape_name};
 use std::fmt;
 
-/// Field of a node.
+/// A field of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeField {
-    /// Type of the node.
+    /// Type of the node (compute, memory, message and so on).
     Type,
     /// Name of the node.
     Name,
     /// Stream or thread number.
     Lane,
-    /// Whether the node is host work.
+    /// True if the node is host work.
     Host,
-    /// Rank that a message is sent to or received from.
+    /// The other rank of a message.
     Peer,
-    /// Own rank of a send or receive, if the node states it.
+    /// The node's own rank, which some sends and receives state.
     Own,
     /// Tag of a message.
     Tag,
@@ -29,15 +29,15 @@ pub enum NodeField {
     Group,
     /// Root of a collective.
     Root,
-    /// Mask of the participating dimensions of the machine.
+    /// Mask of the machine's dimensions that take part.
     Dimensions,
     /// Number format of the node's elements.
     Dtype,
-    /// Whether switches gather or reduce the data.
+    /// True if switches gather or reduce the data.
     InSwitch,
-    /// Whether the node ended without waiting for its peers.
+    /// True if the captured node ended without waiting for its peers.
     Eager,
-    /// Bytes that the node moves in memory or by communication.
+    /// Bytes that the node moves in memory or communicates.
     Bytes,
     /// Number of floating-point operations.
     Flops,
@@ -45,34 +45,34 @@ pub enum NodeField {
     Duration,
     /// Host time before the node (launch overhead).
     Delay,
-    /// Recorded time of waiting for the node's peers.
+    /// Recorded time that the node waited for its peers.
     Wait,
-    /// Estimated time added by the profiler.
+    /// Estimated time that the profiler added to the node.
     Profiler,
-    /// Duration in whole microseconds; compared only if the more precise durations are equal.
+    /// Recorded duration in whole microseconds. Compared only if the more precise durations are equal.
     Micros,
-    /// Recorded start.
+    /// Recorded start time.
     Start,
-    /// Inputs or outputs: values, shapes or types.
+    /// Part of the inputs or outputs: values, shapes or types.
     Io(&'static str),
-    /// Attribute that is not decoded into a field above.
+    /// An attribute that is not decoded into any other field.
     Attribute(String),
-    /// Unknown field, by its number.
+    /// A field that the format does not define, by its number.
     Unknown(u32),
 }
 
-/// Aspect of a difference.
+/// The aspect of a job to which a difference belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffAspect {
-    /// Nodes, dependencies, and properties of nodes other than times and sizes.
+    /// Nodes, dependencies, and all properties of nodes except times and sizes.
     Structure,
-    /// Durations, delays and starts.
+    /// Durations, delays and start times.
     Time,
     /// Bytes and floating-point operations.
     Bytes,
 }
 
-/// Two values of a field that differ between the traces.
+/// A field of a node whose values differ between the traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     /// The field that differs.
@@ -84,7 +84,7 @@ pub struct FieldChange {
 }
 
 impl NodeField {
-    /// Returns the aspect of the field.
+    /// Returns the aspect to which a change of this field belongs.
     pub fn aspect_of_field(&self) -> DiffAspect {
         match self {
             Self::Duration
@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the unit of the field's numbers, for programs (empty if there is no unit).
+    /// Returns the unit of the field's numbers for programs; empty if the field has no unit.
     pub fn name_of_unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",
@@ -141,7 +141,7 @@ impl fmt::Display for NodeField {
     }
 }
 
-/// Returns the display name of a node's type.
+/// Returns the name of a node's type for users.
 pub(super) fn type_name(op: &Op<'_>) -> String {
     match *op {
         Op::NoOp => "nothing".to_owned(),
@@ -162,7 +162,7 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
     }
 }
 
-/// Returns the display name of a group.
+/// Returns the name of a group for users.
 pub(super) fn group_name(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
@@ -171,7 +171,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     }
 }
 
-/// Returns the bytes that a node moves, if the trace states them.
+/// Returns the bytes that a node moves; `None` if the trace does not state them.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::NoOp | Op::Host => None,

@@ -1,15 +1,15 @@
-//! Labels nodes by their surroundings, starting from labels of the nodes' own content.
+//! Computes labels (hashes) of nodes that include the labels of surrounding nodes.
 //!
-//! Labels determine only which nodes are compared with each other, never whether two nodes differ.
+//! Labels only determine which nodes are compared with each other, so a collision cannot hide a difference.
 
 use super::node_labels::mix_bits;
 use super::side::{ComparedTrace, EdgeDirection};
 
-/// Number of rounds in which labels propagate among nodes that are on cycles or depend on cycles.
+/// Number of rounds in which labels spread among nodes that are on cycles or depend on cycles.
 const LOOSE_ROUNDS: usize = 4;
 
-/// Returns the contribution of a neighbour to a label; contributions are added, so that the order of neighbours has
-/// no effect.
+/// Returns what a neighbour adds to a node's label. Contributions are summed, so that the order of neighbours has no
+/// effect.
 #[inline]
 fn hash_neighbour(label: u64, way: EdgeDirection, control: bool) -> u64 {
     let salt = match (way, control) {
@@ -33,12 +33,12 @@ fn hash_pairs(
     let sum = parts.fold(0_u64, |sum, (next, control)| {
         sum.wrapping_add(hash_neighbour(labels[next as usize], way, control))
     });
-    // The factor 3 distinguishes a node's own label from the sum of its neighbours' contributions.
+    // Without the factor 3, a node's own label could be exchanged with its neighbours' contributions.
     mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 
-/// Labels each node by its own `base` label and the labels of all its predecessors, transitively, or of all its
-/// successors.
+/// Returns labels that combine each node's `base` label with the labels of all its transitive predecessors or of all
+/// its transitive successors.
 pub(super) fn hash_ancestry(
     side: &ComparedTrace<'_>,
     base: &[u64],
@@ -64,9 +64,9 @@ pub(super) fn hash_ancestry(
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // Loose nodes (nodes that are on cycles or depend on cycles) have only loose successors. If labels include
-        // successors, loose nodes are therefore labelled first; if labels include predecessors, loose nodes are
-        // labelled last.
+        // Nodes that are on cycles or depend on cycles are loose. All successors of a loose node are loose too. Labels
+        // from predecessors are therefore computed for loose nodes last, and labels from successors are computed for
+        // loose nodes first.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order
@@ -78,15 +78,15 @@ pub(super) fn hash_ancestry(
     labels
 }
 
-/// Labels each node by its own `base` label and the labels of all nodes that a path of predecessors or successors
-/// connects with it.
+/// Returns labels that combine each node's `base` label with the labels of all nodes to which it is connected through
+/// predecessors and successors.
 pub(super) fn hash_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = hash_ancestry(side, base, EdgeDirection::Predecessors);
     let down = hash_ancestry(side, &up, EdgeDirection::Successors);
     hash_ancestry(side, &down, EdgeDirection::Predecessors)
 }
 
-/// Labels each node by its own `base` label and the labels of nodes up to `steps` steps away.
+/// Returns labels that combine each node's `base` label with the labels of nodes at most `steps` edges away.
 pub(super) fn hash_vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {

@@ -1,12 +1,12 @@
-//! Matches the nodes of two traces.
+//! Finds which nodes of two traces correspond.
 //!
-//! Evidence is used from strong to weak, in these steps: nodes whose surroundings are equal (all transitive
-//! predecessors and successors); nodes whose transitive predecessors or successors are equal; nodes with an equal
-//! vicinity of a few steps; neighbours of pairs; nodes that an alignment in program order places next to each other;
-//! and finally nodes of different content with the same neighbours. No step is repeated, and every step except sorting
-//! takes linear time, so traces with nothing in common take no longer than similar traces.
+//! The steps use weaker and weaker evidence. They match nodes whose transitive predecessors and successors are equal;
+//! nodes whose transitive predecessors or successors are equal; nodes with an equal vicinity of a few edges; neighbours
+//! of matched nodes; nodes that an alignment in program order puts at the same position; and finally, nodes of
+//! different content with the same neighbours. No step is repeated without progress, and every step except sorting
+//! takes linear time. Traces that have nothing in common therefore take no longer than similar traces.
 //!
-//! Large traces that are nearly identical are mostly paired by ids first, which visits each node once.
+//! Most nodes of large, nearly identical traces are matched by id first, in one pass over the nodes.
 
 mod align;
 mod color_refinement;
@@ -21,17 +21,17 @@ use chakram_base::interrupt::inherit_token;
 use color_refinement::ColorRefinement;
 use equal_labels::pair_unique_labels;
 
-/// For each node, the matching node of the other trace.
+/// For each node of either trace, its partner in the other trace.
 #[derive(Clone, Debug)]
 pub struct NodeMatching {
     partner: [Vec<u32>; 2],
     free: usize,
 }
 
-/// Sentinel for an absent partner.
+/// Marks a node without a partner.
 const NOBODY: u32 = u32::MAX;
 
-/// Label of each node of both traces.
+/// For each trace, the label of each node.
 pub(super) type NodeHashes = [Vec<u64>; 2];
 
 impl NodeMatching {
@@ -42,14 +42,14 @@ impl NodeMatching {
         }
     }
 
-    /// Returns the partner of a node of the first trace (0) or the second (1).
+    /// Returns the partner of `node`, a node of the first (`which` = 0) or second (1) trace.
     #[inline]
     pub fn partner_of_node(&self, which: usize, node: u32) -> Option<u32> {
         let partner = self.partner[which][node as usize];
         (partner != NOBODY).then_some(partner)
     }
 
-    /// Iterates over the nodes of a trace that have no partner, ascending.
+    /// Iterates over the nodes of a trace that have no partner, in ascending order.
     pub fn unmatched_nodes(&self, which: usize) -> impl Iterator<Item = u32> + '_ {
         let partners = self.partner[which].iter().enumerate();
         partners.filter_map(|(node, &partner)| (partner == NOBODY).then_some(node as u32))
@@ -69,16 +69,16 @@ impl NodeMatching {
         self.free -= 1;
     }
 
-    /// Returns whether all nodes of at least one trace are paired, so that no further pair is possible.
+    /// Returns true if all nodes of at least one trace have partners, so that no further pair is possible.
     pub(super) fn is_complete(&self) -> bool {
         self.free == 0
     }
 }
 
-/// If each trace has at least this number of nodes, the two traces are processed in parallel.
+/// Minimum number of nodes per trace for processing the two traces in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Runs two functions, in parallel if `much` is true, and returns both results.
+/// Runs two functions and returns both results. If `much` is true, they run in parallel.
 pub(super) fn run_both<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -98,7 +98,7 @@ pub(super) fn run_both<T: Send>(
     })
 }
 
-/// Applies `work` to both traces, in parallel if they have many nodes.
+/// Returns the results of `work` for both traces. If the traces have many nodes, they are processed in parallel.
 pub(super) fn compute_both_sides<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,
@@ -108,7 +108,8 @@ pub(super) fn compute_both_sides<T: Send>(
     run_both(many, || work(a), || work(b))
 }
 
-/// Matches the nodes of the two traces. Nearly identical traces of at least `many` nodes are matched by ids first.
+/// Matches the nodes of two traces. If the traces have at least `many` nodes and are nearly identical, most nodes are
+/// matched by id first.
 pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching {
     let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
     if sides[0].len().min(sides[1].len()) >= many && same_ids::pair_same_ids(sides, &mut pairs) {
@@ -130,14 +131,14 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     pairs
 }
 
-/// Kind of node label; each compared trace caches the labels of each kind.
+/// The content from which a node's label is computed. A compared trace stores its labels of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
-    /// Whole record, except id and dependencies.
+    /// The whole record, except id and dependencies.
     Content,
-    /// Name, type, lane and peers.
+    /// Name, type, lane and peers of the node.
     Key,
-    /// Name and type.
+    /// Name and type of the node.
     Kind,
 }
 
@@ -151,9 +152,9 @@ impl LabelKind {
     }
 }
 
-/// Pairs nodes with the same surroundings: first all transitive neighbours are compared, then a wide vicinity, then a
-/// narrow one. `base` is the label of a node itself. Callers first use labels of whole records, because only these
-/// labels distinguish a node from a new node with the same work that an edit inserted before it.
+/// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
+/// with an equal narrow vicinity. `base` selects the label of a node by itself. Callers must begin with labels of whole
+/// records. If an edit inserted a new node with the same work before a node, only these labels distinguish the two.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_ancestry(side, base, EdgeDirection::Predecessors)
@@ -161,7 +162,7 @@ fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_ancestry(side, base, EdgeDirection::Successors)
     });
-    // The widest vicinity is used first, because it is the strongest evidence.
+    // Begin with the widest vicinity, because it is the strongest evidence.
     for steps in [3, 1, 0] {
         if !pairs.is_complete() {
             let labels = compute_both_sides(sides, |side| {
@@ -172,7 +173,7 @@ fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching
     }
 }
 
-/// Pairs nodes with equal `label`. If several nodes have the same label, finer labels decide.
+/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels decide between them.
 fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
@@ -202,7 +203,7 @@ fn pair_by_refinement(
     classes.pair_in_order();
 }
 
-/// Pairs neighbours of pairs, and nodes between pairs in program order.
+/// Pairs the neighbours of pairs, and nodes at the same position between pairs in program order.
 fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     use propagate::{AmbiguityPolicy, pair_neighbours};
     const ROUNDS: usize = 3;
@@ -211,14 +212,14 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
             return;
         }
         let before = pairs.free;
-        // Unambiguous neighbours are paired first. The other neighbours are then paired by the alignment.
+        // First pair neighbours that are unambiguous. The alignment then pairs others, with these pairs as anchors.
         pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
         align::pair_by_lane_alignment(sides, pairs);
         pair_neighbours(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);
         pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::InIdOrder);
         pair_neighbours(sides, pairs, LabelKind::Kind, AmbiguityPolicy::InIdOrder);
         residual::pair_most_similar(sides, pairs);
-        // Without progress, another round would give the same result.
+        // If no pair was added, another round would give the same result.
         if pairs.free == before {
             return;
         }

@@ -1,11 +1,11 @@
-//! Labels nodes by their content alone.
+//! Computes labels (hashes) of nodes from their own content.
 
 use chakram_trace::format::wire::WireCursor;
 use chakram_trace::format::{GroupName, MemoryLocation, Op};
 use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
 use chakram_trace::graph::{RawTrace, stable_hash};
 
-/// Returns the label of each node.
+/// Returns the label of each node, as computed by `label`.
 pub(super) fn compute_labels(
     raw: &RawTrace<'_>,
     label: fn(&CompactNodeView<'_>) -> u64,
@@ -13,7 +13,7 @@ pub(super) fn compute_labels(
     raw.nodes.iter().map(|item| label(&item.view)).collect()
 }
 
-/// Returns the type of a node as a small number.
+/// Returns a small number that identifies the node's type.
 pub(super) fn type_of(op: &Op<'_>) -> u8 {
     match *op {
         Op::NoOp => 0,
@@ -28,17 +28,17 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
     }
 }
 
-/// Returns the label of a node by name and type.
+/// Hashes the name and type of a node.
 pub(super) fn hash_kind(view: &CompactNodeView<'_>) -> u64 {
     stable_hash(&(view.name, type_of(&view.op)))
 }
 
-/// Returns the label of a node by its name alone.
+/// Hashes the name of a node.
 pub(super) fn hash_name(view: &CompactNodeView<'_>) -> u64 {
     stable_hash(&view.name)
 }
 
-/// Returns the label of a node by name, type, lane and peers, without times, sizes and other properties.
+/// Hashes the name, type, lane and peers of a node, but not its times, sizes and other properties.
 pub(super) fn hash_key(view: &CompactNodeView<'_>) -> u64 {
     let group = |group: GroupName<'_>| match group {
         GroupName::World => 0,
@@ -59,7 +59,7 @@ pub(super) fn hash_key(view: &CompactNodeView<'_>) -> u64 {
     stable_hash(&(view.name, type_of(&view.op), view.lane, whom))
 }
 
-/// Returns the label of a node by its whole record except id and dependencies, independent of the order of fields.
+/// Hashes the whole record except id and dependencies; the order of fields has no effect.
 pub(super) fn hash_content(item: &RawTraceNode<'_>) -> u64 {
     let (view, record) = (&item.view, &item.record);
     let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
@@ -69,19 +69,19 @@ pub(super) fn hash_content(item: &RawTraceNode<'_>) -> u64 {
         let from = cursor.file_offset() - record.offset;
         let number = match cursor.read_field() {
             Ok((number, _)) => number,
-            // If a record cannot be decoded further, its remaining bytes are hashed as a whole.
+            // If the record cannot be decoded further, hash its remaining bytes as a whole.
             Err(_) => return sum.wrapping_add(stable_hash(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {
             let field = &record.bytes[from..cursor.file_offset() - record.offset];
-            // The hashes are added, because addition commutes and so the order of fields has no effect.
+            // Add the hashes of fields, so that the order of fields has no effect.
             sum = sum.wrapping_add(mix_bits(stable_hash(&field)));
         }
     }
     sum
 }
 
-/// Mixes the bits of a hash.
+/// Mixes the bits of a hash, so that sums of hashes rarely collide.
 #[inline]
 pub(super) fn mix_bits(value: u64) -> u64 {
     const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;

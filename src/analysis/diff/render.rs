@@ -1,4 +1,4 @@
-//! Renders differences as text, JSON and CSV.
+//! Renders differences between traces as text, JSON and CSV.
 
 pub mod csv;
 pub mod json;
@@ -13,14 +13,14 @@ use chakram_report::text::TextStyle;
 pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.
     pub names: [&'t str; 2],
-    /// Maximum number of lines of each list; `None` shows all lines.
+    /// Maximum number of lines per list; `None` shows all lines.
     pub show: Option<usize>,
     /// Style of headings and warnings.
     pub style: TextStyle,
 }
 
 impl DiffRenderOptions<'_> {
-    /// Returns the number of lines to show of a list of `count` lines.
+    /// Returns how many lines to show from a list with `count` lines.
     pub(super) fn lines_shown(&self, count: usize) -> usize {
         self.show.map_or(count, |show| show.min(count))
     }
@@ -29,21 +29,22 @@ impl DiffRenderOptions<'_> {
 /// Result of checking differences against thresholds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdVerdict {
-    /// Violations, one sentence each.
+    /// One sentence per violated threshold.
     pub exceeded: Vec<String>,
 }
 
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiffThresholds {
-    /// Maximum change of totals in percent, in either direction.
+    /// Maximum change of any total, in percent, in either direction.
     pub threshold: Option<f64>,
     /// Aspects in which no difference is allowed.
     pub aspects: Vec<super::DiffAspect>,
 }
 
 impl DiffThresholds {
-    /// Checks the changes of `totals`, and the aspects that differ according to `differs`.
+    /// Checks the changes of `totals` against the threshold, and the aspects in which no difference is allowed.
+    /// `differs` returns true if the jobs differ in an aspect.
     pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],
@@ -67,7 +68,7 @@ impl DiffThresholds {
         ThresholdVerdict { exceeded }
     }
 
-    /// Checks the differences of traces.
+    /// Checks the differences between traces.
     pub fn evaluate_tally(&self, tally: &DiffTally) -> ThresholdVerdict {
         let totals = [
             ("time", tally.total.total_time()),

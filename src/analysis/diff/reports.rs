@@ -1,8 +1,8 @@
-//! Differences between two replay reports: the change of the makespan, and the parts of the time that explain it.
+//! Compares two replay reports: the change of the makespan, and the changes of the parts of the time.
 //!
-//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part of
-//! an NPU's time lists the operators or groups that changed it. Because work overlaps, these contributions do not sum
-//! to the whole change; the remainder is listed as the rest.
+//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the change of the makespan. For
+//! each part, the operators or groups that changed it are listed. Their changes do not sum exactly to the change of the
+//! part, because work overlaps; the remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -21,80 +21,80 @@ use chakram_report::MachineResult;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A named quantity that changed.
+/// An operator or group that contributes to a part of the time, and its change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ContributionChange {
-    /// Name of the quantity.
+    /// Name of the operator or group.
     pub what: String,
-    /// Values in both reports.
+    /// Its time in both reports, in picoseconds.
     #[serde(rename = "mean_ps")]
     pub shift: AmountChange,
 }
 
-/// A part of an NPU's time as the mean over NPUs, with the operators or groups that contribute to it.
+/// Change of one part of an NPU's time, with the operators or groups that caused it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimePartChange {
-    /// Name of the part: compute, communication, memory, host or idle.
+    /// Name of the part: compute, communication, bubble, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
-    /// Time of the part as a mean over NPUs, rounded so that the parts sum to the makespan.
+    /// Time of the part as a mean over NPUs. Means are rounded so that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
     pub mean: AmountChange,
     /// Time of the part, summed over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub sum: AmountChange,
-    /// Operators or groups that contribute to the part, with their time as a mean over NPUs; largest change first.
+    /// Operators or groups that contribute to the part, with their times as means over NPUs; largest change first.
     pub behind: Vec<ContributionChange>,
-    /// The change of the mean that `behind` does not explain.
+    /// Change of `mean` that the changes in `behind` do not explain, in picoseconds.
     #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,
 }
 
-/// Collectives of one kind in one group.
+/// Change of the collectives of one kind in one group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveChange {
-    /// The group and the kind.
+    /// Name of the group and of the kind.
     pub what: String,
     /// Number of calls.
     pub calls: AmountChange,
-    /// Sum of buffer sizes.
+    /// Buffer sizes, summed over calls.
     #[serde(rename = "buffer_bytes_sum")]
     pub bytes: AmountChange,
-    /// Transfer time of all calls.
+    /// Transfer time, summed over calls.
     #[serde(rename = "transfer_ps")]
     pub transfer: AmountChange,
-    /// Waiting time summed over all members.
+    /// Waiting time, summed over calls and members.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: AmountChange,
 }
 
-/// Differences between two reports of one replay.
+/// Differences between two replay reports.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayDiff {
-    /// The machine's name in the first report.
+    /// Name of the machine in the first report.
     pub before_machine: String,
-    /// The machine's name in the second report.
+    /// Name of the machine in the second report.
     pub after_machine: String,
-    /// Notes on differences between the inputs of the two reports, which make their numbers less comparable.
+    /// Notes about different inputs, which make the two reports less comparable.
     pub notes: Vec<String>,
     /// The makespans, in picoseconds.
     #[serde(rename = "makespan_ps")]
     pub makespan: AmountChange,
     /// Parts of the time, largest change first.
     pub parts: Vec<TimePartChange>,
-    /// Collectives that changed, largest change of transfer time first.
+    /// Collectives that changed; largest change of the transfer time first.
     pub collectives: Vec<CollectiveChange>,
     /// Finish times of ranks, largest change first.
     pub ranks: Vec<RankShift>,
-    /// True if counts of ranks, nodes, calls or messages differ.
+    /// True if the numbers of ranks, nodes, calls or messages differ.
     #[serde(skip)]
     pub structure: bool,
 }
 
-/// Finish times of a rank in both reports.
+/// Change of a rank's finish time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankShift {
-    /// The rank, which is in both reports.
+    /// The rank; it is in both reports.
     pub rank: u32,
     /// Finish time, in picoseconds.
     #[serde(rename = "finish_ps")]
@@ -104,16 +104,16 @@ pub struct RankShift {
 /// Comparison of two report documents.
 #[derive(Clone, Debug)]
 pub struct ReportDiff {
-    /// Notes on differences between the documents that make their numbers less comparable.
+    /// Notes about different inputs, which make the two documents less comparable.
     pub notes: Vec<String>,
-    /// For each of the two documents, the machines that only this document reports on.
+    /// For each document, the machines that are only in this document.
     pub only: [Vec<String>; 2],
-    /// Comparisons of the replays that are in both documents, in the order of the first document.
+    /// Comparisons of the machines that are in both documents, in the order of the first document.
     pub replays: Vec<ReplayDiff>,
 }
 
 impl ReportDiff {
-    /// Compares two documents.
+    /// Compares two documents, machine by machine.
     pub fn new(first: &ComparedReports, second: &ComparedReports) -> Self {
         let mut notes = Vec::new();
         let origins = [&first.provenance, &second.provenance];
@@ -134,7 +134,7 @@ impl ReportDiff {
                 told.push(name);
             }
         }
-        // Two reports of one machine each are compared even if the machines have different names.
+        // If each document has only one machine, compare the two reports even if the machines' names differ.
         let single = first.machines.len() == 1 && second.machines.len() == 1;
         let mut only = [Vec::new(), Vec::new()];
         let mut replays = Vec::new();
@@ -177,7 +177,7 @@ impl ReportDiff {
         }
     }
 
-    /// Returns whether anything differs in this aspect.
+    /// Returns true if any replay differs in this aspect.
     pub fn differs_in(&self, aspect: DiffAspect) -> bool {
         let alone = self.only.iter().any(|list| !list.is_empty());
         let mut replays = self.replays.iter();
@@ -220,7 +220,7 @@ impl ReportDiff {
     }
 }
 
-/// Compares the inputs of two documents.
+/// Returns notes about differences between the inputs of two documents.
 fn compare_inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {

@@ -1,26 +1,27 @@
-//! One of the two traces of a comparison, with the data that matching needs.
+//! One of the two compared traces, with data for the matching.
 
 use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
 use std::sync::OnceLock;
 
-/// One of two compared traces, with data computed on first use.
+/// One of the two compared traces. Its labels are computed on first use.
 pub(super) struct ComparedTrace<'o> {
     pub raw: &'o RawTrace<'o>,
-    /// Topological order of the nodes. Nodes that are on cycles or depend on cycles are in `unordered`.
+    /// Nodes in topological order. Nodes that are on cycles or depend on cycles are in `unordered` instead.
     pub order: Vec<u32>,
-    /// Nodes that are not in `order`, ascending.
+    /// Nodes that are not in `order`, in ascending order.
     pub unordered: Vec<u32>,
-    /// For each node, its successors. A successor is encoded as twice its index, plus one for a control dependency.
+    /// For each node, its successors. Each is encoded as twice the successor's index, plus one for a control
+    /// dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
     content: OnceLock<Vec<u64>>,
-    /// Nodes sorted by id.
+    /// Id and index of each node, sorted by id.
     by_id: OnceLock<Vec<(u64, u32)>>,
 }
 
-/// Direction of the dependencies of a node.
+/// Direction in which the dependencies of a node are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeDirection {
     /// From a node to its predecessors.
@@ -39,7 +40,7 @@ impl<'o> ComparedTrace<'o> {
             for node in raw.node_indices() {
                 for dep in raw.dependencies_of(node) {
                     if let Some(target) = dep.target() {
-                        // Index and kind of dependency fit in one word, because traces of 2^31 or more nodes are
+                        // Index and dependency kind fit into one word, because traces with 2^31 or more nodes are
                         // rejected.
                         each(target, node << 1 | u32::from(dep.control));
                     }
@@ -80,7 +81,7 @@ impl<'o> ComparedTrace<'o> {
         self.raw.nodes.len()
     }
 
-    /// Returns a node with this id, or `None`.
+    /// Returns a node with this id, if there is one.
     pub fn with_id(&self, id: u64) -> Option<u32> {
         let by_id = self.by_id.get_or_init(|| {
             let ids = (0..)
@@ -97,19 +98,19 @@ impl<'o> ComparedTrace<'o> {
             .map(|&(_, node)| node)
     }
 
-    /// Returns a label for each node by name, type, lane and peers, without times, sizes and other properties.
+    /// Returns the label of each node from name, type, lane and peers, but not from times, sizes and other properties.
     pub fn labels_by_key(&self) -> &[u64] {
         self.key
             .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_key))
     }
 
-    /// Returns a label for each node by name and type.
+    /// Returns the label of each node from name and type.
     pub fn labels_by_kind(&self) -> &[u64] {
         self.kind
             .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_kind))
     }
 
-    /// Returns a label for each node by the whole record except id and dependencies.
+    /// Returns the label of each node from the whole record except id and dependencies.
     pub fn labels_by_content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.raw.nodes.iter();
@@ -117,7 +118,7 @@ impl<'o> ComparedTrace<'o> {
         })
     }
 
-    /// Returns the neighbours of `node`, each with a flag that is true for a control dependency.
+    /// Returns the neighbours of `node` in one direction, each with true for a control dependency.
     #[inline]
     pub fn neighbours_of(
         &self,
@@ -134,7 +135,7 @@ impl<'o> ComparedTrace<'o> {
         deps.chain(row.iter().map(|&entry| (entry >> 1, entry & 1 == 1)))
     }
 
-    /// Returns the number of neighbours of `node`.
+    /// Returns the number of neighbours of `node` in one direction.
     pub fn degree_of(&self, node: u32, way: EdgeDirection) -> usize {
         match way {
             EdgeDirection::Predecessors => self.raw.dependencies_of(node).len(),

@@ -1,9 +1,9 @@
-//! Totals of differences, over the nodes of a rank and over ranks. The totals own their data, so that the files can be
-//! closed.
+//! Sums differences over the nodes of a rank, and over ranks. The sums do not borrow from the files, so the files can
+//! be closed.
 //!
-//! If many nodes or ranks have the same change, the change has one line, with the first occurrence and all ranks. Times
-//! and sizes of all nodes are summed for both traces, by operator, type and group. The largest changes of single nodes
-//! are kept.
+//! Equal changes of several nodes or ranks share one line, which states the first occurrence and all ranks. Times and
+//! sizes of all nodes are summed for both traces, in total and by operator, type and group. In addition, the largest
+//! changes of single nodes are stored.
 
 mod amounts;
 
@@ -17,15 +17,15 @@ use chakram_trace::graph::RawTrace;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Tolerance for changes of times; smaller changes are ignored.
+/// Tolerance for changes of times: smaller changes are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum TimeTolerance {
-    /// Every change counts.
+    /// No change is ignored.
     #[default]
     Exact,
     /// Changes of at most this span are ignored.
     Absolute(Span),
-    /// Changes of at most this percentage of the time before are ignored.
+    /// Changes of at most this percentage of the time in the first trace are ignored.
     Percent(f64),
 }
 
@@ -43,60 +43,60 @@ impl TimeTolerance {
 /// Kind of change of a node or a dependency.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeKind {
-    /// A node is in the first trace only.
+    /// A node is only in the first trace.
     Removed,
-    /// A node is in the second trace only.
+    /// A node is only in the second trace.
     Added,
     /// A field of a node has different values.
     Field(NodeField),
-    /// A dependency is in the first trace only.
+    /// A dependency is only in the first trace.
     EdgeRemoved,
-    /// A dependency is in the second trace only.
+    /// A dependency is only in the second trace.
     EdgeAdded,
 }
 
-/// Key that groups changes into one line. One line covers all nodes with the same change.
+/// Key of a line. A line covers all nodes with an equal change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
     /// Kind of the change.
     pub change: ChangeKind,
-    /// Name of the node. If the node is in both traces, the name in the first trace.
+    /// Name of the node; the name in the first trace if the node is in both.
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Value of the field in the first trace or, for a dependency, the node that it is on.
+    /// Value of the field in the first trace. For a dependency, the node on which the first trace depends.
     pub before: FieldValue,
-    /// Value of the field in the second trace or, for a dependency, the node that it is on.
+    /// Value of the field in the second trace. For a dependency, the node on which the second trace depends.
     pub after: FieldValue,
 }
 
-/// Occurrences of a line's change.
+/// How often and where a line's change occurs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeOccurrences {
-    /// Number of nodes or dependencies, over all ranks.
+    /// Number of changed nodes or dependencies, summed over ranks.
     pub count: u64,
-    /// Ranks with the change, ascending.
+    /// Ranks on which the change occurs, in ascending order.
     pub ranks: Vec<u32>,
-    /// Ids, in the two traces, of the first changed node on the lowest rank with the change.
+    /// Ids of the first changed node, on the lowest of these ranks, in both traces.
     pub ids: [Option<u64>; 2],
 }
 
-/// Change of a time or size of one node.
+/// Change of a time or size of a single node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeChange {
-    /// Field with the time or size.
+    /// The field that changed.
     pub field: NodeField,
     /// Name of the node.
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Ids of the node in both traces.
+    /// Id of the node in the first and in the second trace.
     pub ids: [u64; 2],
-    /// Value in the first trace.
+    /// Value in the first trace, in picoseconds for times.
     pub before: u64,
-    /// Value in the second trace.
+    /// Value in the second trace, in picoseconds for times.
     pub after: u64,
-    /// Ranks with the same change, ascending.
+    /// Ranks with an equal change, in ascending order.
     pub ranks: Vec<u32>,
 }
 
@@ -126,64 +126,65 @@ impl NodeChange {
     }
 }
 
-/// Faults of one of the files.
+/// Faults of one trace file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
     /// Rank of the file.
     pub rank: u32,
-    /// True for the second file, false for the first.
+    /// True for a file of the second job.
     pub second: bool,
-    /// Number of faults of the file.
+    /// Number of faults in the file.
     pub count: usize,
     /// Description of the first fault.
     pub text: String,
 }
 
-/// Limit on the changes that are kept, and the tolerance for times.
+/// Limit on the number of stored changes, and tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
-    /// Maximum number of changes of single nodes, separately for times and sizes; `None` keeps all.
+    /// Maximum number of stored changes of single nodes; the limit applies to times and to sizes separately. `None`
+    /// stores all.
     pub singles: Option<usize>,
-    /// Tolerance for changes of times.
+    /// Tolerance below which changes of times are ignored.
     pub tolerance: TimeTolerance,
 }
 
-/// Totals of differences.
+/// Sums of differences over nodes and ranks.
 #[derive(Clone, Debug, Default)]
 pub struct DiffTally {
     /// Ranks that were compared node by node.
     pub compared: Vec<u32>,
-    /// Ranks whose files are identical byte for byte.
+    /// Ranks whose files in both jobs are identical byte for byte.
     pub identical: Vec<u32>,
-    /// Ranks that only the first or only the second job has.
+    /// Ranks that are only in the first job, and ranks that are only in the second.
     pub only: [Vec<u32>; 2],
     /// Faults of the files.
     pub faults: Vec<FileFault>,
-    /// Number of dependencies of the compared ranks.
+    /// Number of dependencies of the compared ranks, in each job.
     pub edges: [u64; 2],
-    /// Number of nodes with a changed field.
+    /// Number of nodes with at least one changed field.
     pub changed: u64,
-    /// Number of nodes and dependencies by change.
+    /// Number of changed nodes and dependencies, by kind of change.
     pub counts: BTreeMap<ChangeKind, u64>,
-    /// Changes other than times and sizes.
+    /// Changes other than changes of times and sizes, one entry per line.
     pub lines: BTreeMap<ChangeKey, ChangeOccurrences>,
-    /// Times and sizes of all nodes of the compared ranks.
+    /// Times and sizes, summed over all nodes of the compared ranks.
     pub total: NodeTotals,
-    /// Times and sizes by operator, type and group.
+    /// Times and sizes, summed by operator, type and group.
     pub by: BTreeMap<(GroupBy, String), NodeTotals>,
-    /// Largest changes of single nodes, times first.
+    /// Largest changes of single nodes; times come first, then sizes.
     pub largest: Vec<NodeChange>,
 }
 
 impl DiffTally {
-    /// Creates the totals of a rank that only one job has.
+    /// Creates the sums of a rank that is in only one job.
     pub fn for_unpaired_rank(rank: u32, second: bool) -> Self {
         let mut tally = Self::default();
         tally.only[usize::from(second)].push(rank);
         tally
     }
 
-    /// Creates the totals of a rank whose files are identical in both jobs.
+    /// Creates the sums of a rank whose files are identical in both jobs.
     pub fn for_identical_rank(rank: u32) -> Self {
         Self {
             identical: vec![rank],
@@ -191,7 +192,7 @@ impl DiffTally {
         }
     }
 
-    /// Creates the totals of the differences between the traces of one rank.
+    /// Sums the differences between the traces of one rank.
     pub fn new(
         rank: u32,
         traces: [&RawTrace<'_>; 2],
@@ -291,7 +292,7 @@ impl DiffTally {
             any = true;
             let amounts = (field.before.as_number(), field.after.as_number());
             match (field.field.aspect_of_field(), amounts) {
-                // Times and sizes differ from node to node, so they are listed one by one instead of merged into lines.
+                // Times and sizes differ from node to node, so list their changes one by one instead of in lines.
                 (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts
@@ -308,8 +309,7 @@ impl DiffTally {
                     });
                     if keep
                         .singles
-                        // Trimming sorts the list. Therefore, the list is trimmed only when it is several times longer
-                        // than its limit.
+                        // Trimming sorts the list, so trim only when the list is several times longer than its limit.
                         .is_some_and(|most| self.largest.len() > 8 * most + 4096)
                     {
                         self.trim_to_largest(keep);
@@ -340,21 +340,21 @@ impl DiffTally {
         seen.count += 1;
     }
 
-    /// Trims the changes of single nodes to the largest.
+    /// Keeps only the largest changes of single nodes.
     fn trim_to_largest(&mut self, keep: DiffTallyOptions) {
         self.largest.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
         let Some(most) = keep.singles else { return };
         let times = self
             .largest
             .partition_point(|s| s.field.aspect_of_field() == DiffAspect::Time);
-        // Changes of times sort before changes of sizes; each group is cut to its own limit.
+        // Changes of times come before changes of sizes; cut each group to the limit.
         let mut sizes = self.largest.split_off(times);
         self.largest.truncate(most);
         sizes.truncate(most);
         self.largest.append(&mut sizes);
     }
 
-    /// Adds the totals of later ranks.
+    /// Adds the sums of other ranks, which must be higher than all ranks of `self`.
     pub fn merge_ranks(&mut self, other: Self, keep: DiffTallyOptions) {
         self.compared.extend(other.compared);
         self.identical.extend(other.identical);
@@ -374,7 +374,7 @@ impl DiffTally {
                 None => drop(self.lines.insert(what, seen)),
                 Some(known) => {
                     known.count += seen.count;
-                    // Totals are added in ascending order of ranks, so the list stays sorted.
+                    // Ranks are added in ascending order, so the list stays sorted.
                     known.ranks.extend(seen.ranks);
                 }
             }
@@ -385,7 +385,7 @@ impl DiffTally {
         }
         self.largest.extend(other.largest);
         self.largest.sort_by(|a, b| a.sort_key().cmp(&b.sort_key()));
-        // The sort is stable, so of several equal changes, the lowest rank's change comes first.
+        // The sort is stable, so the first of several equal changes is from the lowest rank.
         self.largest.dedup_by(|later, first| {
             let same = later.sort_key() == first.sort_key();
             if same {
@@ -396,12 +396,12 @@ impl DiffTally {
         self.trim_to_largest(keep);
     }
 
-    /// Returns the number of nodes or dependencies with a change.
+    /// Returns the number of nodes or dependencies with this kind of change.
     pub fn count_changes(&self, change: &ChangeKind) -> u64 {
         self.counts.get(change).copied().unwrap_or(0)
     }
 
-    /// Returns whether anything differs in this aspect.
+    /// Returns true if the jobs differ in this aspect.
     pub fn differs_in(&self, aspect: DiffAspect) -> bool {
         let of = |change: &ChangeKind| match change {
             ChangeKind::Field(field) => field.aspect_of_field(),

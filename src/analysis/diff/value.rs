@@ -8,18 +8,18 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(untagged)]
 pub enum FieldValue {
-    /// No value.
+    /// The field has no value.
     Absent,
-    /// Count of bytes or operations.
+    /// A count of bytes or operations.
     Count(u64),
-    /// Duration.
+    /// A time.
     Time(Span),
     /// Any other value.
     Text(String),
 }
 
 impl FieldValue {
-    /// Returns the value as a number, or `None`.
+    /// Returns a count, or a time in picoseconds; `None` for other values.
     pub fn as_number(&self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(*count),

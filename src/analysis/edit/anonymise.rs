@@ -1,7 +1,7 @@
-//! Removal of private information from traces.
+//! Removes private information from traces.
 //!
-//! The anonymiser keeps all content that a replay reads: structure, times, bytes, FLOPs, lanes, groups, peers.
-//! Content that no replay reads is removed unless a list allows it, so unknown content cannot leak:
+//! The anonymiser keeps all content that replays read: structure, times, bytes, FLOPs, lanes, groups and peers. All
+//! other content is removed unless a list allows it, so that unknown content cannot leak:
 //!
 //! | part | becomes |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and the mark that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | removed |
 //!
-//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs. Nobody
-//! without the key can guess names by trial.
+//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs, so that
+//! traces still match. Without the key, nobody can find a name by hashing guesses.
 
 use super::audit;
 use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
@@ -31,8 +31,8 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore, but that are kept if their values are numbers. These attributes state the origin of
-/// a node.
+/// Attributes that replays ignore, but that are kept if their values are numbers, because they state the origin of a
+/// node.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -48,7 +48,7 @@ pub const NUMBERS: [&str; 12] = [
     "comm_priority",
 ];
 
-/// Prefixes of operator names that are public.
+/// Prefixes of operator names that are public, because they belong to frameworks.
 const PUBLIC: [&str; 12] = [
     "aten::",
     "prims::",
@@ -64,7 +64,7 @@ const PUBLIC: [&str; 12] = [
     "ProfilerStep#",
 ];
 
-/// Other public names.
+/// Other names that are public as a whole.
 const PUBLIC_WHOLE: [&str; 4] = [
     "record_param_comms",
     "end of the thread",
@@ -86,8 +86,8 @@ const PUBLIC_ROLES: [&str; 10] = [
     "context",
 ];
 
-/// Returns whether `name` is only the name of a PyTorch operator or of a step. The name must be a known prefix followed
-/// only by letters, digits and `_`, and must contain no text that an [`audit`] would report.
+/// Returns true if `name` is the name of a PyTorch operator or of a step, without private text. The name must consist
+/// of a known prefix, and of letters, digits and `_` after it. In addition, [`audit`] must not find a leak in it.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -97,7 +97,7 @@ pub fn is_public(name: &str) -> bool {
     PUBLIC_WHOLE.contains(&name) || plain && !audit::contains_leak(name)
 }
 
-/// Key of the hash, and the names that are kept.
+/// Replaces private names and removes private content; has the key of the hash.
 #[derive(Debug)]
 pub struct TraceAnonymiser {
     key: [u8; 32],
@@ -105,7 +105,7 @@ pub struct TraceAnonymiser {
     keep: Vec<String>,
 }
 
-/// Counts of kept, hashed and removed content of a trace.
+/// How much content of a trace was kept, hashed and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnonymiserCounts {
     /// Number of nodes.
@@ -114,15 +114,15 @@ pub struct AnonymiserCounts {
     pub hashed: u64,
     /// Number of names that were kept.
     pub kept: u64,
-    /// Number of attributes that were removed.
+    /// Number of removed attributes.
     pub attributes: u64,
-    /// Number of other removed fields: inputs, outputs, start times, unknown fields.
+    /// Number of other removed fields: inputs, outputs, start times and unknown fields.
     pub fields: u64,
 }
 
 impl TraceAnonymiser {
-    /// Derives the key of the hash from `secret`. Public names are kept if `public` is true. Names that match a pattern
-    /// of `keep` are also kept; `*` in a pattern matches any text.
+    /// Derives the key of the hash from `secret`. If `public` is true, public names are kept. Names that match a
+    /// pattern in `keep` are also kept; `*` in a pattern matches any text.
     pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
         Self {
             key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
@@ -133,15 +133,15 @@ impl TraceAnonymiser {
 
     fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // With the prefix, a node, a group and a lane of the same name get different hashes, so that nobody can see
-        // that their names are equal.
+        // The prefix gives a node, a group and a lane of the same name different hashes, so that nobody can see that
+        // the names are equal.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
         format!("{prefix}{}", &hex[..16])
     }
 
-    /// Returns the replacement of a node's name, or `None` if the name is kept.
+    /// Returns the replacement for a node's name; `None` if the name is kept.
     pub fn replace_name(&self, name: &str) -> Option<String> {
         let kept = name.is_empty()
             || self.public && is_public(name)
@@ -152,7 +152,7 @@ impl TraceAnonymiser {
         (!kept).then(|| self.hash_name("n-", name))
     }
 
-    /// Returns the replacement of a group's name. Numbers, and the name of the group of all ranks, are kept.
+    /// Returns the replacement for a group's name. Numbers are kept, and so is the name of the group of all ranks.
     pub fn replace_group(&self, name: &str) -> String {
         match GroupName::from_text(name) {
             GroupName::Text(text) => self.hash_name("g-", text),
@@ -160,7 +160,7 @@ impl TraceAnonymiser {
         }
     }
 
-    /// Returns the replacement of declared groups.
+    /// Returns declared groups with replaced names.
     pub fn replace_groups(&self, declared: &DeclaredGroups) -> DeclaredGroups {
         let groups = declared.iter();
         groups
@@ -168,8 +168,8 @@ impl TraceAnonymiser {
             .collect()
     }
 
-    /// Returns the replacement of the roles of groups. Roles that plans use are kept; any other role is hashed like a
-    /// name.
+    /// Returns the roles of groups with private roles replaced. Roles that plans use are kept; any other role is
+    /// hashed.
     pub fn replace_roles(&self, roles: &GroupRoles) -> GroupRoles {
         roles.rename_roles(|role| match PUBLIC_ROLES.contains(&role) {
             true => role.to_owned(),
@@ -177,9 +177,9 @@ impl TraceAnonymiser {
         })
     }
 
-    /// Anonymises the (decompressed) `contents` of a trace.
+    /// Returns the anonymised form of a trace's decompressed `contents`.
     ///
-    /// Fails on records that a replay would reject, because such records may contain any text.
+    /// Fails on a record that replays would reject, because it may contain any text.
     pub fn anonymise_trace(
         &self,
         contents: &[u8],
@@ -197,7 +197,7 @@ impl TraceAnonymiser {
             made.map_err(|e| e.in_record(record.number, record.offset))?;
             put.append_frame_to(&mut out);
         }
-        // An empty file has no metadata record, so it is not a trace.
+        // Without contents, there is no metadata record, so this is not a trace.
         if contents.is_empty() {
             return Err(TraceError::malformed_at(0, "the file is empty"));
         }
@@ -211,7 +211,7 @@ impl TraceAnonymiser {
         done: &mut AnonymiserCounts,
     ) -> Result<(), TraceError> {
         let metadata = scan::read_metadata(record)?;
-        // The version is a constant, because the original field is free text.
+        // Write a constant version, because the original field may contain any text.
         out.append_bytes(1, b"0.0.4");
         let mut kept = 0;
         let mut add = |name: &str, value: AttributeValue<'_>| {
@@ -255,7 +255,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // `kept` of the attributes were written above, so the first `kept` attributes do not count as removed.
+                // `kept` attributes were written above, so that many are not counted as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -273,10 +273,10 @@ impl TraceAnonymiser {
         let mut deps = DependencyLists::default();
         let view = scan::scan_node(record, &mut deps)?;
         done.nodes += 1;
-        // Replays recognise a declaration by its name, so that name must not be hashed.
+        // Replays recognise a declaration of groups by the node's name, so do not hash this name.
         let declares =
             super::node_type(record)? == super::METADATA && view.name.contains(NODE_MARK);
-        // Protobuf does not encode default values.
+        // Protobuf omits default values.
         if view.id > 0 {
             out.append_varint(1, view.id);
         }
@@ -318,7 +318,7 @@ impl TraceAnonymiser {
                     self.anonymise_attribute(&attr, message, out)?;
                     done.attributes += u64::from(out.as_bytes().len() == before);
                 }
-                // The declaration was written above.
+                // The declaration of groups was written above.
                 (8, _) if view.groups.is_some() => {}
                 (1..=5 | 7, _) => {}
                 _ => done.fields += 1,
@@ -327,7 +327,7 @@ impl TraceAnonymiser {
         Ok(())
     }
 
-    /// Writes an attribute if the rules of this module keep it.
+    /// Writes an attribute, if the rules of this module keep it.
     fn anonymise_attribute(
         &self,
         attr: &AttrView<'_>,
@@ -402,7 +402,7 @@ impl DependencyVisitor for DependencyLists {
     }
 }
 
-/// Copies the last value of a field that is a number.
+/// Copies a field with a number; the last value counts if the field is repeated.
 fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let mut last: &[u8] = &[];
     let mut cursor = WireCursor::new(message, at);
@@ -416,7 +416,7 @@ fn copy_scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<()
     Ok(())
 }
 
-/// Copies a list of integers or booleans in the form that its reader decodes.
+/// Copies a list of integers or booleans, in the encoding that readers decode.
 fn copy_list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
     let (mut kind, mut values) = (0, Vec::new());
     let mut parts = WireCursor::new(message, at);

@@ -1,8 +1,8 @@
-//! Audit of the private information in a trace: names of hosts and people, addresses, paths, secrets.
+//! Searches a trace for private information: names of hosts and people, addresses, paths and secrets.
 //!
-//! The audit searches every text of a file: names of nodes; names, comments and values of attributes; inputs and
-//! outputs; metadata; and unknown text fields, at any depth. [`find_leaks`] searches one text. The audit cannot find
-//! text that is private only because of its meaning, such as a project's name in an operator's name.
+//! The audit searches all text in a file: names of nodes; names, comments and values of attributes; inputs and outputs;
+//! metadata; and unknown fields, at any depth. [`find_leaks`] searches one text. The audit cannot find text that is
+//! private only by its meaning, such as the name of a project in an operator's name.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -12,31 +12,31 @@ mod text;
 
 pub use text::{LeakKind, TextLeak, contains_leak, find_leaks};
 
-/// Location of a text.
+/// Location of a text in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextLocation {
     /// Number of the record; the metadata record is 0.
     pub record: usize,
-    /// Id of the node, or `None` for the metadata record.
+    /// Id of the node; `None` for the metadata record.
     pub node: Option<u64>,
     /// Name of the field.
     pub field: String,
 }
 
-/// A private text, with all its occurrences in fields of the same name.
+/// A private text, with the number of its occurrences in fields of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditFinding {
-    /// Kind of information.
+    /// Kind of private information.
     pub kind: LeakKind,
-    /// Private part of the text.
+    /// The private part of the text.
     pub text: String,
     /// Location of the first occurrence.
     pub place: TextLocation,
-    /// Number of occurrences in fields of this name.
+    /// Number of occurrences in fields with this name.
     pub count: u64,
 }
 
-/// Findings of a file.
+/// Findings in one trace file.
 #[derive(Debug, Default)]
 pub struct TraceAudit {
     found: BTreeMap<(LeakKind, String, String), AuditFinding>,
@@ -44,7 +44,7 @@ pub struct TraceAudit {
     pub texts: u64,
 }
 
-/// Maximum nesting depth of unknown messages; deeper messages are searched as bytes.
+/// Maximum nesting depth at which unknown messages are decoded; deeper messages are searched as bytes.
 const DEEPEST: usize = 12;
 
 /// Attributes whose values are always private.
@@ -66,7 +66,7 @@ const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
 ];
 
 impl TraceAudit {
-    /// Searches the (decompressed) `contents` of a trace.
+    /// Searches the decompressed `contents` of a trace.
     ///
     /// Fails on a truncated file, because the missing part may contain private text.
     pub fn search_trace(contents: &[u8]) -> Result<Self, TraceError> {
@@ -79,7 +79,7 @@ impl TraceAudit {
         Ok(this)
     }
 
-    /// Returns the findings in the order of the file.
+    /// Returns the findings, sorted by location in the file.
     pub fn into_findings(self) -> Vec<AuditFinding> {
         let mut list: Vec<AuditFinding> = self.found.into_values().collect();
         list.sort_by(|a, b| (&a.place, a.kind, &a.text).cmp(&(&b.place, b.kind, &b.text)));
@@ -112,7 +112,7 @@ impl TraceAudit {
                 (0, 1) => self.search_bytes(bytes, "version", &mut place),
                 (0, 2) | (1.., 10) => self.search_attribute(bytes, at, &mut place),
                 (1.., 2) => self.search_bytes(bytes, "name", &mut place),
-                // Packed dependencies contain no text.
+                // Packed dependencies are numbers.
                 (1.., 4 | 5) => {}
                 (1.., 8) => self.search_io(bytes, at, "inputs", &mut place),
                 (1.., 9) => self.search_io(bytes, at, "outputs", &mut place),
@@ -148,8 +148,8 @@ impl TraceAudit {
             }
         });
         let lower = name.to_ascii_lowercase();
-        // Values are searched in a second pass, because the search depends on the attribute's name, which may come
-        // after the value.
+        // Search values in a second pass: how they are searched depends on the attribute's name, which may come after
+        // them.
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);

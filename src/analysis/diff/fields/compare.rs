@@ -8,19 +8,19 @@ use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape_name};
 use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
 
-/// Names of the fields of inputs and outputs.
+/// Names of the parts of inputs and of outputs.
 const IO: [[&str; 3]; 2] = [
     ["inputs.values", "inputs.shapes", "inputs.types"],
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers that the captured process assigned. The numbers themselves are irrelevant to the job, so
-/// only the presence of such an attribute is compared.
+/// Attributes with numbers that the captured process assigned, such as ids. These numbers do not affect the job, so
+/// only the presence of the attribute is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes whose value is the id of another node.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
-/// Returns the fields that are decoded from an attribute.
+/// Returns the fields into which an attribute is decoded.
 fn read_from(attribute: &[u8]) -> &'static [NodeField] {
     match attribute {
         b"is_cpu_op" => &[NodeField::Type, NodeField::Host, NodeField::Lane],
@@ -91,8 +91,8 @@ impl ChangeCollector<'_> {
     }
 }
 
-/// Compares all fields of two nodes, except ids and dependencies. `partners` returns whether the two nodes with the
-/// given ids are matched with each other.
+/// Compares all fields of two nodes except ids and dependencies, and appends the differences to `found`. `partners`
+/// returns true if the nodes with two given ids are matched with each other.
 pub(in crate::diff) fn compare_nodes(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
@@ -190,16 +190,16 @@ fn compare_views(
     found.compare_text(NodeField::Eager, [a.eager, b.eager], yes);
 }
 
-/// Fields of a record that the decoded view does not contain.
+/// Parts of a record that are not decoded into a view of the node.
 #[derive(Default)]
 struct RecordFields<'a> {
     kind: u64,
     start: u64,
     micros: u64,
     io: [[&'a [u8]; 3]; 2],
-    /// Attributes by name, each with its message.
+    /// Name and encoded message of each attribute, sorted by name.
     attributes: Vec<(&'a [u8], &'a [u8])>,
-    /// Unknown or broken fields, by number.
+    /// Number and bytes of each unknown or broken field, sorted by number.
     unknown: Vec<(u32, &'a [u8])>,
 }
 
@@ -209,7 +209,7 @@ fn split_fields<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
     while !cursor.is_empty() {
         let from = cursor.file_offset() - record.offset;
         let Ok((number, raw)) = cursor.read_field() else {
-            // A broken field makes the following fields unreadable, so the rest of the record is compared as bytes.
+            // Fields after a broken field cannot be read, so compare the rest of the record as bytes.
             parts.unknown.push((0, &record.bytes[from..]));
             break;
         };
@@ -234,7 +234,7 @@ fn split_fields<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
             }
         }
     }
-    // The sort is stable, so repeated attributes keep their order.
+    // The sorts are stable, so that repeated attributes keep their order.
     parts.attributes.sort_by_key(|(name, _)| *name);
     parts.unknown.sort_by_key(|(number, _)| *number);
     parts
@@ -247,13 +247,13 @@ fn compare_records(
     found: &mut ChangeCollector<'_>,
 ) {
     let (a, b) = (split_fields(a), split_fields(b));
-    // Different type numbers can decode to the same operation, so the numbers themselves are compared too.
+    // Different type numbers can mean the same operation, so compare the numbers too.
     if !found.compares_any(&[NodeField::Type]) {
         found.compare_text(NodeField::Type, [a.kind, b.kind], |kind| {
             format!("number {kind}")
         });
     }
-    // The field in microseconds repeats the duration, so its change is reported only if the duration is unchanged.
+    // The field in microseconds repeats the duration, so report its change only if the durations are equal.
     if !found.compares_any(&[NodeField::Duration]) {
         found.compare_count(NodeField::Micros, [a.micros, b.micros]);
     }
@@ -294,7 +294,7 @@ fn compare_records(
             let [one, other] = [one, other].map(|ns| FieldValue::Time(Span::from_ns(ns)));
             return found.push(NodeField::Profiler, one, other);
         }
-        // A change that is visible in a decoded field is not reported again for the attribute.
+        // If a decoded field already shows the change, do not report the attribute too.
         if !found.compares_any(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();
             found.push(NodeField::Attribute(name), value(a), value(b));
@@ -309,7 +309,7 @@ fn compare_records(
     });
 }
 
-/// Calls `each` for every key whose values differ between two lists, which are sorted by key.
+/// Calls `each` for every key with different values in the two lists, which must be sorted by key.
 fn for_each_differing_key<'a, K: Ord + Copy>(
     a: &[(K, &'a [u8])],
     b: &[(K, &'a [u8])],

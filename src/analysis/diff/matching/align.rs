@@ -1,4 +1,4 @@
-//! Aligns the lanes of two traces in program order.
+//! Aligns each lane of one trace with the same lane of the other, in program order.
 
 use super::NodeMatching;
 use super::residual::count_agreeing_neighbours;
@@ -9,7 +9,7 @@ use chakram_trace::graph::stable_hash;
 use imara_diff::{Algorithm, Diff, Token};
 use std::collections::BTreeMap;
 
-/// A lane: its number in the trace, and the kind of its nodes (0 empty, 1 host, 2 NPU).
+/// Identifies a lane: its number in the trace, and the kind of its nodes (0 empty, 1 host, 2 NPU).
 type AlignedLane = (Option<i64>, u8);
 
 fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
@@ -22,7 +22,7 @@ fn lane_of_node(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
     (view.lane, kind)
 }
 
-/// Returns the nodes of each lane in an order consistent with dependencies.
+/// Returns the nodes of each lane, in an order that respects dependencies.
 fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
     let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
     for &node in side.order.iter().chain(&side.unordered) {
@@ -34,7 +34,7 @@ fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u3
     lanes
 }
 
-/// Aligns the lanes and pairs nodes with equal keys at the same position; known pairs anchor the alignment.
+/// Aligns lanes, and pairs nodes with equal keys at the same position. Known pairs are anchors of the alignment.
 pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     let [mut a, mut b] = [0, 1].map(|which| group_nodes_by_lane(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));
@@ -53,7 +53,7 @@ pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut
 }
 
 fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
-    // Only the two ends of a run of known pairs are kept, because they suffice as anchors.
+    // Of a run of known pairs, keep only the two ends, because they are sufficient anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list
@@ -82,7 +82,7 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut numbers = Interner::default();
     let tokens = [0, 1].map(|which| {
         let tokens = lists[which].iter().map(|&node| {
-            // The two nodes of a known pair have a token that no other node has, so the alignment keeps the pair.
+            // The two nodes of a known pair share a token that no other node has, so that the alignment keeps the pair.
             let label = match (which, pairs.partner_of_node(which, node)) {
                 (_, None) => sides[which].labels_by_key()[node as usize],
                 (0, Some(_)) => stable_hash(&(node, "pair")),
@@ -99,8 +99,8 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may place unrelated nodes at the same position. Such nodes are not paired, because their
-            // neighbours contradict the pair.
+            // The alignment may put unrelated nodes at the same position. Their neighbours contradict such a pair, so
+            // skip it.
             let free =
                 pairs.partner_of_node(0, x).is_none() && pairs.partner_of_node(1, y).is_none();
             if free && count_agreeing_neighbours(sides, pairs, x, y).is_plausible() {

@@ -1,22 +1,22 @@
-//! Color refinement: divides nodes into classes of equal nodes, and splits classes by the classes of the nodes'
-//! neighbours.
+//! Color refinement: divides nodes into classes of equal nodes, and repeatedly splits classes whose nodes have
+//! neighbours in different classes.
 //!
-//! Classes contain nodes of both traces. A class with one node of each trace is a pair. If several nodes of each trace
-//! remain in a class, finer labels split the class. Nodes that are still equal are paired in the order of ids. After
-//! each of these steps, nodes with different neighbours are separated until the partition is stable. If two traces
-//! differ only in ids and order, the algorithm finds the true pairs. The exceptions are graphs that are so regular that
-//! counts of neighbours do not distinguish different nodes. Each refinement step visits only the edges of the smaller
-//! part of a class, so the total time is O(edges · log nodes).
+//! Classes contain nodes of both traces. A class with one node of each trace is a pair, and is removed from the
+//! partition. If a class contains several nodes of each trace, it is split by finer labels. Nodes that remain equal are
+//! paired in the order of their ids. After each of these steps, classes are refined until they no longer change. If two
+//! traces differ only in ids and order, the algorithm finds the correct pairs. The exception is graphs so regular that
+//! different nodes have equal numbers of neighbours in every class. Each split visits only the edges of the smaller
+//! part of a class, so that the total time is O(edges · log nodes).
 
 use super::equal_labels::for_each_equal_label;
 use super::{NodeHashes, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
-/// Sentinel class of nodes that are already paired or stay unmatched.
+/// Class number of nodes that are paired, or cannot be paired.
 const NONE: u32 = u32::MAX;
 
-/// A class: the range of its members, and the number of members from the first trace.
+/// A class: a range in the list of members, and the number of these members from the first trace.
 #[derive(Clone, Copy, Debug)]
 struct RefinementClass {
     start: u32,
@@ -31,33 +31,36 @@ impl RefinementClass {
     }
 }
 
-/// A set of nodes that splits classes: members of a class are separated if they have different numbers of edges into
-/// the set.
+/// A set of nodes by which classes are split: members of a class with different numbers of edges into the set are
+/// separated.
 enum ClassSplitter {
     Class(u32),
-    /// A pair, given by its node of the first trace.
+    /// A pair, identified by its node of the first trace.
     Pair(u32),
 }
 
-/// Partition of the unpaired nodes. Nodes of the second trace are numbered after the nodes of the first.
+/// Partition of the unpaired nodes into classes. The nodes of the second trace are numbered after all nodes of the
+/// first trace.
 pub(super) struct ColorRefinement<'x, 'o> {
     sides: &'x [ComparedTrace<'o>; 2],
     pairs: &'x mut NodeMatching,
-    /// Class of each node.
+    /// For each node, the index of its class.
     class: Vec<u32>,
-    /// Index of each node in `members`.
+    /// For each node, its index in `members`.
     place: Vec<u32>,
     members: Vec<u32>,
     classes: Vec<RefinementClass>,
     queue: VecDeque<ClassSplitter>,
-    /// Ambiguous classes; the last class is resolved next.
+    /// Indices of classes that contain several nodes of each trace. The last one is resolved next.
     ambiguous: Vec<u32>,
-    /// For each node, the number of edges into the current splitter; the upper half counts control dependencies.
+    /// For each node, its number of edges into the current splitter. Data dependencies are counted in the lower half,
+    /// control dependencies in the upper half.
     count: Vec<u64>,
 }
 
 impl<'x, 'o> ColorRefinement<'x, 'o> {
-    /// Pairs nodes with unique labels. Returns `None` if no label is shared by several nodes.
+    /// Pairs nodes with labels that are unique in each trace; all other nodes with equal labels form a class. Returns
+    /// `None` if there are no classes.
     pub fn new(
         sides: &'x [ComparedTrace<'o>; 2],
         pairs: &'x mut NodeMatching,
@@ -81,7 +84,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         if classes.is_empty() {
             return None;
         }
-        // Classes are ordered by ids instead of labels, because labels are hashes.
+        // Sort classes by ids instead of labels, because the order of labels (hashes) is arbitrary.
         classes.sort_unstable_by_key(|class| members[class.start as usize]);
         let all = sides[0].len() + sides[1].len();
         let mut this = Self {
@@ -126,7 +129,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Enqueues the pairs and classes as splitters.
+    /// Enqueues pairs that neighbour class members as splitters.
     fn enqueue_neighbours(&mut self) {
         let offset = self.offset_of_second();
         let mut beside: Vec<u32> = Vec::new();
@@ -142,7 +145,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             .extend(beside.into_iter().map(ClassSplitter::Pair));
     }
 
-    /// Splits classes until any two nodes of one class have the same number of neighbours in each class.
+    /// Splits classes until all members of a class have equal numbers of neighbours in every class.
     fn refine_classes(&mut self) {
         let (mut members, mut touched) = (Vec::new(), Vec::new());
         while let Some(splitter) = self.queue.pop_front() {
@@ -154,8 +157,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // A class with different numbers of nodes from the two traces is not used as a splitter. Some of
-                    // its nodes have no partner, and their edges would separate true pairs.
+                    // A class with different numbers of nodes from the two traces is no splitter. Some of its nodes
+                    // have no partner, so their edges would separate correct pairs.
                     if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }
@@ -187,7 +190,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits the classes of the nodes `touched` by the counts of their members, and resets these counts.
+    /// Splits the classes of the nodes `touched` by the counts of these nodes, and resets the counts.
     fn split_touched(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
@@ -210,10 +213,10 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits `parts` off a class; `rest` nodes remain in the class.
+    /// Splits `parts` off a class; `rest` nodes of the class are in no part.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
-            // The largest part keeps the number of the class.
+            // All nodes are in parts, so the largest part remains in the old class.
             let largest = (0..parts.len()).max_by_key(|&i| (parts[i].len(), usize::MAX - i));
             parts.remove(largest.expect("there is one"));
         }
@@ -226,8 +229,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All classes except the largest become splitters. The largest class is not needed, because its counts follow
-        // from the counts of the others.
+        // All resulting classes except the largest become splitters. The counts for the largest follow from the counts
+        // for the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -259,7 +262,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         class.len -= part.len() as u32;
         class.first -= first;
         let start = class.start + class.len;
-        // The range is filled from its end, so that no member of the part is moved twice.
+        // Fill the range from its end, so that no member of the part is moved twice.
         let mut end = start + part.len() as u32;
         for &node in part {
             end -= 1;
@@ -278,7 +281,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         new
     }
 
-    /// Turns a class with one node of each trace into a pair, and dissolves a class with nodes of only one trace.
+    /// Turns a class with one node of each trace into a pair. Removes a class with nodes of only one trace.
     fn retire_class(&mut self, number: u32) {
         let class = self.classes[number as usize];
         let pair = class.len == 2 && class.first == 1;
@@ -299,7 +302,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         self.classes[number as usize].first = 0;
     }
 
-    /// Returns whether any ambiguous class is left.
+    /// Returns true if a class with several nodes of each trace is left.
     pub fn is_tied(&mut self) -> bool {
         let classes = &self.classes;
         self.ambiguous
@@ -307,8 +310,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`. All nodes of a new class have the same label, and the class has equally many nodes
-    /// of each trace.
+    /// Splits classes by `labels`. All nodes of a new class have the same label, and equally many of them come from
+    /// each trace.
     pub fn split_by_labels(&mut self, labels: &NodeHashes) {
         let offset = self.offset_of_second();
         let label = |node: u32| {
@@ -329,7 +332,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // The new class gets the same number of nodes from each trace, so that it is balanced.
+                // Take equally many nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);
@@ -347,7 +350,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         self.refine_classes();
     }
 
-    /// Pairs equal nodes in the order of ids, class by class, and refines the other classes after each pair.
+    /// Pairs the members of each class in the order of their ids, and refines the other classes after each pair.
     pub fn pair_in_order(&mut self) {
         let offset = self.offset_of_second();
         while let Some(number) = self.ambiguous.pop() {
@@ -362,8 +365,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             b.sort_unstable();
             let mut b = b.into_iter();
             for first in a {
-                // The class may have changed: each pair removes two nodes from the class, and a split removes many
-                // nodes at once.
+                // The refinement after an earlier pair may have split this class.
                 if self.class[first as usize] != number
                     || !self.classes[number as usize].is_balanced()
                 {

@@ -1,8 +1,8 @@
-//! Finds nodes of both traces with equal labels.
+//! Finds nodes of the two traces that have equal labels.
 
 use super::{NodeHashes, NodeMatching};
 
-/// Pairs nodes whose label is unique in each trace.
+/// Pairs nodes whose label is unique in each of the two traces.
 pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) {
     for_each_equal_label(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {
@@ -12,21 +12,21 @@ pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) 
     });
 }
 
-/// Sketch of a set of labels: a Bloom filter with one hash. The sketch excludes most labels that only one trace has, so
-/// that such labels need no sorting.
+/// Approximate set of labels: a Bloom filter with one hash function. It rejects most labels that only one trace has, so
+/// that they need not be sorted.
 struct LabelSketch {
     words: Vec<u64>,
-    /// Number of bits, as a power of two.
+    /// Binary logarithm of the number of bits.
     bits: u32,
 }
 
 impl LabelSketch {
-    /// Limits the sketch to 2 MB.
+    /// Limits the set to 2 MB.
     const MOST_BITS: u32 = 24;
 
     fn from_labels(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // With at least eight bits per label (up to the limit), at most about one in eight labels outside the set is
-        // not excluded.
+        // With at least eight bits per label (below the limit), at most about one in eight labels outside the set is
+        // accepted by mistake.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {
@@ -51,8 +51,8 @@ impl LabelSketch {
     }
 }
 
-/// Calls `each` once for each label that unmatched nodes of both traces have. `each` receives these nodes (nodes of the
-/// first trace first), and the number of nodes of the first trace.
+/// Calls `each` once for each label that occurs among the unmatched nodes of both traces. `each` receives the nodes
+/// with this label, first trace first, and how many of them are from the first trace.
 pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

@@ -1,26 +1,25 @@
-//! Propagates pairs: equal neighbours of a pair become pairs.
+//! Extends pairs to their neighbours: equal neighbours of a pair become pairs.
 
 use super::{LabelKind, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 
-/// Policy for several equal neighbours of a node.
+/// Treatment of several equal neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AmbiguityPolicy {
-    /// Only a unique neighbour is paired.
+    /// Only unique neighbours are paired.
     UniqueOnly,
-    /// Several equal neighbours are paired in the order of ids.
+    /// Equal neighbours are paired in the order of their ids.
     InIdOrder,
 }
 
-/// Pairs neighbours of paired nodes, if the neighbours have equal labels and are connected in the
-/// same way.
+/// Pairs neighbours of paired nodes that have equal labels and the same kind of dependency.
 pub(super) fn pair_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,
     label: LabelKind,
     among: AmbiguityPolicy,
 ) {
-    // The first node in program order is on top of the stack, so it is processed first.
+    // Put the first node in program order on top of the stack, so that it is processed first.
     let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
     todo.extend(sides[0].unordered.iter().rev());
     let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
@@ -58,8 +57,8 @@ pub(super) fn pair_neighbours(
                     return;
                 }
                 for (&(.., x), &(.., y)) in a.iter().zip(b) {
-                    // A neighbour is listed twice if both a data and a control dependency connect it, so it may
-                    // already be paired.
+                    // A neighbour connected by both a data and a control dependency is listed twice, so it may already
+                    // be paired.
                     if pairs.partner_of_node(0, x).is_none()
                         && pairs.partner_of_node(1, y).is_none()
                     {
@@ -75,8 +74,8 @@ pub(super) fn pair_neighbours(
 
 type LabelledNeighbour = (bool, u64, u32);
 
-/// For each pair of dependency kind and label that occurs in both sorted lists, calls `each` with the entries that
-/// have this pair.
+/// For each combination of dependency kind and label that occurs in both sorted lists, calls `each` with the matching
+/// entries of both lists.
 fn for_each_equal_run(
     a: &[LabelledNeighbour],
     b: &[LabelledNeighbour],

@@ -1,40 +1,42 @@
-//! Matches nodes whose content changed but whose place in the graph did not, by their neighbours.
+//! Matches nodes by their neighbours, if their content changed but their place in the graph did not.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Per node, the maximum number of followed neighbours, of neighbours inspected for a pair, of candidates among
-/// these, and of attempts.
+/// Maximum number of neighbours followed from a node, and of candidates compared with it.
 const NEAR: usize = 64;
+/// Maximum number of neighbours that are inspected for candidates, per partner of a followed neighbour.
 const THROUGH: usize = 1024;
+/// Maximum number of candidates taken from these neighbours, per partner.
 const CANDIDATES: usize = 16;
+/// Maximum number of times that a node is tried again because a neighbour was paired.
 const TRIES: u8 = 8;
-/// Maximum total number of neighbours of candidates that are compared for one node.
+/// Maximum number of neighbours compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
 
-/// Agreement between the neighbours of two nodes, as far as the partners of the neighbours are known.
+/// How well the neighbours of two nodes agree. Only neighbours with a known partner count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner, counted for the node that has more such neighbours.
+    /// Number of neighbours with a known partner, of the node that has more of them.
     known: usize,
-    /// Number of neighbours of the two nodes that are already paired with each other.
+    /// Number of neighbours of the two nodes that are paired with each other.
     common: usize,
 }
 
 impl NeighbourAgreement {
-    /// Returns whether the neighbours allow a pair: enough of them agree, or none is known.
+    /// Returns true if the neighbours allow a pair: at least one agrees, or none has a known partner.
     pub fn is_plausible(self) -> bool {
         self.known == 0 || self.common > 0
     }
 
-    /// Returns whether at least half of the neighbours agree.
+    /// Returns true if at least half of the counted neighbours agree.
     fn is_likely(self) -> bool {
         self.common > 0 && 2 * self.common >= self.known
     }
 }
 
-/// Counts the known pairs among the neighbours of `first` and `second`.
+/// Counts the pairs among the neighbours of `first` and `second`.
 pub(super) fn count_agreeing_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
@@ -70,7 +72,7 @@ pub(super) fn count_agreeing_neighbours(
     sum
 }
 
-/// Scores the common properties of two nodes with different labels: 2 for equal names, 1 for equal types.
+/// Scores how similar two nodes with different labels are: 2 points for equal names, plus 1 for equal types.
 fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
@@ -78,11 +80,10 @@ fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
 }
 
-/// Pairs nodes that share most of their neighbours. If one unmatched node then remains in each trace, pairs these two
-/// nodes.
+/// Pairs nodes that have most of their neighbours in common. If exactly one unmatched node then remains in each trace,
+/// and both are isolated and similar, pairs these two nodes.
 pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    // The search goes from an unmatched node to the partners of its neighbours, and from these partners to their
-    // unmatched neighbours.
+    // From an unmatched node, search through its neighbours' partners for unmatched neighbours of these partners.
     let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
@@ -115,15 +116,15 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
                 .iter()
                 .all(|&way| sides[which].degree_of(node, way) == 0)
         });
-        // Isolated nodes have no neighbours that could contradict the pair, so one common property suffices.
+        // Isolated nodes have no neighbours that could contradict the pair, so one common property is enough.
         if unknown && nobody && score_likeness(sides, a, b) > 0 {
             pairs.set_pair(a, b);
         }
     }
 }
 
-/// Returns the unmatched node of the second trace that shares the most neighbours with `node`. Returns `None` if that
-/// node shares less than half of the neighbours.
+/// Returns the unmatched node of the second trace that is most similar to `node` and has most neighbours in common with
+/// it. Returns `None` if no candidate has half of the neighbours in common.
 fn find_best_partner(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
@@ -147,7 +148,7 @@ fn find_best_partner(
     candidates.sort_unstable();
     candidates.dedup();
     candidates.truncate(NEAR);
-    // The first candidate is always inspected, even if it has many neighbours.
+    // Always compare the first candidate, even if it has very many neighbours.
     let size = |which: usize, node: u32| -> usize {
         let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree_of(node, way));
         degrees.iter().sum()
@@ -161,7 +162,7 @@ fn find_best_partner(
     let scored = affordable.filter_map(|other| {
         let agreement = count_agreeing_neighbours(sides, pairs, node, other);
         let like = score_likeness(sides, node, other);
-        // Among equal candidates, the candidate with the lowest index is chosen, so that the result is deterministic.
+        // If several candidates tie, choose the lowest index, so that the result is deterministic.
         (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
     });
     scored.max().map(|(.., other)| u32::MAX - other)

@@ -1,19 +1,19 @@
-//! Matches nearly identical large traces by ids.
+//! Matches large, nearly identical traces by id.
 //!
-//! Ids alone are not evidence, because tools renumber nodes freely. But if nearly all nodes have identical records,
-//! byte for byte, and neighbours with the same ids, no tool has renumbered the nodes. Two nodes with the same id are
-//! paired if the two records are identical, and if the nodes have the same neighbours with identical records. These
-//! pairs are used only if they include at least nine of ten nodes. If a few equal nodes of such traces exchanged
-//! their ids, the reported differences are still true, as under any matching.
+//! Equal ids alone prove nothing, because tools may renumber nodes. But if nearly all nodes have identical records,
+//! byte for byte, and neighbours with the same ids, then no tool renumbered them. Two nodes with the same id are paired
+//! if their records are identical, and if their neighbours have the same ids and identical records. The pairs are used
+//! only if they contain at least nine tenths of the nodes. If such traces exchange the ids of a few equal nodes, the
+//! reported differences are still true, as for any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::cmp::Ordering;
 
-/// Sentinel for a node without a counterpart of the same id.
+/// Marks a node without an identical node of the same id.
 const NOBODY: u32 = u32::MAX;
 
-/// Pairs nodes with the same id, if nearly all nodes are identical. Returns whether nodes were paired.
+/// Pairs nodes with the same id, if nearly all nodes are identical. Returns true if nodes were paired.
 pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     let twin = pair_identical_records(sides);
     let sure = |node: &u32| {
@@ -33,8 +33,8 @@ pub fn pair_same_ids(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -
     true
 }
 
-/// Returns for each node of the first trace the node of the second trace with the same id and record. An id that
-/// several nodes share matches no node.
+/// For each node of the first trace, returns the node of the second trace with the same id and an identical record. An
+/// id that occurs more than once in a trace matches no node.
 fn pair_identical_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     let [a, b] = [0, 1].map(|which: usize| &sides[which].raw.nodes[..]);
     let alone = |nodes: &[chakram_trace::graph::raw_trace::RawTraceNode<'_>], i: usize| {
@@ -61,7 +61,7 @@ fn pair_identical_records(sides: &[ComparedTrace<'_>; 2]) -> Vec<u32> {
     twin
 }
 
-/// Returns whether two nodes have the same neighbours in the same order, and all these neighbours are matched.
+/// Returns true if two nodes have the same neighbours in the same order, and all these neighbours have twins.
 fn have_same_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     twin: &[u32],

@@ -1,5 +1,4 @@
-//! Renders differences of traces as comma-separated values, one row per difference; differences of times and sizes
-//! come last.
+//! Renders differences between traces as CSV, one row per difference. Differences in times and sizes come last.
 
 use super::json::word_of_change;
 use super::{DiffRenderOptions, words};
@@ -10,7 +9,7 @@ use chakram_report::csv::CsvRows;
 
 const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
 
-/// Renders `tally` with times in whole picoseconds.
+/// Renders `tally`; times are in whole picoseconds.
 pub fn render_csv(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
     let mut rows = CsvRows::new(HEADER);
     let said = |value: &FieldValue| match value {

@@ -1,6 +1,6 @@
-//! Renders differences of traces as one JSON document, with times in whole picoseconds.
+//! Renders differences between traces as one JSON document, with times in whole picoseconds.
 //!
-//! `schema` is `chakram.diff.1`; new fields may be added under the same version, but existing fields never change.
+//! `schema` is `chakram.diff.1`. Within this version, fields may be added, but existing fields do not change.
 
 use super::{DiffRenderOptions, ThresholdVerdict};
 use crate::diff::AmountChange;
@@ -11,10 +11,10 @@ use chakram_report::document::VersionedDocument;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-/// Schema version of the document.
+/// Schema name and version of the document.
 pub const SCHEMA: &str = "chakram.diff.1";
 
-/// The differences of traces as a document.
+/// The differences between traces, as a JSON document.
 #[derive(Debug, Serialize)]
 pub struct TraceDiffDocument<'t> {
     of: &'static str,
@@ -51,7 +51,7 @@ struct FaultEntry<'t> {
     first: &'t str,
 }
 
-/// For each aspect, whether two jobs differ in that aspect.
+/// For each aspect, states whether two jobs differ in it.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct DifferenceDocument {
     structure: bool,
@@ -60,7 +60,7 @@ pub(in crate::diff) struct DifferenceDocument {
 }
 
 impl DifferenceDocument {
-    /// Asks `differs` for each aspect.
+    /// Calls `differs` for each aspect.
     pub fn new(differs: impl Fn(DiffAspect) -> bool) -> Self {
         Self {
             structure: differs(DiffAspect::Structure),
@@ -116,7 +116,7 @@ struct NamedAmounts<'t> {
     amounts: &'t NodeTotals,
 }
 
-/// Values before and after, and the increase.
+/// Amounts before and after, and the increase.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct AmountChangeRow {
     before: u64,
@@ -143,7 +143,7 @@ impl From<AmountChange> for AmountChangeRow {
     }
 }
 
-/// Number of occurrences of each kind of change, by the kind's name.
+/// Number of changes of each kind, by the kind's name.
 #[derive(Debug)]
 struct CountsDocument<'t>(&'t DiffTally);
 
@@ -160,7 +160,7 @@ impl Serialize for CountsDocument<'_> {
     }
 }
 
-/// Returns `tally` as a document.
+/// Converts `tally` to a document.
 pub fn render_json<'t>(
     tally: &'t DiffTally,
     titles: &DiffRenderOptions<'t>,
@@ -244,7 +244,7 @@ pub fn render_json<'t>(
     )
 }
 
-/// Returns the name of a kind of change, for programs.
+/// Returns the name of a kind of change for programs.
 pub(super) fn word_of_change(change: &ChangeKind) -> &'static str {
     match change {
         ChangeKind::Removed => "node removed",

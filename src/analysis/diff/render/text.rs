@@ -1,4 +1,4 @@
-//! Renders differences of traces as text of at most 100 columns.
+//! Renders differences between traces as text of at most 100 columns.
 
 use super::DiffRenderOptions;
 use super::words::{self, format_ranks, from_to};
@@ -54,7 +54,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         write_warning(out, titles, &text)?;
     }
     let mut aspects = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes].into_iter();
-    // The totals also include changes of single nodes that are below the tolerance and therefore not listed.
+    // Totals also contain changes of single nodes within the tolerance, which are not listed.
     let sums = [tally.total.total_time(), tally.total.bytes];
     if aspects.all(|aspect| !tally.differs_in(aspect))
         && sums.iter().all(|s| s.signed_increase() == 0)
@@ -69,7 +69,7 @@ fn write_all(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
     Ok(())
 }
 
-/// Writes a line of `text`.
+/// Writes `text` as one line.
 pub(in crate::diff) fn write_line(
     out: &mut String,
     titles: &DiffRenderOptions<'_>,
@@ -80,7 +80,7 @@ pub(in crate::diff) fn write_line(
     writeln!(out, "{:indent$}{text}", "")
 }
 
-/// Returns an empty table with columns for names, changes, and values before and after.
+/// Creates an empty table with columns for the name, the increase, and the values before and after.
 pub(in crate::diff) fn create_changes_table(style: TextStyle) -> TextTable<'static> {
     let columns = [
         left_aligned_column("", NAMES),
@@ -92,10 +92,10 @@ pub(in crate::diff) fn create_changes_table(style: TextStyle) -> TextTable<'stat
         .with_shortened_names(style)
 }
 
-/// Width of the names in a table of changes, with their indentation.
+/// Width of the column of names, including their indentation.
 const NAMES: usize = 44;
 
-/// Adds a row to a table from [`create_changes_table`].
+/// Adds a row to a table that [`create_changes_table`] created.
 pub(in crate::diff) fn add_change(
     table: &mut TextTable<'_>,
     titles: &DiffRenderOptions<'_>,
@@ -151,10 +151,10 @@ fn write_omitted_count(
     }
 }
 
-/// Section of the text: verb and noun of the heading, details, and a function that selects the changes.
+/// A section of the text: verb and noun of its heading, details, and a function that selects its changes.
 type DiffSection<'s> = (&'s str, &'s str, &'s str, &'s dyn Fn(&ChangeKind) -> bool);
 
-/// A quantity that is summed over nodes: its name, and a function that returns its change.
+/// A quantity that is summed over nodes: its name, and a function that returns its values in both traces.
 type NamedMeasure = (&'static str, fn(&NodeTotals) -> AmountChange);
 
 fn write_structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> Result {
@@ -220,7 +220,7 @@ fn write_structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptio
     Ok(())
 }
 
-/// Width of the name of a node, in columns.
+/// Maximum width of a node's name, in columns.
 const NAME: usize = 28;
 
 /// Formats a node, such as `node 12 → 15 "mm" (compute) in 8 ranks (0-7)`.

@@ -1,11 +1,11 @@
-//! Formats differences as text.
+//! Formats differences as words for users.
 
 use crate::diff::{AmountChange, DiffAspect};
 use chakram_base::ids::format_ranges;
 use chakram_base::units::{Bytes, Span, format_percent_change};
 use chakram_report::summary::format_thousands;
 
-/// Returns the name of an aspect.
+/// Returns the name of an aspect for users.
 pub(in crate::diff) fn name_of_aspect(aspect: DiffAspect) -> &'static str {
     match aspect {
         DiffAspect::Structure => "structure",
@@ -14,7 +14,7 @@ pub(in crate::diff) fn name_of_aspect(aspect: DiffAspect) -> &'static str {
     }
 }
 
-/// Formats the increase as `+1.25 %`. Returns `None` if the amount before is zero.
+/// Formats the increase in percent, as in `+1.25 %`. Returns `None` if the amount before is zero.
 pub(in crate::diff) fn format_percent(shift: &AmountChange) -> Option<String> {
     shift.percent_increase().map(format_percent_change)
 }
@@ -23,7 +23,7 @@ fn saturate_to_u64(amount: u128) -> u64 {
     u64::try_from(amount).unwrap_or(u64::MAX)
 }
 
-/// Formats a duration in picoseconds.
+/// Formats a duration given in picoseconds.
 pub(in crate::diff) fn format_span(ps: u128) -> String {
     Span(saturate_to_u64(ps)).to_string()
 }
@@ -33,12 +33,12 @@ pub(in crate::diff) fn format_bytes(bytes: u128) -> String {
     Bytes(saturate_to_u64(bytes)).to_string()
 }
 
-/// Formats a count.
+/// Formats a count, with thousands separators.
 pub(in crate::diff) fn format_count(count: u128) -> String {
     format_thousands(saturate_to_u64(count))
 }
 
-/// Formats an increase as `+5.000 us`.
+/// Formats an increase with its sign, as in `+5.000 us`.
 pub(in crate::diff) fn format_signed(more: i128, show: impl Fn(u128) -> String) -> String {
     let size = show(more.unsigned_abs());
     match more {
@@ -48,7 +48,7 @@ pub(in crate::diff) fn format_signed(more: i128, show: impl Fn(u128) -> String) 
     }
 }
 
-/// Formats a change as `1.000 ms → 1.250 ms (+25.00 %)`.
+/// Formats both amounts and the increase, as in `1.000 ms → 1.250 ms (+25.00 %)`.
 pub(in crate::diff) fn from_to(shift: &AmountChange, show: impl Fn(u128) -> String) -> String {
     let (before, after) = (show(shift.before), show(shift.after));
     if shift.signed_increase() == 0 {
@@ -60,7 +60,7 @@ pub(in crate::diff) fn from_to(shift: &AmountChange, show: impl Fn(u128) -> Stri
     }
 }
 
-/// Formats ranks as `rank 3`, or `8 ranks (0-7)`.
+/// Formats ranks, as in `rank 3` or `8 ranks (0-7)`.
 pub(in crate::diff) fn format_ranks(numbers: &[u32]) -> String {
     match numbers {
         [one] => format!("rank {one}"),
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(format_ranges(&[0, 1, 2, 3, 8]), "0-3, 8");
         assert_eq!(format_ranks(&[4]), "rank 4");
         assert_eq!(format_ranks(&[1, 3]), "2 ranks (1, 3)");
-        // 5 is 25 % more than 4.
+        // From 4 to 5 is an increase of 25 %.
         let shift = AmountChange {
             before: 4_000_000,
             after: 5_000_000,

@@ -1,7 +1,7 @@
-//! Differences of reports as an HTML page: one self-contained file.
+//! Renders differences between reports as an HTML page in one self-contained file.
 //!
-//! Each number has an attribute with its JSON pointer into the JSON form of the same comparison, as on the page of a
-//! report.
+//! As on the page of a report, each number has an attribute with its JSON pointer, here into the JSON form of the
+//! comparison.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;
@@ -17,13 +17,13 @@ use chakram_report::html::page::{
 };
 use chakram_report::html::time_bars;
 
-/// Maximum number of rows of a table.
+/// Maximum number of rows in a table.
 const ROWS: usize = 200;
 
-/// Renders `reports`; `names` are the names of the two sides.
+/// Renders the page; `names` are the names of the two documents.
 pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
     let title = format!("{} → {}", names[0], names[1]);
-    // Only the last part of a path is shown, because columns are too narrow for more.
+    // Show only the last part of a path, because the columns are narrow.
     let short = names.map(|name| name.rsplit('/').next().unwrap_or(name));
     let names = if short[0] == short[1] { names } else { short };
     let mut body = format!("<h1>{}</h1>", escape_html(&title));
@@ -45,7 +45,7 @@ pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
 /// Function that formats an amount.
 type AmountFormat = fn(u128) -> String;
 
-/// Returns a change as table cells: the values in the two reports, their difference, and the percentage.
+/// Renders a change as table cells: the two values, their difference, and the percentage.
 fn render_change_cells(pointer: &str, shift: &AmountChange, show: AmountFormat) -> [String; 4] {
     let side = |side: &str, amount: u128| {
         render_report_number(&format!("{pointer}/{side}"), amount, &show(amount))
@@ -76,7 +76,7 @@ fn render_change_row(
     std::iter::once(escape_html(name)).chain(cells).collect()
 }
 
-/// Renders a table of changes, and states how many of the `all` rows it omits.
+/// Renders a table of changes. If it has fewer than `all` rows, a note says how many are omitted.
 fn render_changes_table(
     heading: &str,
     names: [&str; 2],
@@ -151,7 +151,7 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
     )
 }
 
-/// Renders a table of the two reports' time breakdowns, as means over NPUs.
+/// Renders the table of the parts of the time, as means over NPUs, in both reports.
 fn render_breakdown_table(
     replay: &ReplayDiff,
     pointer: &dyn Fn(&str) -> String,
@@ -178,7 +178,7 @@ fn render_breakdown_table(
         + "<p class=\"note\">The changes of the parts sum to that of the makespan.</p>"
 }
 
-/// Renders the operators and groups that contribute to each part.
+/// Renders the table of operators and groups that contribute to each part.
 fn render_contributions_table(
     replay: &ReplayDiff,
     pointer: &dyn Fn(&str) -> String,
@@ -202,7 +202,7 @@ fn render_contributions_table(
     out
 }
 
-/// Renders the collectives that changed, with the quantity that changed.
+/// Renders the collectives that changed, one table per quantity.
 fn render_collectives_table(
     replay: &ReplayDiff,
     pointer: &dyn Fn(&str) -> String,

@@ -1,4 +1,4 @@
-//! Renders differences of reports as a JSON document.
+//! Renders differences between reports as a JSON document.
 
 use super::{ReplayDiff, ReportDiff};
 use crate::diff::render::json::{DifferenceDocument, SCHEMA};
@@ -6,7 +6,7 @@ use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
 use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 
-/// The differences of reports as a document.
+/// The differences between reports, as a JSON document.
 #[derive(Debug, Serialize)]
 pub struct ReportDiffDocument<'r> {
     of: &'static str,
@@ -20,7 +20,7 @@ pub struct ReportDiffDocument<'r> {
     exceeded: &'r [String],
 }
 
-/// Returns the differences as a document.
+/// Converts the differences to a document.
 pub fn render_json<'r>(
     reports: &'r ReportDiff,
     titles: &DiffRenderOptions<'r>,
@@ -42,7 +42,7 @@ pub fn render_json<'r>(
     )
 }
 
-/// Serializes a change, saturating at 64 bits.
+/// Serializes a change as a 64-bit integer; larger values saturate.
 pub(super) fn serialize_saturated<S: Serializer>(more: &i128, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_i64(i64::try_from(*more).unwrap_or(i64::MAX))
 }

@@ -11,41 +11,41 @@ use std::borrow::Cow;
 /// Reason why a document cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The document is not a report.
+    /// The document is not a replay report.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The numbers of the report contradict one another.
+    /// The parts of a rank's time do not sum to the makespan, so the report is corrupt.
     #[error(
         "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
     )]
     Sum {
-        /// Rank whose numbers contradict one another.
+        /// Rank with the wrong sum.
         rank: Rank,
-        /// Sum of the parts of the rank's time, ps.
+        /// Sum of the parts of the rank's time, in picoseconds.
         sum: u128,
-        /// Makespan, ps, which the sum should equal.
+        /// Makespan, which the sum should equal, in picoseconds.
         makespan: u64,
     },
 }
 
-/// A report, or the reports of several machines.
+/// A report document, for one or several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReports {
-    /// Version, options and inputs of the program that wrote the document.
+    /// Version, options and inputs with which the program wrote the document.
     pub provenance: Provenance,
-    /// Results, one for each machine.
+    /// Results, one per machine.
     pub machines: Vec<MachineResult<'static>>,
 }
 
 impl ComparedReports {
-    /// Returns an option of the replay from the document, as text.
+    /// Returns the value of an option of the replay, as text.
     pub(super) fn format_option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
         value.map_or_else(|| "nothing".to_owned(), Value::to_string)
     }
 }
 
-/// Reads a report, of one machine or of several.
+/// Parses a report document for one or several machines.
 pub fn read_report(text: &str) -> Result<ComparedReports, ReportError> {
     let mut document = match ReportDocument::parse_report(text)? {
         ReportDocument::Report(report) => ComparedReports {
@@ -60,8 +60,8 @@ pub fn read_report(text: &str) -> Result<ComparedReports, ReportError> {
     for machine in &mut document.machines {
         if let MachineResult::Completed(report) = machine {
             check_report(report)?;
-            // One report may have a row per micro-batch, while the other has a single row for all micro-batches, so
-            // rows are summed over micro-batches.
+            // Some reports have one row per micro-batch, others one row for all micro-batches. Sum over micro-batches,
+            // so that both can be compared.
             report.to_mut().sum_micro_batches();
         }
     }

@@ -1,4 +1,4 @@
-//! Compares one replay in two reports.
+//! Compares two reports of one machine each.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
 use crate::diff::AmountChange;
@@ -7,12 +7,12 @@ use chakram_trace::graph::NodeKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Returns each part of an NPU's time as a mean over `npus` NPUs, rounded so that the parts sum to the makespan.
+/// Divides the parts of the time, summed over NPUs, by `npus`. The means are rounded so that they sum to the makespan.
 fn divide_by_npus<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
     sums.map(|sum| {
-        // The cumulative sums are rounded instead of the parts, so that the total stays equal to the makespan.
+        // Round the cumulative sums instead of the parts, so that the last sum is the makespan.
         let rounded = |sum: u128| (sum + count / 2) / count;
         let before = rounded(whole);
         whole += sum;
@@ -94,14 +94,14 @@ pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
     }
 }
 
-/// Returns the number of calls of operators, by kind and name.
+/// Returns the number of calls of each operator, by kind and name.
 fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     let operators = report.operators.iter();
     let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
     calls.collect()
 }
 
-/// Returns the changed contributions to the part `part` in both reports, as means over NPUs.
+/// Returns the operators or groups whose contribution to `part` changed, as means over NPUs.
 fn compare_contributions(
     both: [&Report; 2],
     npus: [usize; 2],
@@ -160,14 +160,14 @@ fn compare_contributions(
     moved
 }
 
-/// Returns the collectives that changed, and whether the number of calls changed for any collective.
+/// Returns the collectives that changed, and true if the number of calls of any collective changed.
 fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
     for (side, report) in both.into_iter().enumerate() {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
             let what = format!("{}, {}", row.kind, row.group);
-            // Groups with equal names are distinguished by their index in the report.
+            // Groups with equal names are distinguished by their order in the report.
             let twin = twins.entry(what.clone()).or_default();
             let entry = found
                 .entry((what.clone(), *twin))
@@ -210,7 +210,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the changed finish times of the ranks that are in both reports.
+/// Returns the finish times that changed, of ranks that are in both reports.
 fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
@@ -236,8 +236,8 @@ mod tests {
     use super::*;
     use crate::diff::render::DiffThresholds;
 
-    /// Builds a report of two NPUs. `times` has compute, exposed communication and idle time of each NPU; `mm` is the
-    /// total time of the only operator on both NPUs.
+    /// Builds a report about two NPUs. `times` contains compute, exposed communication and idle time of each NPU; `mm`
+    /// is the time of the only operator, summed over both NPUs.
     fn report(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
         let npu = |rank: usize| {
             let [compute, communication, idle] = times[rank];
@@ -267,10 +267,10 @@ mod tests {
 
     #[test]
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
-        // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
-        // After: 41 + 40, 29 + 30, 10 + 10, so the means are 40.5, 29.5 and 10 of 80 ps. Rounded one by one, the means
-        // would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70 and 80 round to the parts 41, 29 and
-        // 10.
+        // Before, compute is 60 + 50, communication 30 + 40 and idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
+        // After, they are 41 + 40, 29 + 30 and 10 + 10, so the means are 40.5, 29.5 and 10 of 80 ps. Rounded one by
+        // one, these means would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70 and 80 are rounded to
+        // 41, 70 and 80, so the parts are 41, 29 and 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());
@@ -290,12 +290,12 @@ mod tests {
             ("idle", 0),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
-        // The operator mm takes 50 ps per rank before and 35 ps after, 15 ps less. Compute decreased by only 14 ps, so
-        // the rest is 1 ps.
+        // The operator mm takes 50 ps per rank before and 35 ps after, a decrease of 15 ps. Compute decreased by only
+        // 14 ps, so the rest is +1 ps.
         let compute = &replay.parts[0];
         assert_eq!(compute.behind[0].shift.signed_increase(), -15);
         assert_eq!(compute.rest, 1);
-        // The ranks finished 10 ps before the end: at 90 before, at 70 after.
+        // All ranks finish 10 ps before the end: at 90 ps before, and at 70 ps after.
         assert_eq!(
             replay.ranks[1],
             RankShift {
@@ -311,7 +311,7 @@ mod tests {
             differs.map(|aspect| reports.differs_in(aspect)),
             [false, true, false]
         );
-        // The makespan of 80 is 20 % less than 100.
+        // The makespan of 80 ps is 20 % less than 100 ps.
         let exceeded = |percent| {
             let limits = DiffThresholds {
                 threshold: Some(percent),

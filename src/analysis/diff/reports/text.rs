@@ -1,4 +1,4 @@
-//! Renders differences of reports as text of at most 100 columns.
+//! Renders differences between reports as text of at most 100 columns.
 
 use super::{RankShift, ReplayDiff, ReportDiff, TimePartChange};
 use crate::diff::AmountChange;

@@ -1,4 +1,4 @@
-//! Times and sizes of all nodes of two traces, grouped by a property of the nodes.
+//! Sums times and sizes of all nodes of two traces, grouped by a property of the nodes.
 
 use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};
@@ -13,29 +13,29 @@ use std::collections::BTreeMap;
 /// Property by which nodes are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupBy {
-    /// Type.
+    /// Type of the node.
     Type,
-    /// Name without the numbers of steps and layers.
+    /// Name of the node, without the numbers of steps and layers.
     Operator,
     /// Group of a collective.
     Group,
 }
 
-/// Sums over nodes in each of the two traces: times in picoseconds, and sizes.
+/// Sums over nodes, for each of two traces: times in picoseconds, and sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeTotals {
     /// Number of nodes.
     pub nodes: AmountChange,
-    /// Recorded durations.
+    /// Recorded durations, in picoseconds.
     #[serde(rename = "duration_ps")]
     pub duration: AmountChange,
-    /// Host time before nodes (launch overhead).
+    /// Host time before nodes (launch overhead), in picoseconds.
     #[serde(rename = "delay_ps")]
     pub delay: AmountChange,
-    /// Waiting time for peers.
+    /// Recorded waiting for peers, in picoseconds.
     #[serde(rename = "wait_ps")]
     pub wait: AmountChange,
-    /// Bytes.
+    /// Bytes that nodes move in memory or communicate.
     pub bytes: AmountChange,
     /// Floating-point operations.
     pub flops: AmountChange,
@@ -70,7 +70,7 @@ impl NodeTotals {
         }
     }
 
-    /// Adds the totals of other nodes.
+    /// Adds the sums of other nodes.
     pub fn add_totals(&mut self, other: &Self) {
         let mut other = *other;
         for (sum, more) in self
@@ -83,7 +83,7 @@ impl NodeTotals {
         }
     }
 
-    /// Returns the total time: durations, delays and waiting.
+    /// Returns the sum of durations, delays and waiting.
     pub fn total_time(&self) -> AmountChange {
         let all = [self.duration, self.delay, self.wait];
         AmountChange {
@@ -93,10 +93,10 @@ impl NodeTotals {
     }
 }
 
-/// Totals of all nodes, and totals by property value.
+/// Sums over all nodes, and sums by property and its value.
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
-/// Sums the times and sizes of two traces, in parallel if they have many nodes.
+/// Sums the times and sizes of two traces; traces with many nodes are processed in parallel.
 pub(super) fn sum_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;
@@ -109,7 +109,7 @@ pub(super) fn sum_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     (total, by)
 }
 
-/// Sentinel for an absent group.
+/// Marks a node without a group.
 const NONE: u32 = u32::MAX;
 
 fn sum_trace(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {

@@ -1,4 +1,4 @@
-//! Tests which names and fields are hashed, kept and removed, record by record, and that ranks agree.
+//! Tests which names and fields of each record are hashed, kept and removed, and that all ranks get equal hashes.
 
 use super::*;
 use chakram_trace::format::profiler_cost::CostBasis;
@@ -166,8 +166,8 @@ fn only_what_replays_read_stays() {
         node.name
     );
     assert!(!after.windows(3).any(|bytes| bytes == b"bob"));
-    // Five attributes are removed (two of the metadata record, three of the node), and four fields: the start, the
-    // inputs, the outputs and the unknown field.
+    // Five attributes are removed: two of the metadata record, and three of the node. Four other fields are removed:
+    // the start, the inputs, the outputs and the unknown field.
     assert_eq!((done.attributes, done.fields), (5, 4));
 }
 
@@ -184,7 +184,7 @@ fn names_are_alike_with_one_key_and_differ_with_another() {
         one.replace_name("secret_op"),
         other.replace_name("secret_op")
     );
-    // A group and a node with equal names get different hashes.
+    // A group and a node with the same name have different hashes.
     assert_ne!(
         one.replace_name("x").unwrap()[2..],
         one.replace_group("x")[2..]
