@@ -181,7 +181,8 @@ impl TraceAudit {
         });
     }
 
-    /// Passes every length-delimited field of a message to `each`; the rest of a broken message is searched as bytes.
+    /// Calls `each` for every length-delimited field of a message; if the message is broken, the unreadable rest is
+    /// searched as bytes.
     fn for_each_field(
         &mut self,
         message: &[u8],
@@ -203,7 +204,7 @@ impl TraceAudit {
         }
     }
 
-    /// Searches a field that this version does not know: as text, and as a message if it can be decoded as one.
+    /// Searches an unknown field as text and, if it can be decoded as a message, field by field.
     fn search_unknown(
         &mut self,
         bytes: &[u8],
@@ -229,7 +230,7 @@ impl TraceAudit {
         }
     }
 
-    /// Searches the valid UTF-8 in `bytes`.
+    /// Searches those parts of `bytes` that are valid UTF-8.
     fn search_bytes(&mut self, bytes: &[u8], label: &str, place: &mut TextLocation) {
         place.field.clear();
         place.field.push_str(label);

@@ -1,9 +1,9 @@
-//! Scaling of a job to more or fewer ranks, by copying along one dimension of a grid of ranks.
+//! Scales a job to more or fewer ranks, by copying ranks along one dimension of a grid of ranks.
 //!
-//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has the coordinates
-//! `(r / 4, r % 4)`. Along one dimension, the job changes from size `D` to size `D'`. The new rank with coordinate `x'`
-//! in that dimension copies the old rank with coordinate `x' mod D` and the same other coordinates. The new rank
-//! belongs to *block* `x' / D`.
+//! The ranks of a job form a grid of named dimensions, outermost first. With `dp=2,tp=4`, rank `r` has the coordinates
+//! `(r / 4, r % 4)`. The size of one dimension changes from `D` to `D'`. A new rank with coordinate `x'` in this
+//! dimension copies the old rank with coordinate `x' mod D` and equal other coordinates. The new rank is in *block* `x'
+//! / D`.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -15,14 +15,14 @@
 //! | the peer of a message, if both ends have the same coordinate along the dimension | the peer's copy in the same block |
 //! | a message along the dimension | a message with the same step from the rank's own coordinate, modulo `D'`, if all ranks along the dimension send the same messages; an error otherwise |
 //!
-//! A step of half the ring could go in either direction; the scaling takes the forward direction. If `D` is 1, a
-//! group of one member is a group along the dimension, and a larger group is across it.
+//! If a step is half of the ring, both directions are possible; the scaling uses the forward direction. If `D` is 1, a
+//! group with one member counts as a group along the dimension, and a larger group as a group across it.
 //!
 //! # Bytes
 //!
-//! If every member has a full copy of a buffer, such as the gradients in an all-reduce, the buffer keeps its size.
-//! For sharded buffers, [`ShardScaling`] keeps either the whole buffer or each member's shard constant when a group
-//! grows from `m` to `m'` members:
+//! If every member has a full copy of a buffer (such as the gradients in an all-reduce), the size of the buffer does
+//! not change. For sharded buffers, [`ShardScaling`] states what stays constant when a group grows from `m` to `m'`
+//! members, the whole buffer or each member's shard:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
@@ -30,7 +30,8 @@
 //! | reduce-scatter, scatter: the whole | the same | `m' / m` of it |
 //! | all-to-all: everything that a member sends | the same | `m' / m` of it |
 //!
-//! Fractions are rounded up. Kernels keep their work, although kernels on shards may have less work in the scaled job.
+//! Fractions are rounded up. Kernels keep their work, although kernels that process shards may have less work in the
+//! scaled job.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
@@ -49,12 +50,12 @@ pub use grid::{RankGrid, ScaledDimension};
 use group_scaling::{GroupNames, GroupScaling};
 use rank_writer::ScaleWriter;
 
-/// The size that stays constant when a sharded buffer is scaled.
+/// The size that stays constant when the group of a sharded buffer changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardScaling {
-    /// The whole buffer: weights and optimizer states, which do not grow with the number of replicas.
+    /// Size of the whole buffer. Weights and optimizer states, for example, do not grow with the number of replicas.
     KeepTotal,
-    /// The shard of each member.
+    /// Size of each member's shard.
     KeepShard,
 }
 
@@ -69,32 +70,32 @@ impl SettingChoice for ShardScaling {
     ];
 }
 
-/// Step of a message along the dimension, counted from the sender, and the other coordinates of the peer.
+/// Number of steps from the sender to the receiver along the dimension, and the peer's other coordinates.
 type RingStep = (i64, (u32, u32));
 
-/// Message along the dimension: whether it is a receive; the step from the sender; the peer's other coordinates; the
-/// tag; the bytes.
+/// A message along the dimension: true for a receive; number of steps from the sender; the peer's other coordinates;
+/// tag; bytes.
 type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
-/// Scaling of a job along one dimension: the dimension, the rule for sharded buffers, and the job's groups.
+/// The scaling of a job along one dimension: the dimension, the rule for sharded buffers, and the job's groups.
 #[derive(Debug)]
 pub struct JobScaling {
     along: ScaledDimension,
     sharded: ShardScaling,
     /// Groups declared outside the traces.
     declared: DeclaredGroups,
-    /// Groups declared in the trace of each rank.
+    /// For each rank, the groups declared in its trace.
     own: BTreeMap<u32, DeclaredGroups>,
     names: GroupNames,
     crossings: BTreeMap<u32, Vec<CrossingMessage>>,
-    /// For each rank, true if all copies of the rank are equal.
+    /// For each rank, true if all of its copies have equal traces.
     alike: BTreeMap<u32, bool>,
-    /// True if a collective or a message is between ranks with different coordinates along the dimension.
+    /// True if ranks with different coordinates along the dimension communicate.
     exchanges: bool,
 }
 
 impl JobScaling {
-    /// Starts with the groups declared outside the traces.
+    /// Creates the scaling, with the groups that are declared outside the traces.
     pub fn new(
         along: ScaledDimension,
         sharded: ShardScaling,
@@ -118,19 +119,18 @@ impl JobScaling {
         Ok(this)
     }
 
-    /// Returns the scaled dimension, which maps each new rank to the rank that it copies.
+    /// Returns the scaled dimension, which maps new ranks to the ranks that they copy.
     pub fn scaled_dimension(&self) -> &ScaledDimension {
         &self.along
     }
 
-    /// Returns whether ranks exchange data along the dimension. Without exchanges along the dimension, the copies
-    /// run independently.
+    /// Returns true if ranks communicate along the dimension. Otherwise, the copies run independently of each other.
     pub fn exchanges_along(&self) -> bool {
         self.exchanges
     }
 
-    /// Returns how a declared group scales, or `None` for the group of all ranks, given by name or by an empty
-    /// list.
+    /// Returns how a declared group scales; `None` for the group of all ranks, which has no name or an empty list of
+    /// members.
     fn scaling_of_group(
         &self,
         name: &str,
@@ -143,9 +143,9 @@ impl JobScaling {
         }
     }
 
-    /// Scans the trace of `rank`.
+    /// Reads the groups and the communication in the trace of `rank`.
     ///
-    /// Fails on anything that a replay would reject, and on groups that do not fit the grid.
+    /// Fails on any trace that a replay would reject, and on groups that do not fit the grid.
     pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
@@ -171,7 +171,7 @@ impl JobScaling {
             self.names.add_name(name);
         }
         self.own.insert(rank, own);
-        // Nodes are sorted because replays match messages in the order of ids, independent of the order in the file.
+        // Sort by id, because replays match messages in the order of ids, not in file order.
         records.sort_by_key(|(_, view)| view.id);
         let mut crossings = Vec::new();
         for (record, view) in records {
@@ -179,7 +179,7 @@ impl JobScaling {
             match view.op {
                 Op::Collective { group, .. } => {
                     let (_, shape) = self.group_of_node(rank, view.id, group).map_err(at)?;
-                    // Copies of a group get new names, so a rank's collectives differ between its copies.
+                    // Copies of a group get new names, so the copies of a rank have different collectives.
                     alike &= shape != Some(GroupScaling::Copied);
                     self.exchanges |= shape != Some(GroupScaling::Copied);
                 }
@@ -190,7 +190,7 @@ impl JobScaling {
                     bytes,
                     ..
                 } => {
-                    // Peers are rank numbers, so a rank's messages differ between its copies.
+                    // Peers are stated as ranks, so the copies of a rank have different messages.
                     alike = false;
                     if let Some((step, others)) =
                         self.ring_step(rank, view.id, receive, peer).map_err(at)?
@@ -207,8 +207,8 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns the members of the group that a node of `rank` uses, and how the group scales; an empty list means all
-    /// ranks.
+    /// Returns the members of the group that a node of `rank` uses (an empty list for all ranks), and how the group
+    /// scales.
     fn group_of_node(
         &self,
         rank: u32,
@@ -232,7 +232,7 @@ impl JobScaling {
         }
     }
 
-    /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates.
+    /// Returns the number of steps of a message from its sender along the dimension, and the peer's other coordinates.
     /// Returns `None` if both ends have the same coordinate along the dimension.
     fn ring_step(
         &self,
@@ -264,7 +264,7 @@ impl JobScaling {
             (own.x, far.x)
         };
         let size = i64::from(self.along.original_size());
-        // The step is taken in the shorter direction around the ring; a step of half the ring counts as forward.
+        // Count steps in the shorter direction around the ring, and half of the ring forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
             forward - size
@@ -274,11 +274,11 @@ impl JobScaling {
         Ok(Some((step, (far.outer, far.inner))))
     }
 
-    /// Checks that all ranks along the dimension send the same messages along that dimension.
+    /// Checks that all ranks along the dimension send equal messages along it.
     pub fn check_equal_ranks(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.original_position(rank);
-            // All ranks along the dimension are compared with the first rank along it.
+            // Compare each rank with the first rank along the dimension.
             let first = self.along.original_rank_at(0, place);
             let expected = self.crossings.get(&first);
             if expected.is_some_and(|expected| expected != crossings) {
@@ -295,12 +295,12 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns whether all copies of `rank` have equal traces.
+    /// Returns true if all copies of `rank` have equal traces.
     pub fn is_alike(&self, rank: u32) -> bool {
         self.alike.get(&rank).copied().unwrap_or(false)
     }
 
-    /// Returns the scaled groups declared outside the traces.
+    /// Returns the scaled form of the groups that are declared outside the traces.
     pub fn scale_groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for (name, ranks) in &self.declared {
@@ -314,7 +314,7 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles` extended to further blocks: each copy of a group there has the group's role.
+    /// Returns `roles`, with the role of each copied group also for its copies in other blocks.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
@@ -330,7 +330,7 @@ impl JobScaling {
         scaled
     }
 
-    /// Returns the name and the members of a group in `block`.
+    /// Returns the name and members of a group in `block`; `None` if `block` does not contain all members.
     fn scale_group_in_block(
         &self,
         name: &str,
@@ -341,7 +341,7 @@ impl JobScaling {
         match shape {
             None => {
                 let all = 0..self.along.rank_count_after();
-                // An empty list already means all ranks, so the list stays empty.
+                // An empty list means all ranks, also in the scaled job.
                 let ranks = if ranks.is_empty() {
                     Vec::new()
                 } else {
@@ -351,7 +351,7 @@ impl JobScaling {
             }
             Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.scale_members(ranks))),
             Some(GroupScaling::Copied) => {
-                // The last block may lack ranks; a group with a missing member is left out.
+                // The last block may be incomplete, so leave out a group with a missing member.
                 let ranks: Option<Vec<u32>> = ranks
                     .iter()
                     .map(|&rank| {
@@ -364,7 +364,7 @@ impl JobScaling {
         }
     }
 
-    /// Writes the trace of the new rank `rank`, from the `contents` of the rank that it copies.
+    /// Writes the trace of the new rank `rank`; `contents` is the trace of the rank that it copies.
     pub fn write_rank(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
         let (old, block) = self.along.source_of_rank(rank);
         let mut out = Vec::with_capacity(contents.len());

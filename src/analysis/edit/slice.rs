@@ -1,40 +1,41 @@
-//! A slice of a job: the nodes that an annotation covers, the nodes of a step, or the nodes in a range of ids.
+//! Cuts a slice out of a job: the nodes that an annotation covers, the nodes of a step, or the nodes in a range of ids.
 //!
 //! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
-//! its name, and all nodes that belong to covered nodes. Nodes on other threads do not belong to the annotation. A node
-//! on another lane that belongs to no other node is covered if it began after the first covered node on the
-//! annotation's own lane, and before the next uncovered node on that lane. All nodes that belong to a node covered in
-//! this way are covered too.
+//! A node *belongs* to the nodes named in its attributes `parent` and `launch`. An annotation covers the nodes with its
+//! name, and all nodes that belong to a covered node. Nodes on other threads do not belong to it, but may be covered
+//! because of their time. A node on another lane that belongs to no other node is covered if it starts within the
+//! annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with the
+//! next uncovered node on that lane. Nodes that belong to a node covered in this way are covered too.
 //!
-//! In traces without these attributes, such as the traces of Chakra's own converter, calls are control dependencies. In
-//! such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs to
-//! its first data dependency.
+//! Traces without these attributes, such as traces from Chakra's own converter, express calls as control dependencies.
+//! In such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs
+//! to its first data dependency.
 //!
-//! Metadata nodes, which declare groups, are always kept.
+//! Metadata nodes are always kept, because they declare groups.
 //!
 //! # Dependencies
 //!
-//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node waits for,
-//! through any number of cut nodes. The new dependencies are data dependencies if data passes along the whole path, and
-//! control dependencies otherwise. If a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, the cut
-//! node becomes a *joint*: a node with the same id that does nothing and waits for those kept nodes. With joints, the
-//! number of dependencies grows by at most a constant factor.
+//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes on which the cut node depends,
+//! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
+//! kept node are data dependencies, and otherwise a control dependency. If more than [`MOST_BEHIND`] kept nodes would
+//! replace a cut node, it becomes a *joint*: a node with the same id that does no work and depends on those kept nodes.
+//! Joints ensure that the number of dependencies grows by at most a constant factor.
 //!
 //! # Times
 //!
-//! Times are computed for every rank alone, without waits for other ranks. A node starts when its delay has passed
-//! after the end of its last dependency. A node takes its recorded duration, including recorded waiting. For traces
-//! that chakram converted, the computed starts equal the captured starts to the nanosecond. Let `S` be the earliest
-//! start of any selected node of the job. Then `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
+//! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay has
+//! passed since the end of its last dependency. It lasts for its recorded duration plus its recorded waiting. For
+//! traces that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be
+//! the earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
+//! gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
 //! ```
 //!
-//! which is not negative, because the new dependencies of `n` had ended before `n` started. Relative starts are
-//! therefore the same as in the whole job, on each rank and between ranks.
+//! The delay is not negative, because the new dependencies of `n` had ended before `n` started. Relative starts are
+//! therefore the same as in the whole job, within each rank and between ranks.
 
 use chakram_base::units::Span;
 use chakram_trace::format::encoder::MessageEncoder;
@@ -57,40 +58,40 @@ pub use select::SliceTarget;
 use checked_trace::CheckedTrace;
 use close::DependencyClosure;
 
-/// Kept nodes of one rank.
+/// The nodes of one rank that a slice keeps.
 #[derive(Debug)]
 pub struct RankSelection {
     rank: u32,
-    /// Per node in the order of ids: whether the node is kept.
+    /// One entry per node, in the order of ids: true if the node is kept.
     kept: Vec<bool>,
     asked: Vec<bool>,
     first: Span,
 }
 
-/// Summary of one rank's slice.
+/// Facts about the slice of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
     /// Number of nodes in the whole trace.
     pub of: u64,
     /// Number of kept nodes.
     pub kept: u64,
-    /// Number of joints: nodes that do nothing and replace cut nodes.
+    /// Number of joints, which do no work and replace cut nodes.
     pub joints: u64,
     /// Number of kept nodes whose dependencies changed.
     pub mended: u64,
-    /// True if control dependencies close a cycle, so that all control dependencies were left out.
+    /// True if control dependencies form a cycle, so that the slice has no control dependencies.
     pub cyclic: bool,
-    /// Start of the rank's first requested node, relative to the start of the job's slice.
+    /// Start of the rank's first requested node, since the start of the job's slice.
     pub starts: Span,
-    /// End of the rank's last requested node, relative to the start of the job's slice, if every rank runs on its own.
+    /// End of the rank's last requested node, since the start of the job's slice, without waiting for other ranks.
     pub ends: Span,
 }
 
 impl RankSelection {
-    /// Selects the nodes to keep from the trace of `rank`, and adds its communication to `matches`. `groups` are
-    /// declared outside the traces.
+    /// Selects the nodes of `rank` to keep, and adds the rank's communication to `matches`. `groups` contains the
+    /// groups that are declared outside the traces.
     ///
-    /// Fails on traces that cannot be replayed, and if no node is selected.
+    /// Fails on a trace that cannot be replayed, or if no node is selected.
     pub fn select_nodes(
         contents: &[u8],
         rank: u32,
@@ -103,7 +104,7 @@ impl RankSelection {
         let mut kept = asked.clone();
         for i in trace.raw.node_indices() {
             let item = &trace.raw.nodes[i as usize];
-            // Metadata nodes stay, because they declare groups that kept nodes use.
+            // Keep metadata nodes, because they declare the groups that kept nodes use.
             kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
         }
         matches.add_rank(&trace, rank, &kept, groups)?;
@@ -122,7 +123,7 @@ impl RankSelection {
         self.first
     }
 
-    /// Also cuts the nodes that communicate with nodes that were cut on other ranks.
+    /// Also cuts the nodes whose communication partners were cut on other ranks.
     pub fn drop_unmatched(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;
@@ -130,9 +131,10 @@ impl RankSelection {
         }
     }
 
-    /// Writes the slice of `contents`, the trace from which the nodes were selected. The job's slice starts at `start`.
+    /// Writes the slice of `contents`, the trace in which the nodes were selected. `start` is the start of the job's
+    /// slice.
     ///
-    /// Fails if `contents` are not this trace.
+    /// Fails if `contents` is a different trace.
     pub fn write_slice(
         &self,
         contents: &[u8],
@@ -176,7 +178,7 @@ impl SliceWriter<'_> {
         if let Some(first) = FrameCursor::new(contents).next_record()? {
             let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
             let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
-            // The amounts of work are dropped, because the slice's part of the work is unknown.
+            // Remove the amounts of work, because it is unknown how much of the work is in the slice.
             let amounts = raw.metadata.amounts;
             let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
             let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();
@@ -186,7 +188,7 @@ impl SliceWriter<'_> {
             };
             edit.append_framed(first, &mut record, &mut out)?;
         }
-        // Nodes in file order.
+        // Indices of nodes in file order.
         let mut place: Vec<u32> = raw.node_indices().collect();
         place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
         let (mut control, mut data) = (Vec::new(), Vec::new());
@@ -238,8 +240,8 @@ impl SliceWriter<'_> {
         Ok((out, sliced))
     }
 
-    /// Returns the delay of each kept node, and a summary with the start and end of the rank. Joints have no delay; a
-    /// joint ends as soon as its dependencies have ended.
+    /// Returns the delay of each kept node, and a summary with the rank's start and end. Joints have no delay; a joint
+    /// ends when its last dependency ends.
     fn compute_delays(&self) -> (Vec<Span>, SliceSummary) {
         let raw: &RawTrace<'_> = &self.trace.raw;
         let mut delays = vec![Span::ZERO; raw.nodes.len()];
@@ -273,7 +275,7 @@ impl SliceWriter<'_> {
                 ends[i as usize] = waited;
                 continue;
             }
-            // The difference saturates, because kept metadata nodes may start before the slice.
+            // Saturate, because kept metadata nodes may start before the slice.
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
             let end = from + raw.nodes[i as usize].view.total_duration();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));

@@ -1,4 +1,4 @@
-//! One profiled step of a job. The traces of the step are slices; a slice is created when its trace is opened.
+//! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are opened.
 
 use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
 use chakram_base::units::Span;
@@ -9,17 +9,17 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Slices of a job's traces, addressed by the hashes of the whole traces.
+/// Writes slices of a job's traces on demand, addressed by hashes.
 struct StepStore {
     parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
-    /// Earliest start of the step over all ranks.
+    /// Earliest start of the step on any rank.
     start: Span,
 }
 
-/// The whole trace of a rank.
+/// Source of a rank's whole trace.
 enum StepSource {
     File(RankFile),
-    /// Contents read from a pipe, which can be read only once.
+    /// Contents that were read from a pipe. They are stored because a pipe can be read only once.
     Held(Arc<TraceContents>),
 }
 
@@ -48,13 +48,13 @@ impl TraceStore for StepStore {
     }
 }
 
-/// Returns the traces of `found` with only the nodes of the profiled step numbered `step`, cut as by a
-/// [slice](mod@super::slice). `groups` are declared outside the traces, and `piped` is the content of the traces'
-/// pipe, if it was already read.
+/// Returns the traces of `found`, cut by a [slice](mod@super::slice) to the nodes of the profiled step `step`. `groups`
+/// contains the groups that are declared outside the traces. If a trace comes from a pipe that was already read,
+/// `piped` is its contents.
 ///
 /// # Errors
 ///
-/// Fails if a replay would reject the traces, if a rank does not have the step, or if the step communicates with
+/// Fails if a replay would reject a trace, if a rank does not have the step, or if nodes of the step communicate with
 /// nodes outside it.
 pub fn select_step(
     found: &FoundTraces,

@@ -1,8 +1,9 @@
-//! Edits of captured or generated jobs: other batches, layers, buckets, replicas and stages.
+//! Edits captured or generated jobs: other batch sizes, layers, buckets, replicas, stages and so on.
 //!
-//! A [`JobEdit`] changes the traces of all ranks and reports what it [matched and changed](EditRow). If the work of a
-//! kernel changes, its new time is computed from its recorded time and the ratio of the work (`kernels.rs`). Repeated
-//! parts of the program keep their times. Edits that cancel one another give the original bytes.
+//! A [`JobEdit`] changes the traces of all ranks, and reports how many items it [matched and changed](EditRow). If the
+//! work of a kernel changes, its time is scaled by the ratio of new to old work (`kernels.rs`). Repeated parts of a
+//! program keep the recorded times of the part that they repeat. Edits that cancel each other restore the original
+//! bytes.
 
 use chakram_base::bounds;
 use chakram_report::edits::EditRow;
@@ -37,28 +38,28 @@ use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
 use repeat::{PipelinePlace, PipelineStages};
 
-/// Counts of the nodes that an edit found and changed, for one rank or for all ranks.
+/// Numbers of items that an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EditCounts {
     matched: u64,
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels whose time was scaled by a line fitted to kernels of the same name.
+    /// Number of kernels scaled by a line that was fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Number of kernels on parameters and transfers of parameters whose work is assumed to grow with the total number
-    /// of parameters.
+    /// Number of kernels on parameters, and of transfers of parameters, whose work is assumed to be proportional to the
+    /// total number of parameters.
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
-    /// Number of kernels without shapes, counted if the hidden size changes.
+    /// Number of kernels without shapes; counted only if the edit changes the hidden size.
     without_widths: u64,
     notes: BTreeSet<String>,
 }
 
 impl EditCounts {
-    /// Returns notes on how the new times were computed, and on unknown facts.
+    /// Returns notes about the edit: how new times were computed, and which facts are unknown.
     fn describe_counts(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
@@ -100,20 +101,20 @@ impl EditCounts {
     }
 }
 
-/// Traces of an edited job.
+/// The result of editing a job.
 #[derive(Debug)]
 pub struct EditedJob {
     /// The edited traces, in memory.
     pub found: FoundTraces,
-    /// Groups declared outside the traces.
+    /// The groups that are declared outside the traces.
     pub groups: DeclaredGroups,
-    /// One row for each edit of the job.
+    /// One row per edit, in the order in which they were applied.
     pub rows: Vec<EditRow>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,
 }
 
-/// Edited traces, by hash.
+/// The edited traces, by their hashes.
 struct EditedStore(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl TraceStore for EditedStore {
@@ -126,17 +127,17 @@ fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
     TraceError::invalid_at(TraceLocation::default(), found, hint)
 }
 
-/// Fails if `times` copies of `items` nodes would exceed the memory limit.
+/// Fails if `times` copies of `items` nodes need more than the available memory.
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
-    // The estimate of 1,024 bytes per copied node covers the node with its dependencies, its record in the trace, and
-    // the node in the graph.
+    // A copied node is assumed to need 1,024 bytes: for the node with its dependencies, its record in the trace, and
+    // the node of the graph.
     let fits = bounds::check_fits(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
 
-/// Returns the unit of the numbers in [`EditRow`] for this edit, such as kernels or layers.
+/// Returns the unit of the numbers in an edit's [`EditRow`], such as kernels or layers.
 fn unit_counted(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
@@ -155,12 +156,12 @@ fn unit_counted(edit: &JobEdit) -> &'static str {
     }
 }
 
-/// Edits the traces of `found`, with `groups` declared outside the traces. `choice` selects the captured rank that an
-/// added rank copies.
+/// Applies `edits` to the traces of `found`. `groups` contains the groups that are declared outside the traces.
+/// `choice` selects which captured rank an added rank copies.
 ///
 /// # Errors
 ///
-/// Fails on traces that a replay would reject, and on edits that find nothing to change or whose result is unknown.
+/// Fails on a trace that a replay would reject, and on an edit that finds nothing to change or whose result is unknown.
 pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
@@ -230,8 +231,8 @@ pub fn edit_job(
                 JobEdit::Layers(_) => traces.clone(),
                 _ => Vec::new(),
             };
-            // Ranks with equal traces get equal edited traces, so each trace is edited only once, unless the edit is of
-            // a single rank.
+            // Ranks with equal traces get equal results, so edit each distinct trace once (unless the edit concerns a
+            // single rank).
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
@@ -241,8 +242,8 @@ pub fn edit_job(
                 {
                     continue;
                 }
-                // The hash of the trace suffices as the key, because ranks of different stages send to different peers
-                // and so have different traces.
+                // The trace's hash is sufficient as a key: ranks of different stages send to different peers, so their
+                // traces differ.
                 let hash = *blake3::hash(trace).as_bytes();
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
@@ -268,7 +269,7 @@ pub fn edit_job(
                 "list the nodes of the job with `inspect`",
             ));
         }
-        // The next edit may need the stages of the added ranks, so the stages are determined again.
+        // The next edit may need the stages of added ranks, so determine the stages again.
         let adds_ranks = matches!(
             edit,
             JobEdit::Data(_) | JobEdit::Pipeline(_) | JobEdit::Ranks(_)
@@ -316,10 +317,10 @@ pub fn edit_job(
     })
 }
 
-/// Stores the records that an edit of layers replaced in `traces`, so that a later edit can restore them. For example,
-/// recorded reductions of buckets are replaced, because the edit divides gradients into new buckets. Stores records
-/// only if no earlier edit changed the traces `before`. The replaced records are found by applying the inverse edit and
-/// comparing.
+/// Stores in `traces` the records that an edit of layers replaced, so that a later edit can restore them. For example,
+/// the edit replaces recorded reductions, because it divides gradients into new buckets. Does nothing if an earlier
+/// edit had already changed the traces `before`. To find the replaced records, applies the inverse edit and compares
+/// the result with `before`.
 fn keep_replaced(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
@@ -342,7 +343,7 @@ fn keep_replaced(
         };
         let change = LayerChange::By(-by);
         rates.learn_rates(&new);
-        // Without an inverse edit, nothing can be restored.
+        // If there is no inverse edit, nothing can be restored.
         if layers.learn_rank(&new, count.unwrap_or(1), change).is_err() {
             return Ok(());
         }
@@ -367,7 +368,7 @@ fn keep_replaced(
     Ok(())
 }
 
-/// Returns the number of layers that earlier edits added to a trace.
+/// Returns the number of layers that earlier edits added, as noted in the trace.
 fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
     let mut words = program.earlier.as_deref()?.split_ascii_whitespace();
     words.find_map(|word| match word.parse() {
@@ -376,7 +377,7 @@ fn noted_layers(program: &RankProgram<'_>) -> Option<i64> {
     })
 }
 
-/// Adds the file of the rank's trace to an error.
+/// Adds the path of the rank's file to an error.
 fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
     match found.files.iter().find(|file| file.rank == rank) {
         Some(file) => error.in_file(&file.path),
@@ -384,8 +385,7 @@ fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceErro
     }
 }
 
-/// Returns the edits in order. Edits of the same kind are combined into one: factors are multiplied, added layers are
-/// summed.
+/// Returns the edits in order; edits of the same kind are combined into one, with multiplied factors or summed layers.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
@@ -424,7 +424,7 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     Ok(all)
 }
 
-/// Edits the trace of a rank.
+/// Applies one edit to the trace of a rank.
 fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
@@ -488,7 +488,7 @@ fn edit_rank(
     Ok((program.write_trace()?, counts))
 }
 
-/// Adds an edit to the list of edits in the trace; added layers are summed.
+/// Adds an edit to the trace's list of edits, and combines it with earlier added layers.
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
@@ -514,7 +514,7 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
-/// Stores the bucket sizes in the trace, because a trace with fewer layers may no longer show them.
+/// Stores the bucket sizes in the trace, because they can no longer be derived from a trace with fewer layers.
 fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();
@@ -530,7 +530,7 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
 }
 
-/// Multiplies this edit's factors with the factors of earlier edits, and scales the kernels by the result.
+/// Multiplies the factors by the factors of earlier edits, and scales the original values of nodes by the products.
 fn scale_program(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refuse_edit(
@@ -598,7 +598,7 @@ fn scale_program(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditC
     })
 }
 
-/// Parses the factors of earlier edits from a trace's list of edits.
+/// Returns the factors of earlier edits, as noted in the trace's list of edits.
 fn earlier_scaling(text: Option<&str>) -> SizeScaling {
     let mut scaling = SizeScaling::NONE;
     for word in text.unwrap_or_default().split_ascii_whitespace() {
@@ -612,7 +612,7 @@ fn earlier_scaling(text: Option<&str>) -> SizeScaling {
     scaling
 }
 
-/// Adds host time before the first node of a phase, in each step.
+/// In each step, adds host time before the first node of a phase.
 fn delay_step(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {

@@ -1,4 +1,4 @@
-//! Tests the audit on planted leaks of every kind in every field, and on texts without leaks.
+//! Tests the audit on traces with leaks of every kind in every field, and on texts without leaks.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -137,7 +137,7 @@ fn what_traces_say_of_work_is_no_leak() {
     }
 }
 
-/// Generator of pseudorandom numbers, which are the same in every run.
+/// Generator of pseudorandom numbers with a fixed sequence, so that every run tests the same cases.
 struct Chance(u64);
 
 impl Chance {
@@ -206,7 +206,8 @@ impl Chance {
     }
 }
 
-/// Inserts `leak` into an otherwise valid trace.
+/// Returns an otherwise valid trace that contains `leak` in one field, and a name for the field; `way` selects the
+/// field.
 fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
     let text = |name: &str, value: &str| AttributeProto {
         name: name.to_owned(),
@@ -260,7 +261,7 @@ fn planted(leak: &str, way: u64) -> (Vec<u8>, &'static str) {
             "attribute `input_file`"
         }
         7 => {
-            // Field 40 is a message whose field 3 is text.
+            // Field 40 is a message whose field 3 is the text.
             let mut inner = vec![0x1a, leak.len() as u8];
             inner.extend(leak.bytes());
             tail.extend([0xc2, 0x02, inner.len() as u8]);

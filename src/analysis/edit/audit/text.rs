@@ -1,4 +1,4 @@
-//! Search for private information in one text.
+//! Searches one text for private information.
 //!
 //! | kind | pattern |
 //! |---|---|
@@ -59,7 +59,7 @@ impl fmt::Display for LeakKind {
     }
 }
 
-/// Private part of a text.
+/// A private part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextLeak<'a> {
     /// Kind of private information.
@@ -68,16 +68,16 @@ pub struct TextLeak<'a> {
     pub text: &'a str,
 }
 
-/// Returns whether `text` contains private information.
+/// Returns true if `text` contains private information.
 pub fn contains_leak(text: &str) -> bool {
     !find_leaks(text).is_empty()
 }
 
-/// Returns the private parts of `text`, in the order in which the searches find them.
+/// Returns the private parts of `text`, grouped by search.
 pub fn find_leaks(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
-    // The searches for e-mail addresses, paths and hosts are fast, because each starts from a
-    // character that most operator names lack.
+    // The searches for e-mail addresses, paths and hosts are fast, because each looks for a character that most names
+    // of operators do not contain.
     find_emails(text, &mut found);
     find_ipv4(text, &mut found);
     find_ipv6_and_mac(text, &mut found);
@@ -95,17 +95,17 @@ pub fn find_leaks(text: &str) -> Vec<TextLeak<'_>> {
     found
 }
 
-/// Returns whether a byte belongs to a word.
+/// Returns true if a byte can be part of a word.
 pub(super) fn is_word(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_'
 }
 
-/// Returns the byte before `at`.
+/// Returns the byte before index `at`, if there is one.
 pub(super) fn byte_before(text: &str, at: usize) -> Option<u8> {
     at.checked_sub(1).map(|at| text.as_bytes()[at])
 }
 
-/// Returns the number of consecutive bytes from `at` on that satisfy `test`.
+/// Returns how many consecutive bytes from index `at` on satisfy `test`.
 fn run(text: &str, at: usize, test: impl Fn(u8) -> bool) -> usize {
     text.as_bytes()[at..]
         .iter()
@@ -158,7 +158,7 @@ fn find_ipv4<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `text` is six pairs of hexadecimal digits.
+/// Returns true if `text` is six pairs of hexadecimal digits.
 fn is_mac(text: &[u8]) -> bool {
     let apart = text.get(2).copied().unwrap_or(0);
     let sound = |(i, &b): (usize, &u8)| match i % 3 {
@@ -198,7 +198,7 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
                 break;
             }
         }
-        // A word and a colon may precede an address; both are skipped.
+        // A word and a colon may precede the address; skip both.
         let mut address = &text[start..end];
         if !open {
             let Some(rest) = address.split_once(':').map(|(_, rest)| rest) else {
@@ -217,7 +217,7 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `text` is an IPv6 address in an assigned range; a name such as `c10d::add` is no such address.
+/// Returns true if `text` is an IPv6 address in an assigned range, unlike names such as `c10d::add`.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);
@@ -253,7 +253,7 @@ fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Keys of private values, as in `KEY=VALUE`.
+/// Keys in texts such as `KEY=VALUE` whose values are private.
 const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),

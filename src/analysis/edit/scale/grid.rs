@@ -1,8 +1,8 @@
-//! Grid of ranks, and its scaled dimension.
+//! A grid of ranks, and the dimension that is scaled.
 
 use chakram_base::ids::MAX_NPUS;
 
-/// Named dimensions with their sizes, outermost first.
+/// Name and size of each dimension, outermost first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankGrid(Vec<(String, u32)>);
 
@@ -18,14 +18,14 @@ impl RankGrid {
             grid.0.push((name, size));
         }
         let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
-        // The multiplication saturates, because the product of five sizes may exceed even 128 bits.
+        // Saturate, because the product of five sizes may exceed even 128 bits.
         if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
         Ok(grid)
     }
 
-    /// Parses one dimension with its size, such as `dp=2`.
+    /// Parses the name and size of one dimension, such as `dp=2`.
     pub fn parse_dimension(text: &str) -> Result<(String, u32), String> {
         let wrong = || format!("`{text}` is not a dimension; write for example dp=2");
         let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
@@ -40,7 +40,7 @@ impl RankGrid {
         }
     }
 
-    /// Returns the number of ranks.
+    /// Returns the number of ranks in the grid.
     pub fn rank_count(&self) -> u32 {
         self.0.iter().map(|(_, size)| size).product()
     }
@@ -62,8 +62,8 @@ impl RankGrid {
     }
 }
 
-/// Position of a rank: the coordinate along the scaled dimension, and the combined coordinates of the dimensions
-/// outside and inside it.
+/// Position of a rank: its coordinate along the scaled dimension, and combined coordinates for the dimensions outside
+/// and inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPosition {
     pub(super) outer: u32,
@@ -71,7 +71,7 @@ pub struct GridPosition {
     pub(super) inner: u32,
 }
 
-/// Grid of ranks, one dimension of which is scaled.
+/// A grid of ranks, and the dimension whose size changes.
 #[derive(Clone, Debug)]
 pub struct ScaledDimension {
     grid: RankGrid,
@@ -82,7 +82,7 @@ pub struct ScaledDimension {
 }
 
 impl ScaledDimension {
-    /// Creates the scaling of dimension `name` to `size`.
+    /// Changes the size of dimension `name` to `size`.
     pub fn new(grid: RankGrid, name: &str, size: u32) -> Result<Self, String> {
         let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
         let found = names.iter().position(|known| *known == name);
@@ -110,12 +110,12 @@ impl ScaledDimension {
         })
     }
 
-    /// Returns the name of the dimension.
+    /// Returns the name of the scaled dimension.
     pub fn dimension_name(&self) -> &str {
         &self.grid.0[self.dimension].0
     }
 
-    /// Returns the number of ranks of the job.
+    /// Returns the number of ranks of the original job.
     pub fn rank_count(&self) -> u32 {
         self.grid.rank_count()
     }
@@ -129,12 +129,13 @@ impl ScaledDimension {
         self.size
     }
 
-    /// Returns the new size of the dimension.
+    /// Returns the size of the dimension in the scaled job.
     pub fn size_after(&self) -> u32 {
         self.new_size
     }
 
-    /// Returns the number of blocks of the old size in the new size; the last block may be incomplete.
+    /// Returns the number of blocks: the new size divided by the old size, rounded up because the last block may be
+    /// incomplete.
     pub(super) fn block_count(&self) -> u32 {
         self.new_size.div_ceil(self.size)
     }
@@ -151,35 +152,35 @@ impl ScaledDimension {
         (place.outer * size + x) * self.stride + place.inner
     }
 
-    /// Returns the position of an old rank.
+    /// Returns the position of an old rank in the old grid.
     pub(super) fn original_position(&self, rank: u32) -> GridPosition {
         self.split_rank(rank, self.size)
     }
 
-    /// Returns the position of a new rank.
+    /// Returns the position of a new rank in the new grid.
     pub(super) fn position_of_new_rank(&self, rank: u32) -> GridPosition {
         self.split_rank(rank, self.new_size)
     }
 
-    /// Returns the old rank with coordinate `x` and the other coordinates of `place`.
+    /// Returns the old rank with the coordinate `x` along the dimension, and the other coordinates of `place`.
     pub(super) fn original_rank_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join_rank(x, place, self.size)
     }
 
-    /// Returns the new rank with coordinate `x` and the other coordinates of `place`.
+    /// Returns the new rank with the coordinate `x` along the dimension, and the other coordinates of `place`.
     pub(super) fn new_rank_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join_rank(x, place, self.new_size)
     }
 
-    /// Returns the new rank in `block` that corresponds to `place` in the first block, or `None` if the last block
-    /// lacks it.
+    /// Returns the new rank at `place` in `block`, where `place` is a position in the old grid; `None` if an incomplete
+    /// last block does not contain it.
     pub(super) fn rank_in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
         let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
         let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
         Some(self.new_rank_at(x, place))
     }
 
-    /// Returns the old rank that the new rank `rank` copies, and the block of the new rank.
+    /// Returns the old rank that the new rank `rank` copies, and the block that contains the new rank.
     pub fn source_of_rank(&self, rank: u32) -> (u32, u32) {
         let place = self.position_of_new_rank(rank);
         (
@@ -188,7 +189,7 @@ impl ScaledDimension {
         )
     }
 
-    /// Returns, in ascending order, all new ranks whose coordinates in the other dimensions occur in `ranks`.
+    /// Returns all new ranks whose coordinates in the other dimensions occur in `ranks`, in ascending order.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);
@@ -199,7 +200,7 @@ impl ScaledDimension {
         all
     }
 
-    /// Returns the coordinates of `rank` in all dimensions, and the index of the scaled dimension.
+    /// Returns the coordinates of `rank` in all dimensions, outermost first, and the index of the scaled dimension.
     pub(super) fn coordinates_with_dimension(&self, rank: u32) -> (Vec<u32>, usize) {
         (self.grid.coordinates_of(rank), self.dimension)
     }
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn ranks_are_copied_where_they_lie() {
-        // The grid is pp=2, dp=2, tp=2, so rank = 4 pp + 2 dp + tp; dp becomes 3.
+        // The grid is pp=2, dp=2, tp=2, so rank = 4 pp + 2 dp + tp. The size of dp becomes 3.
         let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
         let along = ScaledDimension::new(grid, "dp", 3).unwrap();
         assert_eq!(
@@ -222,13 +223,13 @@ mod tests {
             ),
             (8, 12, 2)
         );
-        // New rank 11 = (1, 2, 1) copies (1, 0, 1), which is rank 5, in block 1.
+        // New rank 11 = (1, 2, 1) copies old rank 5 = (1, 0, 1), and is in block 1.
         assert_eq!(along.source_of_rank(11), (5, 1));
         assert_eq!(along.source_of_rank(6), (4, 0));
-        // In block 1, (1, 1, *) would have the dp coordinate 3, which is outside the new size of 3.
+        // In block 1, the ranks (1, 1, *) would have the dp coordinate 3, which exceeds the new size.
         assert_eq!(along.rank_in_block(along.original_position(6), 1), None);
         assert_eq!(along.rank_in_block(along.original_position(4), 1), Some(10));
-        // The dp group at pp 1 and tp 1, ranks 5 and 7, becomes 7, 9 and 11.
+        // The dp group at pp = 1 and tp = 1 consists of ranks 5 and 7, and becomes 7, 9 and 11.
         assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
         assert_eq!(along.coordinates_with_dimension(6), (vec![1, 1, 0], 1));
     }

@@ -1,4 +1,4 @@
-//! Scaling of groups, and names for the copies of groups.
+//! Scales groups, and names the copies of groups.
 
 use super::grid::ScaledDimension;
 use super::refuse_scaling;
@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 /// Effect of the scaling on a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupScaling {
-    /// The group gets new members along the dimension.
+    /// The group gets more (or fewer) members along the dimension.
     Grows,
-    /// Every block gets its own copy of the group.
+    /// Every block gets a copy of the group.
     Copied,
 }
 
 impl GroupScaling {
-    /// Determines how the group `name` scales; the members must fill a sub-grid.
+    /// Returns how the group `name` scales. Its members must form a sub-grid.
     pub fn for_members(
         along: &ScaledDimension,
         name: &str,
@@ -48,13 +48,13 @@ impl GroupScaling {
             }
         }
         let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
-        // Distinct members form a sub-grid if and only if all combinations of their coordinates exist.
+        // Distinct members form a sub-grid exactly if all combinations of their coordinates occur.
         if combinations != ranks.len() as u128 {
             return fail("the ranks are not a sub-grid of the grid".to_owned());
         }
         let (_, dimension) = along.coordinates_with_dimension(0);
         let across = found[dimension].len();
-        // If the dimension has size 1, only a group of one member counts as a group along the dimension.
+        // If the dimension has size 1, only a group with one member counts as a group along it.
         let single = along.original_size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -85,11 +85,11 @@ fn list_ranks(ranks: &[u32]) -> String {
     list.join(", ") + more
 }
 
-/// Names of all groups, to derive the names of their copies.
+/// The names of all groups, from which unused names for copies are derived.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,
-    /// One more than the largest numeric name.
+    /// The largest numeric name, plus one.
     beyond: u64,
 }
 
@@ -101,7 +101,8 @@ impl GroupNames {
         self.taken.insert(name.to_owned());
     }
 
-    /// Returns the name of the group `name` in `block`; numeric names stay numeric, because ASTRA-sim requires them.
+    /// Returns the name of the copy of group `name` in `block`. Numeric names have numeric copies, because ASTRA-sim
+    /// requires numbers.
     pub fn name_in_block(&self, name: &str, block: u32) -> String {
         if block == 0 {
             return name.to_owned();
@@ -165,7 +166,7 @@ mod tests {
             names.add_name(name);
         }
         assert_eq!(names.name_in_block("7", 0), "7");
-        // The largest numeric name is 7, so the names of copies in successive blocks differ by 8.
+        // The largest numeric name is 7, so the numbers of a group's copies increase by 8 from block to block.
         assert_eq!(names.name_in_block("7", 2), "23");
         assert_eq!(names.name_in_block("tp", 2), "tp.2");
         assert_eq!(names.name_in_block("tp", 1), "tp.1'");

@@ -15,7 +15,7 @@ use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::work_amounts;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 
-/// Writer of the trace of one new rank.
+/// Writes the trace of one new rank, record by record.
 pub(super) struct ScaleWriter<'s> {
     pub scaling: &'s JobScaling,
     pub old: u32,
@@ -23,23 +23,23 @@ pub(super) struct ScaleWriter<'s> {
     pub block: u32,
 }
 
-/// New values of attributes by name.
+/// Attributes to change, each with its new value.
 type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
 
 impl ScaleWriter<'_> {
-    /// Sets the number of ranks, and removes the rank's own number, so that equal ranks can share a file.
+    /// Writes the metadata record with the new number of ranks. The rank's own number is removed, so that equal ranks
+    /// can share a file.
     pub fn write_metadata(
         &self,
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
     ) -> Result<(), TraceError> {
         let ranks = AttributeEdit::Count(u64::from(self.scaling.along.rank_count_after()));
-        // Copied groups get new numbers, so the roles, which refer to old numbers, do not apply.
+        // Roles refer to groups by number, and copied groups get new numbers, so remove the roles.
         let mut sets: AttributeEditList<'_> = vec![
             ("rank", AttributeEdit::Remove),
             (roles::ATTRIBUTE, AttributeEdit::Remove),
-            // With a different number of ranks, the job may do a different amount of work, so the recorded amounts
-            // are removed.
+            // A job with another number of ranks may do another amount of work, so remove the recorded amounts.
             (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
         ];
         let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -58,7 +58,7 @@ impl ScaleWriter<'_> {
         edit.write_edited(record, out)
     }
 
-    /// Writes the node if it changes, and returns whether the node was written.
+    /// Writes the node if it changes. Returns true if it was written.
     pub fn write_node(
         &self,
         record: RawRecord<'_>,
@@ -80,7 +80,7 @@ impl ScaleWriter<'_> {
             Op::Message { .. } => self.edit_message(&view)?,
             _ => AttributeEditList::new(),
         };
-        // Only attributes that the node has are changed; no attribute is added.
+        // Only change attributes that the node has; add none.
         let mut there = AttributeEditList::new();
         if !sets.is_empty() {
             let mut scales = Vec::new();
@@ -120,7 +120,7 @@ impl ScaleWriter<'_> {
         Ok(true)
     }
 
-    /// Returns the old and the new number of members of a group that the new rank uses.
+    /// Returns the number of members of a group in the old and in the new job.
     fn group_sizes(
         &self,
         view: &NodeView<'_>,
@@ -162,7 +162,7 @@ impl ScaleWriter<'_> {
             sets.push(("comm_size", AttributeEdit::Count(size)));
         }
         if old != new {
-            // The sizes that are exchanged with new members are unknown, so the lists of sizes are removed.
+            // Remove the lists of sizes, because the sizes exchanged with new members are unknown.
             sets.push((SEND_BYTES, AttributeEdit::Remove));
             sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
         }
@@ -190,7 +190,7 @@ impl ScaleWriter<'_> {
         if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
             *name = self.scaling.names.name_in_block(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
-            // Tools use one of two attribute names for the group; only the attribute that the node has is set.
+            // Tools use one of two attribute names for the group; set only the one that the node has.
             sets.push(("comm_group", AttributeEdit::Text(name)));
         }
         Ok(sets)
@@ -206,7 +206,7 @@ impl ScaleWriter<'_> {
         let moved = match self.scaling.ring_step(self.old, view.id, receive, peer)? {
             None => along.new_rank_at(own.x, far),
             Some((step, _)) => {
-                // The step is counted from the sender; the receiver has the opposite step.
+                // Steps are counted from the sender, so a receiver's step to its peer has the opposite sign.
                 let step = if receive { -step } else { step };
                 let size = i64::from(along.size_after());
                 let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
@@ -234,7 +234,7 @@ impl ScaleWriter<'_> {
         ])
     }
 
-    /// Returns `comm_size` for a group with `new` members instead of `old`.
+    /// Returns the value of `comm_size` for a group with `new` instead of `old` members.
     fn scale_collective_bytes(
         &self,
         node: u64,
@@ -255,7 +255,7 @@ impl ScaleWriter<'_> {
         }
     }
 
-    /// Returns the number of bytes that a call receives or sends in the scaled job.
+    /// Returns the bytes that a call receives or sends in the scaled job.
     fn scale_tensor_bytes(
         &self,
         view: &NodeView<'_>,
@@ -278,7 +278,7 @@ impl ScaleWriter<'_> {
     }
 }
 
-/// Returns `bytes` times `over / under`, rounded up.
+/// Returns `bytes * over / under`, rounded up.
 fn scale_rounding_up(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError> {
     let scaled = (u128::from(bytes) * u128::from(over)).div_ceil(u128::from(under.max(1)));
     let scaled = u64::try_from(scaled).ok().filter(|&n| n <= i64::MAX as u64);

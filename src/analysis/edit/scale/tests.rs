@@ -1,4 +1,4 @@
-//! Tests grids, copies, groups and peers on small handwritten jobs.
+//! Tests grids, copies, groups and peers in small handwritten jobs.
 
 use super::*;
 use chakram_trace::format::CollectiveKind;
@@ -79,8 +79,9 @@ fn size(node: &Node) -> i64 {
 #[test]
 fn shards_shrink_or_wholes_grow() {
     use CollectiveKind as K;
-    // A group of 2 becomes a group of 6. If the total is kept, a shard of 300 becomes 100, and a shard of 100 becomes
-    // 33⅓. If the shard is kept, a whole buffer of 600 becomes 1800.
+    // A group of 2 members becomes a group of 6. If the total size is kept, a shard of 300 bytes becomes 100 bytes, and
+    // a shard of 100 bytes becomes 33⅓ bytes, rounded up. If the size of shards is kept, a whole buffer of 600 bytes
+    // becomes 1800 bytes.
     let kinds = [
         (K::AllReduce, 600, 600, 600),
         (K::AllGather, 300, 100, 300),
@@ -137,8 +138,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     }
     scaling.check_equal_ranks().unwrap();
     assert!(!scaling.is_alike(3));
-    // New rank 7 = (3, 1) copies rank 3 = (1, 1) in block 1: the new rank's group is ranks 6 and 7, and the root is
-    // 7.
+    // New rank 7 = (3, 1) copies rank 3 = (1, 1), and is in block 1. Its group consists of ranks 6 and 7, with root 7.
     assert_eq!(scaling.scaled_dimension().source_of_rank(7), (3, 1));
     let after = read(&scaling.write_rank(7, &second).unwrap());
     let values = &after[0].inputs.as_ref().unwrap().values;
@@ -148,8 +148,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     );
     assert_eq!(after[1].attr[2], group("tp.1"));
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
-    // In the first block only rank numbers could change, and no rank number of this job changes, so the trace is
-    // unchanged.
+    // In the first block, only rank numbers could change. None does in this job, so the trace is unchanged.
     assert_eq!(
         read(&scaling.write_rank(3, &second).unwrap())[1],
         read(&second)[1]
@@ -192,7 +191,7 @@ fn messages_follow_their_ranks() {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
     scaling.check_equal_ranks().unwrap();
-    // New rank 9 = (1, 4) copies (1, 1). New rank 9 sends to (0, 4), and in the ring of five sends to (1, 0) and
+    // New rank 9 = (1, 4) copies rank (1, 1). It sends to (0, 4); in the ring of five ranks, it sends to (1, 0) and
     // receives from (1, 3).
     let (old, block) = scaling.scaled_dimension().source_of_rank(9);
     assert_eq!((old, block), (4, 1));
@@ -210,7 +209,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
         error.contains("ranks 0 and 1 send different messages along `dp`"),
         "{error}"
     );
-    // In a ring of one rank, a message would go to its own sender, so the scaling fails.
+    // In a ring of one rank, a rank would send a message to itself, so the scaling fails.
     let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
     let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
     one.scan_rank(0, &ring(1)).unwrap();

@@ -1,4 +1,4 @@
-//! A trace that can be replayed, with its program order and its times.
+//! A trace that has been checked, with its program order and the start times of its nodes.
 
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::TraceError;
@@ -9,15 +9,15 @@ use chakram_trace::graph::captured_timeline::{CapturedTimeline, NONE, NodeTiming
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
 
-/// A raw trace without faults.
+/// A trace that a replay would accept.
 #[derive(Debug)]
 pub struct CheckedTrace<'a> {
     pub raw: RawTrace<'a>,
-    /// True if control dependencies close a cycle, so that no control dependency is enforced.
+    /// True if control dependencies form a cycle, so that none of them is enforced.
     pub cyclic: bool,
     /// All nodes in program order.
     pub order: Vec<u32>,
-    /// Start of each node if the rank runs alone, without waits for other ranks.
+    /// Start time of each node if the rank runs alone, without waiting for other ranks.
     pub starts: Vec<Span>,
 }
 
@@ -31,7 +31,7 @@ impl<'a> CheckedTrace<'a> {
         if raw.metadata.captured.is_some()
             && let Some(first) = FrameCursor::new(contents).next_record()?
         {
-            // The slice will rewrite the metadata record, so this record must be decodable.
+            // The slice will change the metadata record, so check now that this record can be changed.
             let attributes = [("captured_ns", AttributeEdit::Remove)];
             let edit = RecordEdit {
                 attributes: &attributes,
@@ -52,7 +52,7 @@ impl<'a> CheckedTrace<'a> {
             let cycle = find_short_cycle(&next, |node| stuck[node as usize]);
             return Err(refuse_cycle(&raw, &cycle));
         }
-        // The rank runs alone, and nodes do not wait for lanes.
+        // The rank runs alone, and nodes do not wait for their lanes.
         let run = CapturedTimeline::new(&next, 0, |node| {
             let view = &raw.nodes[node as usize].view;
             NodeTiming {
@@ -74,7 +74,7 @@ impl<'a> CheckedTrace<'a> {
         })
     }
 
-    /// Returns the enforced dependencies of node `i`.
+    /// Returns the dependencies of node `i` that a replay enforces.
     pub fn enforced_dependencies(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
         let cyclic = self.cyclic;
         let deps = self.raw.dependencies_of(i).iter().copied();
@@ -82,7 +82,7 @@ impl<'a> CheckedTrace<'a> {
     }
 }
 
-/// Returns whether a dependency is enforced.
+/// Returns true if a replay enforces the dependency.
 fn is_enforced(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
     let control = dep.control && (cyclic || dep.node == node);
     dep.node != RawDependency::MISSING && !control

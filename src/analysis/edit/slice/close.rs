@@ -2,28 +2,28 @@
 
 use super::checked_trace::CheckedTrace;
 
-/// Maximum number of kept nodes that replace a cut node. A cut node that would need more replacements becomes a
-/// joint.
+/// Maximum number of kept nodes that may replace a cut node in a dependency. A cut node that needs more replacements
+/// becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
-/// A kept node, and whether the dependency on it is a control dependency.
+/// A kept node on which a node depends, and true for a control dependency.
 type ForwardedDependency = (u32, bool);
 
-/// Dependencies of each node after nodes were cut.
+/// The dependencies of each node after other nodes were cut.
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
-    /// For a joint or a kept node, the range of its dependencies, if they changed. For a cut node, the range of its
-    /// replacements.
+    /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if they did not change. For a
+    /// cut node, the range of the nodes that replace it.
     rows: Vec<Option<(u32, u32)>>,
     list: Vec<ForwardedDependency>,
 }
 
 impl DependencyClosure {
-    /// Computes the new dependencies in time linear in the number of dependencies.
+    /// Computes the new dependencies, in time linear in the number of dependencies.
     pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
-        // One pass over the existing order finds the cut nodes that a kept node waits for, also through other cut
-        // nodes. A depth-first search with petgraph would take twice as long.
+        // One reverse pass over the known order finds all cut nodes on which a kept node depends, directly or through
+        // other cut nodes. A depth-first search with petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {
@@ -43,7 +43,8 @@ impl DependencyClosure {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // A dependency that a replay does not enforce (on a missing node, or on a cycle) is dropped.
+            // Dependencies that a replay does not enforce (on a missing node or on a cycle) are dropped, which also
+            // changes the list.
             let mut changed =
                 trace.enforced_dependencies(i).count() != trace.raw.dependencies_of(i).len();
             found.clear();
@@ -53,7 +54,7 @@ impl DependencyClosure {
                     continue;
                 }
                 changed = true;
-                // A joint stays in the trace, so nodes depend on the joint instead of on its replacements.
+                // A joint remains in the trace, so depend on the joint instead of on its replacements.
                 if this.joints[dep.node as usize] {
                     found.push((dep.node, dep.control));
                 } else {
@@ -64,8 +65,8 @@ impl DependencyClosure {
             if kept[at] && !changed {
                 continue;
             }
-            // Data dependencies are sorted before control dependencies, and only the first dependency on each node is
-            // kept.
+            // For the same node, a data dependency is sorted before a control dependency, so that the data dependency
+            // remains.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);
             this.joints[at] = !kept[at] && found.len() > MOST_BEHIND;
@@ -81,12 +82,12 @@ impl DependencyClosure {
         Some(&self.list[from as usize..to as usize])
     }
 
-    /// Returns whether the cut node `i` stays as an empty node.
+    /// Returns true if the cut node `i` remains as a joint.
     pub fn is_joint(&self, i: u32) -> bool {
         self.joints[i as usize]
     }
 
-    /// Returns the dependencies of node `i` (kept or a joint), if they changed.
+    /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if they did not change.
     pub fn changed_dependencies(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.forwarded_dependencies(i)
     }

@@ -1,4 +1,4 @@
-//! Finds communication whose partner was cut.
+//! Finds communication with partners that were cut.
 
 use super::checked_trace::CheckedTrace;
 use chakram_trace::format::TraceError;
@@ -7,12 +7,12 @@ use chakram_trace::matching::{CommChannel, CommMatches, RankComms};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-/// The communication of a rank.
+/// The communication of one rank.
 #[derive(Debug)]
 struct RankCommunication {
     rank: u32,
     comms: RankComms,
-    /// For each step, the id of its node, and whether the node is kept.
+    /// For each communication of `comms`, the id of its node, and true if the node is kept.
     nodes: Vec<(u64, bool)>,
 }
 
@@ -46,7 +46,7 @@ impl CommunicationMatches {
         Ok(())
     }
 
-    /// Finds communication that is kept on one rank and cut on another.
+    /// Finds collectives and messages that are kept on one rank and cut on another.
     pub fn find_unmatched(&self) -> UnmatchedCommunication {
         let mut found = UnmatchedCommunication::default();
         let matches = CommMatches::new(self.0.iter().map(|rank| &rank.comms));
@@ -85,20 +85,19 @@ impl CommunicationMatches {
     }
 }
 
-/// Communication whose partner was cut.
+/// Communication whose partners were cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnmatchedCommunication {
-    /// Number of collectives and messages whose partner was cut.
+    /// Number of collectives and messages with a cut partner.
     pub count: u64,
-    /// Descriptions of the first such collectives and messages, at most
-    /// [`UnmatchedCommunication::LISTED`].
+    /// Descriptions of the first of them, at most [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
-    /// Kept nodes of communication whose partner was cut, by rank.
+    /// By rank, the kept nodes of communication with a cut partner.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 
 impl UnmatchedCommunication {
-    /// Maximum number of listed descriptions.
+    /// Maximum number of descriptions.
     pub const LISTED: usize = 4;
 
     pub(super) fn kept_by(&self, rank: u32) -> &[u32] {

@@ -1,4 +1,4 @@
-//! Selection of the requested nodes.
+//! Selects the requested nodes.
 
 use super::checked_trace::CheckedTrace;
 use crate::edit::{for_each_attribute, name_matches_pattern};
@@ -7,21 +7,21 @@ use chakram_trace::format::{Op, TraceError, escape_name, origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// The nodes to keep.
+/// Rule that selects nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
-    /// Nodes covered by the annotations with this name; `*` matches any text.
+    /// Nodes that the annotations with this name cover; `*` in the name matches any text.
     Annotation(String),
-    /// Nodes of the profiled step with this number.
+    /// Nodes of the profiled step with this number, as given by the profiler.
     Step(u64),
-    /// The nodes with these ids.
+    /// Nodes with ids in this range.
     Ids(RangeInclusive<u64>),
 }
 
-/// Sentinel for a node without an owner: the end of a chain of parents.
+/// Marks a node without an owner.
 const NONE: u32 = u32::MAX;
 
-/// Returns, for each node by index, whether the node is requested.
+/// For each node by index, returns true if the node is requested.
 pub(super) fn select_target_nodes(
     trace: &CheckedTrace<'_>,
     cut: &SliceTarget,
@@ -57,7 +57,7 @@ pub(super) fn select_target_nodes(
     Ok(asked)
 }
 
-/// Lists names of annotations for error messages: the names of steps or, if there are no steps, the first names.
+/// Lists names for error messages: names of steps or, if there are none, the names of the first nodes.
 fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     const SHOWN: usize = 6;
     let of = |test: fn(&str) -> bool| {
@@ -74,7 +74,7 @@ fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// Returns the owner of each node (the node that it belongs to), and whether attributes define the owners.
+/// Returns the owner of each node (the node to which it belongs), and true if owners come from attributes.
 fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -89,7 +89,7 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
             Ok(())
         })?;
     }
-    // Traces without these attributes express calls as control dependencies.
+    // Traces without the attributes express calls as control dependencies.
     if !said {
         for i in raw.node_indices() {
             let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
@@ -104,15 +104,15 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
     Ok((owner, said))
 }
 
-/// Returns, for each node by index, whether the node is part of the step. Nodes are selected by their step attribute
-/// or, if no node has this attribute, by the step's annotation.
+/// For each node by index, returns true if the node is part of the step. The step is stated by nodes' attributes or, if
+/// no node has this attribute, by the step's annotation.
 fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
         return select_annotated(trace, &format!("ProfilerStep#{step}"));
     }
     let (owner, _) = find_annotation_owners(trace)?;
-    // For each step, the first node that states the step.
+    // For each step, the first node that states it; this node's index is the label of the step.
     let mut first = BTreeMap::new();
     let label = (0..).zip(&stated).map(|(i, own)| {
         let own = (*own)?;
@@ -125,7 +125,7 @@ fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceEr
     Ok(asked.collect())
 }
 
-/// Returns the step number from each node's attribute.
+/// Returns the step that each node's attribute states.
 fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
@@ -139,7 +139,7 @@ fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError
     Ok(stated)
 }
 
-/// Lists the available steps, for error messages.
+/// Lists the steps of the trace for error messages.
 fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     const SHOWN: usize = 12;
     let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
@@ -156,7 +156,7 @@ fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     })
 }
 
-/// Returns, for each node by index, whether an annotation that matches `pattern` covers the node.
+/// For each node by index, returns true if an annotation that matches `pattern` covers the node.
 fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
@@ -184,9 +184,10 @@ fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// Gives every node the label of the nearest owner that has a label. Nodes on a cycle of owners get no label.
+/// Gives each node without a label the label of its nearest owner that has one. Nodes in a cycle of owners get no
+/// label.
 fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
-    // The walk visits each node once, so it takes linear time and ends on cycles.
+    // Each node is visited once, so the walk takes linear time, and it ends even on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
     for i in 0..owner.len() as u32 {
@@ -206,15 +207,15 @@ fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time window of an annotation on its own lane. It begins with the first covered node and ends when the next
-/// uncovered node starts.
+/// Time window in which an annotation covers nodes of other lanes. It begins with the annotation's first node on its
+/// own lane, and ends when the next uncovered node on that lane starts.
 struct AnnotationWindow {
     from: Span,
     to: Span,
     lane: Option<i64>,
 }
 
-/// The windows of all annotations, sorted by start.
+/// Returns the windows of all annotations, sorted by start.
 fn collect_annotation_windows(
     trace: &CheckedTrace<'_>,
     label: &[Option<u32>],
@@ -241,8 +242,8 @@ fn collect_annotation_windows(
         .for_each(|starts| starts.sort_unstable());
     let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
     for busy in &mut list {
-        // At the end of an annotation, the thread may wait without a node, so the window extends to the start of the
-        // thread's next node.
+        // At the end of an annotation, the thread may wait without running a node, so extend the window to the thread's
+        // next node.
         let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
         let next = starts.partition_point(|&start| start < busy.to);
         busy.to = starts.get(next).copied().unwrap_or(Span::MAX);
@@ -251,7 +252,8 @@ fn collect_annotation_windows(
     list
 }
 
-/// Returns the latest annotation on another lane that had begun at `start`, if its window contains `start`.
+/// Returns the index of the last window that began at or before `start`, if it contains `start` and belongs to another
+/// lane.
 fn find_annotation_at(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
     let begun = busy.partition_point(|busy| busy.from <= start);
     let last = begun.checked_sub(1)?;

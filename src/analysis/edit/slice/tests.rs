@@ -1,4 +1,4 @@
-//! Tests the nodes of slices and their dependencies on small handwritten graphs.
+//! Tests the nodes and dependencies of slices on small handwritten graphs.
 
 use super::*;
 use chakram_trace::format::proto::attribute_proto::Value;
@@ -13,7 +13,7 @@ fn attribute(name: &str, value: u64) -> AttributeProto {
     }
 }
 
-/// Builds a kernel of `us` microseconds that waits for `data` and `control`.
+/// Builds a kernel of `us` microseconds, with dependencies on `data` and `control`.
 fn node(id: u64, us: u64, data: &[u64], control: &[u64]) -> Node {
     Node {
         id,
@@ -81,8 +81,8 @@ fn delay(node: &Node) -> u64 {
 
 #[test]
 fn dependencies_lead_on_through_what_is_cut() {
-    // The graph is 10 → 20 → (30 and 40, both cut) → 50. Also, 40 has a control dependency on 10, and 50 waits for 20
-    // directly.
+    // The graph is 10 → 20 → (30 and 40, both cut) → 50. In addition, 40 has a control dependency on 10, and 50 depends
+    // on 20 directly.
     let nodes = [
         node(10, 5, &[], &[]),
         node(20, 7, &[10], &[]),
@@ -93,22 +93,22 @@ fn dependencies_lead_on_through_what_is_cut() {
     ];
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(0..=100));
     assert_eq!(ids(&after), [10, 20, 50, 60]);
-    // A control dependency on a cut node becomes control dependencies on the replacements of that node.
+    // A control dependency on a cut node becomes control dependencies on its replacements.
     assert_eq!(
         (&*after[3].data_deps, &*after[3].ctrl_deps),
         (&[][..], &[10, 20][..])
     );
-    // Node 40 has a data dependency on 20 and a control dependency on 10. The data dependency of 50 on 20 replaces a
-    // control dependency.
+    // Node 40 has a data dependency on 20 and a control dependency on 10. Node 50 depends on 20 both ways, and the data
+    // dependency replaces the control dependency.
     assert_eq!(
         (&*after[2].data_deps, &*after[2].ctrl_deps),
         (&[20][..], &[10][..])
     );
-    // Node 50 started at 5 + 7 + 11 + 13 = 36 µs. Node 20 ends at 12 µs, so the delay is 24 µs.
+    // Node 50 started at 5 + 7 + 11 + 13 = 36 µs, and node 20 ends at 12 µs, so the delay is 24 µs.
     assert_eq!(delay(&after[2]), 24_000);
     assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
     assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
-    // All records except the edited one are unchanged.
+    // All records except the changed one are identical.
     assert_eq!(after[..2], nodes[..2]);
 }
 
@@ -120,11 +120,11 @@ fn a_slice_starts_where_its_first_node_did() {
         node(3, 2, &[2], &[]),
         node(4, 2, &[1], &[]),
     ];
-    // Node 4 starts at 5 µs, node 2 at 5.3 µs and node 3 at 12.3 µs, so the slice of nodes 2 to 4 starts at 5 µs.
+    // Node 4 starts at 5 µs, node 2 at 5.3 µs and node 3 at 12.3 µs. A slice of nodes 2 to 4 therefore starts at 5 µs.
     let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
     assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
     assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
-    // In a slice that contains only node 3, the node starts immediately.
+    // In a slice of node 3 alone, node 3 starts immediately.
     let (captured, after, _) = slice(&nodes, &SliceTarget::Ids(3..=3));
     assert_eq!(
         (captured, delay(&after[0]), &*after[0].data_deps),
@@ -134,8 +134,8 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // The graph has 20 sources, a cut hub, and 30 nodes that wait for the hub. With a joint, 20 + 30 dependencies
-    // suffice instead of 600.
+    // The graph has 20 sources, a cut hub, and 30 nodes that depend on the hub. With a joint, it needs 20 + 30
+    // dependencies instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));
@@ -149,7 +149,7 @@ fn wide_fans_become_joints() {
     );
     let edges: usize = after.iter().map(|node| node.data_deps.len()).sum();
     assert_eq!(edges, 50);
-    // The longest source took 20 µs, then the hub 4 µs, then the last node 1 µs.
+    // The longest source took 20 µs, then the hub took 4 µs, and the last node took 1 µs.
     assert!(
         after
             .iter()
@@ -169,21 +169,21 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let mut step = with(node(2, 1, &[1], &[]), &on(1, &[]));
     step.name = "ProfilerStep#3".to_owned();
     let nodes = [
-        // Node 1 runs from 0 to 10 µs, before the step. The step lasts from 10 to 16 µs and has nodes 3 and 4; node 4
-        // launches node 5 on a stream.
+        // Node 1 runs from 0 to 10 µs, before the step. The step lasts from 10 to 16 µs and contains nodes 3 and 4.
+        // Node 4 launches node 5 on a stream.
         with(node(1, 10, &[], &[]), &on(1, &[])),
         step,
         with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),
         with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
         with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
-        // Nodes on another thread: 6 begins at 13, within the step, and 8 belongs to 6. Node 10 begins at 16, when
-        // the step has ended but the step's thread has started no other node. Node 7 begins at 18, after that thread
-        // has started another node.
+        // Other nodes are on another thread. Node 6 starts at 13 µs, within the step, and node 8 belongs to node 6.
+        // Node 10 starts at 16 µs, when the step has ended but its thread has not yet started another node. Node 7
+        // starts at 18 µs, after that thread has started another node.
         with(node(6, 1, &[3], &[]), &on(2, &[])),
         with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
         with(node(10, 1, &[4], &[]), &on(2, &[])),
         with(node(7, 1, &[4], &[]), &on(2, &[("delay_ns", 2000)])),
-        // Node 9 is on the step's thread and begins at 17, so it is not part of the step.
+        // Node 9 is on the step's thread and starts at 17 µs, so it is not part of the step.
         with(node(9, 1, &[4], &[]), &on(1, &[("delay_ns", 1000)])),
         with(node(11, 1, &[3], &[]), &on(1, &[])),
     ];
@@ -235,7 +235,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
             collective(2, &[1]),
             node(3, 1, &[2], &[]),
         ]),
-        // The ids on the second rank are larger by one.
+        // On the second rank, all ids are larger by one.
         file(&[collective(2, &[]), collective(3, &[2])]),
     ];
     let mut matches = CommunicationMatches::default();
@@ -262,7 +262,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
     assert_eq!(left, [vec![2, 3], vec![3]]);
 }
 
-/// Builds a chain of 1 µs kernels; the first and the last have a name of their own.
+/// Builds a chain of kernels of 1 µs each. The first and the last kernel have other names.
 fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
     let name = |id| if id == 1 || id == count { "end" } else { "" };
     let link = |id| Node {
@@ -280,10 +280,10 @@ fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
 #[test]
 fn long_chains_take_no_stack_and_linear_time() {
     let ends = SliceTarget::Annotation("end".to_owned());
-    // Without attributes kernels belong to their dependencies, so all kernels are covered.
+    // Without attributes, kernels belong to their dependencies, so the annotation covers all kernels.
     let (captured, after, _) = slice(&chain(1000, &[]), &ends);
     assert_eq!((after.len(), captured), (1000, 1_000_000));
-    // With attributes, these kernels belong to no other node, so only the middle of the chain is cut.
+    // With attributes, these kernels belong to no other node, so the middle of the chain is cut.
     let count = 100_000;
     let (captured, after, _) = slice(&chain(count, &[attribute("parent", 0)]), &ends);
     assert_eq!((ids(&after), captured), (vec![1, count], count * 1000));
@@ -313,7 +313,7 @@ fn what_cannot_be_replayed_is_refused() {
     assert!(cycle.contains("cycle of 2 nodes: 1, 2"), "{cycle}");
     assert!(refuse(&[]).contains("no nodes"));
     assert!(refuse(&[node(20, 0, &[], &[])]).contains("20 to 20"));
-    // As in a replay, control dependencies on missing nodes or on a cycle are dropped.
+    // As in a replay, control dependencies on missing nodes or on a cycle are ignored.
     let (_, after, sliced) = slice(
         &[node(1, 1, &[], &[2, 77]), node(2, 1, &[1], &[])],
         &SliceTarget::Ids(1..=2),

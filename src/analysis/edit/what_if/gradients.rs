@@ -1,8 +1,8 @@
-//! Reductions of gradients as DistributedDataParallel issues them: hooks of parameters, buckets, and the nodes that
-//! wait for buckets.
+//! Reductions of gradients, as in DistributedDataParallel: hooks of parameters, buckets, and the nodes that wait for
+//! buckets.
 //!
-//! Gradients are ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches the
-//! limit, and is then reduced. The remaining gradients form the last bucket.
+//! Gradients become ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches the
+//! limit; then it is reduced. The last bucket contains the remaining gradients.
 
 use super::EditCounts;
 use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
@@ -14,29 +14,30 @@ use chakram_trace::format::write::{NodeExtras, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Name of the hook that runs when the gradient of a parameter is computed.
+/// Name of the hook that runs when a parameter's gradient has been computed.
 const HOOK: &str = "torch::autograd::AccumulateGrad";
 
-/// Reductions of gradients in a step.
+/// The nodes of one step that reduce gradients.
 #[derive(Debug, Default)]
 pub(super) struct GradientReductions {
     /// Collectives that reduce gradients, in program order.
     pub collectives: Vec<u32>,
-    /// For each collective, the host node that launches it, with the nodes inside that node.
+    /// For each collective, the host operator that launches it, and all nodes inside this operator.
     pub launches: Vec<Vec<u32>>,
-    /// Nodes that copy a gradient into its bucket.
+    /// Nodes that copy gradients into their buckets.
     pub fills: BTreeSet<u32>,
-    /// For each parameter, ordered by when its gradient is computed: the outermost node of the hook, and the number
+    /// For each parameter, in the order in which gradients are computed: the outermost node of its hook, and its number
     /// of elements.
     pub hooks: Vec<(u32, u64)>,
-    /// Bytes per element of each gradient, if the capture states the type.
+    /// For each gradient, the bytes per element, if the capture states its type.
     pub element_sizes: Vec<Option<u64>>,
-    /// Nodes that compute gradients, each with the index of its hook; used if no host node launches the reductions.
+    /// Nodes that compute gradients, each with the index of its hook. Used only if no host node launches the
+    /// reductions.
     pub producers: Vec<(u32, usize)>,
 }
 
 impl GradientReductions {
-    /// Finds the reductions of gradients in `step`.
+    /// Finds the reductions of gradients in one step.
     pub fn find_reductions(program: &RankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
         let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
@@ -52,7 +53,7 @@ impl GradientReductions {
             .map(|&item| program.items[item as usize].caller);
         let operators: Vec<Option<u32>> = operators.collect();
         this.launches = vec![Vec::new(); operators.len()];
-        // A hook is represented by its outermost node.
+        // A hook may consist of nested nodes; its outermost node identifies it.
         for &item in &items {
             if program.facts_of(item).phase != StepPhase::Parameters {
                 continue;
@@ -89,7 +90,7 @@ impl GradientReductions {
         this
     }
 
-    /// Keeps only reductions of buckets, and drops other reductions, such as reductions to shards.
+    /// Removes all reductions except reductions of buckets (for example, reductions to shards).
     pub fn keep_buckets(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
@@ -104,15 +105,15 @@ impl GradientReductions {
         self
     }
 
-    /// Returns whether a node reduces gradients, or launches or prepares a reduction of gradients.
+    /// Returns true if a node reduces gradients, or prepares or launches such a reduction.
     pub fn has_item(&self, item: u32) -> bool {
         self.collectives.contains(&item)
             || self.fills.contains(&item)
             || self.launches.iter().any(|items| items.contains(&item))
     }
 
-    /// Returns whether each backward pass reduces its gradients, as jobs with sharded gradients or parameters do. In
-    /// other jobs, only the last backward pass before the optimizer reduces gradients.
+    /// Returns true if every backward pass reduces its gradients, as in jobs with sharded gradients or parameters. In
+    /// other jobs, only the last backward pass before the optimizer does.
     pub fn are_of_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
@@ -129,40 +130,41 @@ impl GradientReductions {
         shares_gradients(program, first) || gathers_parameters(program)
     }
 
-    /// Returns the number of elements of all parameters whose hooks were captured.
+    /// Returns the number of elements, summed over all parameters whose hooks were captured.
     pub fn count_elements(&self) -> u64 {
         self.hooks.iter().map(|hook| hook.1).sum()
     }
 
-    /// Returns the bytes of all reductions together.
+    /// Returns the bytes of all reductions, summed.
     pub fn sum_bytes(&self, program: &RankProgram<'_>) -> u64 {
         let bytes = self.collectives.iter();
         bytes.map(|&item| bytes_of(program, item)).sum()
     }
 
-    /// Returns the bytes per element of the gradients, if each gradient is reduced once and in a bucket.
+    /// Returns the bytes per element of the gradients; `None` if the reductions do not contain every gradient exactly
+    /// once.
     fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let (all, bytes) = (self.count_elements(), self.sum_bytes(program));
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 
-    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket, not
-    /// counting the last bucket.
+    /// Returns the bucket limit that explains the captured buckets, in bytes: the size of the smallest bucket except
+    /// the last.
     pub fn largest_bucket_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| bytes_of(program, item)).min()
     }
 }
 
-/// Returns whether a reduction leaves each rank only its shard of the gradients. In generated jobs, such a reduction
-/// frees temporary memory of its whole size.
+/// Returns true if a reduction leaves each rank only with its shard of the gradients. In generated jobs, such a
+/// reduction frees temporary memory of the full size.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
     memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
 }
 
-/// Returns whether forward and backward passes gather sharded parameters.
+/// Returns true if forward and backward passes gather sharded parameters.
 pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     program.order.iter().any(|&item| {
         let facts = program.facts_of(item);
@@ -186,7 +188,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     })
 }
 
-/// Returns the bytes per element of the first tensor in a text of types.
+/// Returns the bytes per element of the first tensor in `types`, a list of tensor types.
 fn element_bytes(types: &str) -> Option<u64> {
     let first = &types[types.find("Tensor(")? + 7..];
     let name = &first[..first.find(')')?];
@@ -209,9 +211,9 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == StepPhase::Parameters
 }
 
-/// Returns whether a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
-/// In generated jobs, such a reduction must belong to a layer. Other reductions, such as the sum for an embedding that
-/// two stages share, reduce no bucket.
+/// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients does. In generated
+/// jobs, the reduction must belong to a layer; other reductions, such as the sum for an embedding that two stages
+/// share, are not for buckets.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -236,12 +238,12 @@ pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Recorded times of the collectives of a whole job, in ps per KiB, by kind.
+/// Recorded times of all collectives of a job, by kind, in picoseconds per KiB.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
 
 impl TransferRates {
-    /// Adds the collectives of a rank.
+    /// Adds the collectives in the trace of one rank.
     pub fn learn_rates(&mut self, program: &RankProgram<'_>) {
         for i in program.raw.node_indices() {
             let view = program.view_of_node(i);
@@ -249,7 +251,6 @@ impl TransferRates {
                 && bytes > 0
                 && view.recorded.0 > 0
             {
-                // The rate is in picoseconds per KiB.
                 let rate = u128::from(view.recorded.0) * 1024 / u128::from(bytes);
                 self.0
                     .entry(kind)
@@ -259,8 +260,9 @@ impl TransferRates {
         }
     }
 
-    /// Returns the time of a collective of `bytes`, ns. Uses the first quartile of the recorded times per byte, because
-    /// slower collectives include waiting for busy hosts. Returns 0 if no time was recorded.
+    /// Predicts the time of a collective of `bytes`, in nanoseconds. Uses the first quartile of the recorded times per
+    /// byte, because slower collectives include waiting for busy hosts. Returns 0 if no time was recorded for this
+    /// kind.
     pub fn predict_transfer_ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
         let Some(rates) = self.0.get(&kind) else {
             return 0;
@@ -273,8 +275,9 @@ impl TransferRates {
     }
 }
 
-/// Returns median delays in ns. The first result is the median over nodes that directly follow a node of `after` in its
-/// thread. The second result has, for each name, the median over all other nodes with the name.
+/// Returns median delays in nanoseconds. The first result is the median over nodes that directly follow a node in
+/// `after` on the same thread. The second result contains, for each name, the median over all other nodes with this
+/// name.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -299,11 +302,11 @@ pub(super) fn delays_behind(
     (median(&mut behind), medians)
 }
 
-/// Changes the reductions of gradients to buckets of `limit` bytes, in every step.
+/// In every step, divides gradients into new buckets of `limit` bytes.
 ///
 /// # Errors
 ///
-/// Fails on jobs without hooks of parameters, and if the captured buckets do not contain exactly the gradients.
+/// Fails on a job without hooks of parameters, and if the captured buckets do not contain every gradient exactly once.
 pub(super) fn regroup_gradients(
     program: &mut RankProgram<'_>,
     limit: u64,
@@ -323,8 +326,8 @@ pub(super) fn regroup_gradients(
     Ok(counts)
 }
 
-/// Changes the buckets of one step. `bytes_per_element` is the element size of the gradients, if the reductions no
-/// longer show it.
+/// Divides the gradients of one step into new buckets. If the reductions no longer show the element size of the
+/// gradients, `bytes_per_element` states it.
 pub(super) fn regroup_step(
     program: &mut RankProgram<'_>,
     step: u32,
@@ -336,7 +339,7 @@ pub(super) fn regroup_step(
     regroup_found(program, found, limit, rates, bytes_per_element)
 }
 
-/// Changes the buckets of the reductions in `found`.
+/// Divides the gradients that `found` reduces into new buckets.
 pub(super) fn regroup_found(
     program: &mut RankProgram<'_>,
     found: GradientReductions,
@@ -357,7 +360,7 @@ pub(super) fn regroup_found(
         ));
     };
     counts.matched += found.collectives.len() as u64;
-    // New buckets: index of the first hook, index of the last hook, and bytes.
+    // The new buckets: index of the first and of the last hook, and bytes.
     let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (i, &(_, elements)) in found.hooks.iter().enumerate() {
@@ -385,8 +388,8 @@ pub(super) fn regroup_found(
     Ok(counts)
 }
 
-/// Removes the gathers of parameters for the backward pass, with the nodes that copy data into and out of the gathers.
-/// The backward pass then uses the parameters that were gathered for the forward pass.
+/// Removes the gathers of parameters for the backward pass, and the nodes that copy data into and out of them. The
+/// backward pass then uses the parameters gathered for the forward pass.
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -423,14 +426,15 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     }
     counts.removed += gone.len() as u64;
     if counts.changed == 0 {
-        // Either the job frees no parameters, or the capture does not show the purpose of its gathers.
+        // Report no match: either the job never frees parameters, or the capture does not show what its gathers are
+        // for.
         counts.matched = 0;
     }
     program.remove_items(&|item| gone.contains(&item));
     counts
 }
 
-/// Moves all reductions of gradients to the end of the backward pass.
+/// Moves all reductions of gradients to the end of the backward pass, so that they do not overlap with it.
 pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
@@ -473,7 +477,7 @@ pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     counts
 }
 
-/// Inserts all-reduces of buckets of `limit` bytes; returns the number of all-reduces.
+/// Inserts all-reduces of buckets of `limit` bytes; returns the number of inserted all-reduces.
 pub(super) fn insert(
     program: &mut RankProgram<'_>,
     found: &GradientReductions,
@@ -526,7 +530,7 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Encodes an all-reduce in a group as a record; the id and the dependencies are set later.
+/// Encodes a record of an all-reduce in `group`. Its id and dependencies are set later.
 fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
@@ -578,7 +582,7 @@ fn place_buckets(
         .collect();
     let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
     let (behind, calm) = delays_behind(program, &launchers);
-    // For each old bucket, the first node that waits for the bucket's reduction.
+    // For each old bucket, the first node that depends on its reduction.
     let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
     for &item in &program.order {
         if gone.contains(&item) {
@@ -609,13 +613,13 @@ fn place_buckets(
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", AttributeChange::Count(bytes));
         for (name, freed) in memory {
-            // The reduction frees the whole gradients, because only shards remain.
+            // The reduction frees whole gradients and leaves shards, so it frees the bucket's new size.
             if name == "frees.temporary" && freed == old {
                 changes.insert(name, AttributeChange::Count(bytes));
             }
         }
         if !launch.is_empty() {
-            // Captured calls state the bytes of input and output.
+            // Captured calls also state their input and output bytes.
             changes.insert("in_bytes", AttributeChange::Count(bytes));
             changes.insert("out_bytes", AttributeChange::Count(bytes));
         }
@@ -625,7 +629,7 @@ fn place_buckets(
             changes.insert("wait_ns", AttributeChange::Removed);
             changes.insert("eager", AttributeChange::Removed);
         }
-        // The new collective waits only for its launch, even if the copied collective has other dependencies.
+        // The new collective depends only on its launch, whatever the copied collective depends on.
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;
@@ -657,7 +661,7 @@ fn place_buckets(
                 .map(|layer| AttributeChange::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
-            // In generated jobs, a reduction is named after the layer that computes its last gradient.
+            // In generated jobs, a reduction has the name of the layer that computes its last gradient.
             let own = program.view_of(template).name;
             if let (Some((layer, _)), Some(at)) =
                 (hook.rsplit_once("/bwd"), own.find("/gradients/"))
@@ -699,8 +703,8 @@ fn place_buckets(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // A host launches the reduction inside the hook, so the launch is inserted before the hook's own node, which is
-        // the hook's last node.
+        // The host launches the reduction inside the hook. The hook's own node is its last node, so insert the launch
+        // before it.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {
@@ -733,7 +737,7 @@ fn place_buckets(
     program.order = order;
 }
 
-/// Returns, for each old bucket, the index of the last hook.
+/// For each old bucket, returns the index of its last hook.
 fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
     let places = program.item_positions();
     let last = |item: u32| places[item as usize];
@@ -747,7 +751,7 @@ fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usi
     ends.collect()
 }
 
-/// Sets the delay of a node; removes the attribute if `ns` is 0.
+/// Sets the delay of a node in nanoseconds; for 0, removes the attribute.
 fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
         0 => AttributeChange::Removed,

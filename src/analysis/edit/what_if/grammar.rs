@@ -1,4 +1,4 @@
-//! The text form of edits: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
+//! Parses and formats edits as text: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
 
 use super::StepPhase;
 use chakram_base::config::{did_you_mean, find_nearest};
@@ -6,22 +6,23 @@ use chakram_base::units::{Bytes, Span};
 use std::fmt;
 use std::str::FromStr;
 
-/// Ratio of two whole numbers, in lowest terms.
+/// A positive fraction of two integers, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleFactor {
-    /// Numerator, after reduction to lowest terms.
+    /// Numerator.
     pub over: u64,
     /// Denominator.
     pub under: u64,
 }
 
 impl ScaleFactor {
-    /// The factor that changes nothing.
+    /// The factor 1, which changes nothing.
     pub const ONE: Self = Self { over: 1, under: 1 };
-    /// Maximum numerator and denominator of a factor. With this limit, two numerators multiplied fit in 64 bits.
+    /// Maximum numerator and maximum denominator. The limit ensures that the product of two numerators fits in 64 bits.
     const MAX: u64 = 1 << 20;
 
-    /// Creates `over / under`, in lowest terms. Returns `None` if `over` or `under` is 0 or too large.
+    /// Creates the factor `over / under`, and reduces it to lowest terms. Returns `None` if `over` or `under` is 0 or
+    /// too large.
     pub fn new(over: u64, under: u64) -> Option<Self> {
         let (mut a, mut b) = (over, under);
         while b > 0 {
@@ -34,7 +35,7 @@ impl ScaleFactor {
         (reduced.over <= Self::MAX && reduced.under <= Self::MAX).then_some(reduced)
     }
 
-    /// Returns the product, or `None` if it is too large for a factor.
+    /// Returns the product of two factors; `None` if its numerator or denominator is too large.
     pub fn multiply_checked(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }
@@ -44,13 +45,13 @@ impl ScaleFactor {
         self.over as f64 / self.under as f64
     }
 
-    /// Returns `value` times the factor, rounded to the nearest whole number.
+    /// Returns `value` times the factor, rounded to the nearest integer.
     pub fn scale_value(self, value: u64) -> u64 {
         let scaled = u128::from(value) * u128::from(self.over) + u128::from(self.under) / 2;
         u64::try_from(scaled / u128::from(self.under)).unwrap_or(u64::MAX)
     }
 
-    /// Returns the factor if it is a whole number.
+    /// Returns the factor as an integer; `None` if it is a fraction.
     pub fn to_whole_number(self) -> Option<u64> {
         (self.under == 1).then_some(self.over)
     }
@@ -91,76 +92,76 @@ impl FromStr for ScaleFactor {
     }
 }
 
-/// Hidden size after an edit.
+/// New hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WidthChange {
-    /// A multiple of the present hidden size.
+    /// The current hidden size times this factor.
     Times(ScaleFactor),
-    /// The new hidden size.
+    /// This hidden size.
     To(u64),
 }
 
-/// Number of layers after an edit.
+/// New number of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerChange {
-    /// Number of layers to add; negative if layers are removed.
+    /// Adds this number of layers; a negative number removes layers.
     By(i64),
-    /// A multiple of the present number of layers.
+    /// The current number of layers times this factor.
     Times(ScaleFactor),
 }
 
-/// Order of the passes of a pipeline.
+/// Order in which a pipeline stage runs its passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOrder {
-    /// In GPipe, all forward passes run before the backward passes.
+    /// GPipe: all forward passes run before the first backward pass.
     GPipe,
-    /// 1F1B: each stage first runs as many forward passes as there are stages from this stage to the last.
-    /// Afterwards, the stage alternates between one backward pass and one forward pass.
+    /// 1F1B: a stage first runs one forward pass for itself and for each later stage. Then it alternates between one
+    /// backward pass and one forward pass.
     OneForwardOneBackward,
 }
 
-/// Edit of a captured or generated job.
+/// A change of a captured or generated job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEdit {
-    /// Factor for the number of samples in each micro-batch of a rank.
+    /// Multiplies the number of samples per micro-batch of each rank.
     Batch(ScaleFactor),
-    /// Factor for the number of tokens in a sequence.
+    /// Multiplies the number of tokens per sequence.
     Sequence(ScaleFactor),
-    /// New hidden size. All other widths of the layers change in proportion to the hidden size.
+    /// Changes the hidden size. All other widths of the layers change in proportion.
     Hidden(WidthChange),
-    /// New number of repeated layers.
+    /// Changes the number of repeated layers.
     Layers(LayerChange),
-    /// Number of forward and backward passes before each optimizer step, for a capture with one forward and one
-    /// backward pass per step.
+    /// Sets the number of forward and backward passes per optimizer step. The capture must have one of each per step.
     Accumulate(u32),
-    /// Growth factor of a pipeline's number of micro-batches; the total number of samples stays the same.
+    /// Multiplies the number of micro-batches of a pipeline. The total number of samples does not change.
     MicroBatches(u32),
-    /// Number of data-parallel replicas.
+    /// Sets the number of data-parallel replicas.
     Data(u32),
-    /// Number of pipeline stages. Each stage keeps its number of layers.
+    /// Sets the number of pipeline stages. Each stage keeps its number of layers.
     Pipeline(u32),
-    /// Number of ranks of a job; ranks without a trace are added as copies of captured ranks.
+    /// Sets the number of ranks. Ranks without a trace are added as copies of captured ranks.
     Ranks(u32),
-    /// Size at which a bucket of gradients is reduced, bytes.
+    /// Sets the size at which a bucket of gradients is reduced, in bytes.
     Bucket(u64),
-    /// Whether a sharded job frees parameters after its forward pass, to gather them again for the backward pass.
+    /// Sets whether a job with sharded parameters frees them after the forward pass and gathers them again for the
+    /// backward pass.
     Reshard(bool),
-    /// Whether gradients are reduced during the backward pass.
+    /// Sets whether gradients are reduced during the backward pass.
     Overlap(bool),
-    /// Order of the passes of a pipeline.
+    /// Sets the order in which pipeline stages run their passes.
     Schedule(PassOrder),
-    /// Additional host time before a phase.
+    /// Adds host time before a phase.
     Delay {
-        /// Time to add in each step.
+        /// Host time to add in each step.
         span: Span,
-        /// Rank to delay, or `None` for all ranks.
+        /// The only rank to delay; `None` for all ranks.
         rank: Option<u32>,
         /// Phase before which the time is added.
         at: StepPhase,
     },
 }
 
-/// All edits: name, form of the value for help texts, and meaning.
+/// For each edit: its name, the form of its value in help texts, and its meaning.
 pub const EDITS: &[(&str, &str, &str)] = &[
     (
         "batch",
@@ -222,7 +223,7 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Names of changes that are not supported, each with the reason.
+/// Names of edits that are not supported, each with the reason.
 const UNKNOWN_CHANGES: &[(&str, &str)] = &[
     (
         "tensor",
@@ -420,7 +421,7 @@ mod tests {
         assert_eq!(factor("/2"), None);
         assert_eq!(factor("-1x"), None);
         assert_eq!(factor("0:4"), None);
-        // 7 x 3/2 is 10.5, which rounds up to 11.
+        // 7 x 3/2 = 10.5, which is rounded up to 11.
         assert_eq!(ScaleFactor { over: 3, under: 2 }.scale_value(7), 11);
     }
 }

@@ -1,8 +1,8 @@
-//! Records that an edit replaces and that the inverse edit cannot restore by itself, such as recorded reductions of
+//! Stores records that an edit replaces and that the inverse edit cannot compute, such as recorded reductions of
 //! gradient buckets.
 //!
-//! The replaced records are stored in an attribute of the metadata record. An edit restores these records if all edits
-//! of the trace now cancel one another.
+//! They are stored in an attribute of the metadata record. If all edits of a trace cancel each other, the stored
+//! records are restored.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::append_frame;
@@ -10,10 +10,10 @@ use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Attribute of the metadata record that stores the records replaced by edits.
+/// Attribute of the metadata record in which the replaced records are stored.
 pub(super) const KEPT: &str = "unedited_records";
 
-/// Records by their index in the trace before all edits, and the number of records of that trace.
+/// Replaced records by index in the unedited trace, and the number of records of that trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptRecords {
     count: usize,
@@ -21,8 +21,8 @@ pub(super) struct KeptRecords {
 }
 
 impl KeptRecords {
-    /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse. Returns `None`
-    /// if the numbers of records differ, so that records cannot be compared one by one.
+    /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
+    /// Returns `None` if the two have different numbers of records, because then records cannot be compared one by one.
     pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
@@ -44,7 +44,7 @@ impl KeptRecords {
         self.records.is_empty()
     }
 
-    /// Parses the value of the attribute [`KEPT`].
+    /// Parses the value of the attribute [`KEPT`]; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let count = words.next()?.parse().ok()?;
@@ -62,7 +62,7 @@ impl KeptRecords {
         })
     }
 
-    /// Formats the records as the value of the attribute [`KEPT`].
+    /// Formats the value of the attribute [`KEPT`].
     pub fn to_text(&self) -> String {
         let mut text = self.count.to_string();
         for (index, record) in &self.records {
@@ -74,8 +74,8 @@ impl KeptRecords {
         text
     }
 
-    /// Returns `trace` with the kept records in their original places. Returns `trace` unchanged if its number of
-    /// records differs from the original number.
+    /// Returns `trace` with the stored records at their original indices. If `trace` has another number of records than
+    /// the unedited trace, returns it unchanged.
     pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
         let mut out = Vec::with_capacity(trace.len());
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(kept.to_text(), "4 2:74776f");
         assert_eq!(KeptRecords::parse(&kept.to_text()), Some(kept.clone()));
         assert_eq!(kept.put_back(again).unwrap(), before);
-        // An earlier edit may have changed the number of records.
+        // An earlier edit has changed the number of records.
         let shorter = trace(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
         assert_eq!(KeptRecords::find_changed(&before, &shorter).unwrap(), None);

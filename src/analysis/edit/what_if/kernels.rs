@@ -1,25 +1,25 @@
-//! Changes kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
+//! Scales kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
-//! Work: a tensor with a sample dimension grows with the number of samples, but a tensor of parameters does not. One
-//! size of a matrix multiplication is the number of samples, so the FLOPs of the multiplication grow with this number.
-//! The FLOPs of attention grow with the square of the sequence length. The bytes of a kernel grow in proportion to the
-//! total number of elements of its tensors. If a trace has no shapes, all work of forward and backward passes is
-//! assumed to grow.
+//! Work: a tensor with a sample dimension grows with the number of samples; a tensor of parameters does not. One
+//! dimension of a matrix multiplication is the number of samples, so its FLOPs grow with the number of samples. The
+//! FLOPs of attention grow with the square of the sequence length. The bytes of a kernel are proportional to the number
+//! of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes is assumed to
+//! grow.
 //!
-//! Time: a kernel has the FLOPs `F`, the bytes `Y`, and the recorded time `t`, which includes the profiler's part `p`.
-//! The new values are `F'`, `Y'` and `t'`:
+//! Time: a kernel has `F` FLOPs, moves `Y` bytes, and has the recorded time `t`, of which the profiler added `p`. After
+//! scaling, these are `F'`, `Y'` and `t'`:
 //!
 //! ```text
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
-//! The work `w` of a kernel is `Y` if the kernel has no FLOPs, and `F` if it has. The exception is a kernel with FLOPs
-//! that moved its bytes at least at half of the trace's highest rate. For such a kernel, `w` is `max(F / f, Y / y)`
-//! with the highest rates `f` (FLOPs) and `y` (bytes) of the trace.
+//! The work `w` of a kernel is `F` or, if the kernel has no FLOPs, `Y`. The exception is a kernel with FLOPs that moves
+//! bytes at half of the trace's highest rate or faster. Its work is `max(F / f, Y / y)`, where `f` and `y` are the
+//! highest rates of FLOPs and of bytes in the trace.
 //!
-//! `a` is the fixed time of a kernel call, which does not depend on the kernel's work. If the work of kernels of the
-//! same name differs by a factor of two or more, a line is fitted to their median times over work, and `a` is the
-//! intercept of this line. Otherwise, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, which does not depend on its work. If the work of kernels with the same name
+//! differs by a factor of two or more, `a` is the intercept of a line fitted to their median time against work.
+//! Otherwise, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -40,7 +40,7 @@ use changes::{change_values, scale_transfer};
 use gradients::bytes_of_whole_gradients;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Factors of the batch size, the sequence length and the hidden size.
+/// Factors for the batch size, the sequence length and the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeScaling {
     pub batch: ScaleFactor,
@@ -55,66 +55,65 @@ impl SizeScaling {
         hidden: ScaleFactor::ONE,
     };
 
-    /// Returns the growth factor of the number of tokens.
+    /// Returns the factor by which the number of tokens grows.
     fn token_growth(self) -> f64 {
         self.batch.to_f64() * self.sequence.to_f64()
     }
 }
 
-/// Counts of scaled nodes, by the method that computed their times.
+/// Numbers of scaled nodes, by the method that computed their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
-    /// Number of kernels, messages and collectives that the scaling applies to.
+    /// Number of kernels, messages and collectives to which the scaling applies.
     pub matched: u64,
     pub changed: u64,
-    /// Number of kernels whose fixed call time came from a line through kernels of the same name.
+    /// Number of kernels whose fixed call time is the intercept of a fitted line.
     pub by_line: u64,
-    /// Number of kernels without shapes.
+    /// Number of kernels whose shapes are unknown.
     pub without_shapes: u64,
-    /// Number of kernels on parameters without shapes, and of transfers of parameters whose layers are unknown.
+    /// Number of kernels on parameters without shapes, and of transfers of parameters of unknown layers.
     pub by_weights: u64,
 }
 
-/// Values of a kernel before any edit.
+/// Work and time of a kernel before all edits.
 #[derive(Clone, Copy, Debug, Default)]
 struct UneditedWork {
     flops: u64,
     bytes: u64,
-    /// Recorded time without the profiler's part, ns.
+    /// Recorded time without the profiler's part, in nanoseconds.
     ns: u64,
     profiler: u64,
 }
 
-/// Kind of inputs of a kernel's matrix multiplication.
+/// What a kernel's matrix multiplication multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKind {
-    /// The kernel has no FLOPs, so it multiplies no matrices.
+    /// Nothing: the kernel has no FLOPs.
     None,
-    /// The kernel multiplies samples by a weight.
+    /// Samples with a weight.
     WithWeight,
-    /// The kernel multiplies samples of two tensors, and sums the products into the gradient of a weight.
+    /// Samples with samples; the products are summed into the gradient of a weight.
     GradientOfWeight,
 }
 
 pub(super) struct KernelScaler {
-    /// Shapes of parameters, in normal form.
+    /// Shapes of parameters, in [`normal_form`].
     parameters: BTreeSet<TensorShape>,
     /// Number of samples, if the trace shows it.
     batch: Option<u64>,
     tokens: Option<u64>,
     widths: ModelWidths,
     calls: BTreeMap<String, CallTime>,
-    /// For each layer of a generated job, the bytes of the parameters that the layer's passes gather.
+    /// For each layer of a generated job, the bytes of parameters that its passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// For each kernel by node, the bytes that the kernel allocates for whole gradients until these gradients are
-    /// reduced.
+    /// For each kernel's node, the bytes that it allocates for whole gradients, which are freed by their reduction.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
     bytes_rate: f64,
 }
 
-/// PyTorch operators with parameters, and the positions of the parameters among the arguments.
+/// PyTorch operators that have parameters among their arguments, and the indices of these arguments.
 const PARAMETERS: &[(&str, &[usize])] = &[
     ("aten::linear", &[1, 2]),
     ("aten::embedding", &[0]),
@@ -129,7 +128,7 @@ const PARAMETERS: &[(&str, &[usize])] = &[
 ];
 
 impl KernelScaler {
-    /// Collects the shapes of parameters and the kernel times from a program.
+    /// Collects the shapes of parameters and the times of kernels in a program.
     pub fn new(program: &RankProgram<'_>) -> Self {
         let mut this = Self {
             parameters: BTreeSet::new(),
@@ -261,15 +260,14 @@ impl KernelScaler {
         self.calls.get(name).copied().unwrap_or(alone)
     }
 
-    /// Multiplies the work of a kernel by `ratio`. The time changes in proportion, except for the fixed time of a
+    /// Multiplies the work of a kernel by `ratio`. The time changes in proportion, except for the fixed time of the
     /// call.
     pub fn stretch_item(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
         let new = self.scale_duration_values(program, item, ratio);
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Multiplies the work of a kernel as [`Self::stretch_item`] does, and stores the values before all edits in the
-    /// node.
+    /// Does the same as [`Self::stretch_item`], and stores the values before all edits in the node.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,
@@ -312,7 +310,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the growth factor of a tensor's number of elements, or `None` if the number does not grow.
+    /// Returns the factor by which the number of elements of a tensor grows; `None` if it does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -326,13 +324,13 @@ impl KernelScaler {
         }
     }
 
-    /// Returns, for each tensor of a kernel, whether the tensor contains parameters or their gradient; inputs come
-    /// before outputs.
+    /// For each tensor of a kernel (inputs, then outputs), returns true if it contains parameters or their gradient.
     ///
-    /// The sizes of most tensors show their contents. But a matrix whose number of rows equals the number of tokens may
-    /// by chance have the sizes of a weight. The position of such a matrix among the inputs decides. A matrix
-    /// multiplication either multiplies samples (first input) by a weight (second input), or multiplies the samples of
-    /// both inputs and sums the products into the gradient of a weight. Other kernels of a pass work on samples.
+    /// In most cases, the sizes of a tensor show what it contains. But if the number of rows of a matrix equals the
+    /// number of tokens, its sizes may equal the sizes of a weight by chance. For such a matrix, its position among the
+    /// inputs decides. A matrix multiplication either multiplies samples (first input) by a weight (second input), or
+    /// it multiplies the samples of both inputs and sums the products into the gradient of a weight. All other kernels
+    /// of a pass process samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -360,7 +358,7 @@ impl KernelScaler {
         tensors.map(is_parameter).collect()
     }
 
-    /// Returns the growth factor of a tensor's number of elements with samples and tokens, or `None` for parameters.
+    /// Returns the factor by which a tensor grows with the numbers of samples and tokens; `None` for parameters.
     fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -372,7 +370,8 @@ impl KernelScaler {
             return None;
         }
         if tokens_only {
-            // Position indices and tables of rotary angles cover one sequence, so they do not grow with the batch.
+            // Position indices and tables of rotary angles describe a single sequence, so they do not grow with the
+            // batch.
             return Some(by.sequence.to_f64());
         }
         let sequences = match self.tokens {
@@ -385,7 +384,7 @@ impl KernelScaler {
         Some(by.batch.to_f64() * by.sequence.to_f64().powi(sequences))
     }
 
-    /// Scales the nodes that `which` accepts; the scaling starts from the values before all edits.
+    /// Scales the nodes for which `which` returns true, from their values before all edits.
     pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,
@@ -395,7 +394,7 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = *program.facts_of(item);
-            // Messages between stages are activations and their gradients, even if another phase surrounds them.
+            // Messages between stages contain activations or their gradients, even if they are in another phase.
             let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of(item).op;
             let was_widened = facts.unedited.is_some() && !passes;
@@ -410,7 +409,7 @@ impl KernelScaler {
                 Op::Compute { .. } => self.scale_kernel(program, item, by, &mut counts),
                 Op::Message { bytes, .. } | Op::Collective { bytes, .. } if bytes > 0 => {
                     let widens = self.batch.zip(self.tokens).is_none_or(|(batch, tokens)| {
-                        // Transfers of a few numbers per token, such as losses, do not grow with the hidden size.
+                        // Transfers of only a few numbers per token, such as losses, do not grow with the hidden size.
                         let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
@@ -475,8 +474,7 @@ impl KernelScaler {
             flops *= by.token_growth() * hidden * hidden;
             bytes *= by.token_growth() * hidden;
         } else {
-            // A kernel that an earlier edit changed must not return here, because this edit may restore the kernel's
-            // values.
+            // Continue with a kernel that an earlier edit changed, because this edit may restore its values.
             if grown.iter().all(Option::is_none) && !products && facts.unedited.is_none() {
                 return false;
             }
@@ -513,8 +511,8 @@ impl KernelScaler {
         }
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // A kernel with FLOPs is limited by bytes if it moves bytes at half of the highest rate or faster. An
-        // example is a multiplication of few rows by weights. Every other kernel with FLOPs is limited by its FLOPs.
+        // A kernel with FLOPs is limited by bytes if it moves them at half of the highest rate or faster, as in a
+        // multiplication of few rows by weights. All other kernels with FLOPs are limited by FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -528,7 +526,7 @@ impl KernelScaler {
         let before = weight(old.flops as f64, old.bytes as f64);
         let ratio = match before > 0.0 {
             true => weight(flops, bytes) / before,
-            // Unknown work is assumed to grow with the tokens and the hidden size.
+            // If the work is unknown, assume that it grows with the tokens and the hidden size.
             false => by.token_growth() * hidden,
         };
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;

@@ -1,9 +1,8 @@
-//! Searches a text for paths and host names.
+//! Finds paths and host names in a text.
 
 use super::{LeakKind, TextLeak, byte_before, is_word};
 
-/// First components of absolute paths. A path that begins with one of these components is recognised even without a
-/// second component.
+/// First components of absolute paths. One of these components at the beginning is enough to recognise a path.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",
@@ -25,7 +24,7 @@ const ROOTS: [&str; 18] = [
     "shared",
 ];
 
-/// File extensions of sources and data.
+/// File extensions of source and data files.
 const ENDINGS: [&str; 24] = [
     "py",
     "pyc",
@@ -76,7 +75,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
             "." | ".." => lettered(&one),
             _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
         };
-        // The slashes of `://` do not begin a path, because they are part of a URL.
+        // Skip the slashes of `://`: they are part of a URL and do not begin a path.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
             add(LeakKind::Path, &rest[..first.len() + length]);
@@ -90,7 +89,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
-    // A drive is a single letter, so it counts as a drive only if no letter precedes it.
+    // The letter of a drive stands alone, so no letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });
@@ -118,7 +117,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Top-level domains that never end a dotted name in a program.
+/// Top-level domains at the end of host names. No dotted name in a program ends in one of them.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -131,14 +130,14 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains that may also end a dotted name in a program. A name that ends in one of these domains counts as
-/// a host name only if it has three labels, and a digit or hyphen.
+/// Top-level domains in which a dotted name in a program may also end. A name that ends in one of them is a host name
+/// only if it has three labels and contains a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",
 ];
 
-/// Words that precede the number in machine names.
+/// Words that precede the number in names of machines.
 const MACHINES: [&str; 17] = [
     "node", "host", "worker", "gpu", "dgx", "hgx", "srv", "server", "compute", "rack", "login",
     "head", "pod", "hpc", "blade", "vm", "instance",
@@ -177,7 +176,7 @@ pub(super) fn find_hosts<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `label` is a host name such as `gpu-node-07`, `dgx-12` or `ip-10-0-3-4`.
+/// Returns true if `label` looks like a machine's name, such as `gpu-node-07`, `dgx-12` or `ip-10-0-3-4`.
 fn is_machine(label: &str) -> bool {
     let parts: Vec<&str> = label.split('-').collect();
     let number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());

@@ -1,27 +1,28 @@
-//! Searches a text for keys, tokens and hashes.
+//! Finds keys, tokens and hashes in a text.
 //!
-//! Random text differs from names in the frequency of each letter and in the alternation of character classes. The
-//! score of a text is a sum over its letters, and over its steps from one letter or digit to the next. Each letter and
-//! each step adds the logarithm of a ratio, in quarters of a bit: its frequency in random text divided by its
-//! frequency in names. Names score far below zero, and random text far above zero. A letter adds
-//! `log2((1/26) / frequency)` bits, but at most 13/4, with the letter's frequency in English as its frequency in
-//! names. A step between random letters has one of four combinations of cases, with probability 1/4 each. In names
-//! the probability of a step is 4/5 from lower to lower case, 1/16 to a capital, and 1/8 after a capital.
+//! Random text differs from names in how often each letter occurs, and in how often the class of characters changes.
+//! The score of a text is a sum over its letters, and over the steps between adjacent letters or digits. A letter or
+//! step adds the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit.
+//! Names have scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) /
+//! frequency)` bits, but at most 13/4. Its frequency in English is used as its frequency in names. In random text, a
+//! step between two letters has one of four combinations of cases, each with probability 1/4. In names, the probability
+//! of a step is 4/5 from lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 
-/// Minimum number of characters that are needed to distinguish random text from names.
+/// Minimum length at which random text can be distinguished from names, in characters.
 const SHORTEST: usize = 32;
-/// Minimum score of random text: 3.6 standard deviations below the mean score of 40 random characters.
+/// Minimum score of random text, in quarters of a bit. It is 3.6 standard deviations below the mean score of 40 random
+/// characters.
 const THRESHOLD: i32 = -20;
 
-/// Scores of `a` to `z`, in quarters of a bit.
+/// Scores of the letters `a` to `z`, in quarters of a bit.
 const LETTERS: [i32; 26] = [
     -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
 ];
 
-/// For each kind of key: its prefix, the allowed characters besides letters and digits, and the minimum number of
-/// characters after the prefix.
+/// For each kind of key: its prefix, the characters allowed after it besides letters and digits, and the minimum number
+/// of these characters.
 const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("AKIA", "", 16),
     ("ASIA", "", 16),
@@ -69,7 +70,7 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Searches a run of characters that belong to one of the two base64 alphabets.
+/// Searches a run of characters from either of the two base64 alphabets.
 fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {
@@ -84,7 +85,7 @@ fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
             return add(word);
         }
     }
-    // Mangled C++ names begin with _Z and look random.
+    // Names that C++ compilers mangle begin with _Z and look random.
     if !run.starts_with("_Z") && is_random(run) {
         return add(run);
     }
@@ -104,7 +105,7 @@ fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether a run with letters of both cases looks random.
+/// Returns true if a run with letters of both cases looks random.
 fn is_random(run: &str) -> bool {
     let count = |test: fn(&u8) -> bool| run.bytes().filter(test).count();
     let lower = count(u8::is_ascii_lowercase);
