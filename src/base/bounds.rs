@@ -4,9 +4,9 @@
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
 //! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator
 //! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit. This allocator knows only
-//! the size of an allocation, so its message cannot name a purpose. A program that must outlive a task that exceeds the
-//! limit calls [`allocator::count_without_exit`]. The allocator then only counts the memory, and the task ends at its
-//! next check.
+//! the size of an allocation, so its message cannot name a purpose. If a program must survive tasks that exceed the
+//! limit, it calls [`allocator::count_without_exit`]. The allocator then only counts the memory, and the task ends at
+//! its next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -100,7 +100,7 @@ impl MemoryLimitError {
         self.bound
     }
 
-    /// Returns advice on how the user can need less memory.
+    /// Returns advice on how to reduce the use of memory.
     pub fn hint(&self) -> &str {
         &self.hint
     }
@@ -184,7 +184,7 @@ impl UnpackLimitError {
 ///
 /// # Errors
 ///
-/// Fails if this exceeds the limit.
+/// Fails if `unpacked` exceeds the limit.
 pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     let ratio = RATIO_SET.load(Ordering::Relaxed);
     let limit = packed.saturating_mul(ratio).max(ALWAYS_UNPACKED);

@@ -62,11 +62,11 @@ index!(
     OpIndex
 );
 index!(
-    /// A graph of a workload. Ranks with equal work share a graph.
+    /// Index of a graph in a workload. Ranks with equal work share a graph.
     GraphId
 );
 index!(
-    /// A group of a workload.
+    /// Index of a group in a workload.
     GroupId
 );
 index!(
@@ -79,7 +79,7 @@ index!(
     Position
 );
 index!(
-    /// A stage of a chunk. Chunks pass their stages in ascending order.
+    /// Index of a stage of a chunk. Chunks pass their stages in ascending order.
     StageIndex: u16
 );
 

@@ -84,8 +84,8 @@ impl Span {
         Self(us.saturating_mul(PS_PER_US))
     }
 
-    /// Rounds `seconds` to the nearest picosecond. Negative values become zero, and values that are too long become
-    /// `MAX`.
+    /// Creates a duration of `seconds`, rounded to the nearest picosecond. Negative values become zero, and values that
+    /// are too long become `MAX`.
     #[inline]
     pub fn from_seconds(seconds: f64) -> Self {
         // Rust's cast saturates at both ends and turns NaN into zero, so no checks are needed.
@@ -220,7 +220,7 @@ impl InverseRate {
     /// The value for a path without links.
     pub const ZERO: Self = Self(0.0);
 
-    /// Returns the sum with `links` more links, of `bandwidth` each.
+    /// Returns the inverse rate after adding `links` links of `bandwidth` each.
     #[inline]
     pub fn add_links(self, links: u32, bandwidth: Bandwidth) -> Self {
         Self(self.0 + f64::from(links) / bandwidth.0)

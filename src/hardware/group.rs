@@ -289,7 +289,7 @@ mod tests {
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
         // If all NPUs of the ring are members, neighbours are one hop apart. If every other NPU is a member, neighbours
-        // are two hops apart. For NPUs 0, 1, 2 there are 1, 1 and 2 hops.
+        // are two hops apart. If NPUs 0, 1 and 2 are members, neighbours are 1, 1 and 2 hops apart.
         assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
         assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
         assert_eq!(path(&[0, 1, 2]), None);

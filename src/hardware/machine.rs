@@ -137,8 +137,8 @@ impl Machine {
         )?)
     }
 
-    /// Parses the edited file of `original`. Measured times may state the links or NPUs on which they were measured.
-    /// Otherwise, these times count as measured on the links or NPUs of the original.
+    /// Parses `text`, an edited version of the machine file of `original`. Measured times may state the links or NPUs
+    /// on which they were measured. Otherwise, these times count as measured on the links or NPUs of the original.
     ///
     /// # Errors
     ///

@@ -86,7 +86,7 @@ pub struct LocalMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte, or `None` if unknown. Loads and stores need this latency.
     pub latency: Option<Span>,
-    /// Capacity, or `None` if unknown. Loads or stores of more bytes are an error.
+    /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,
 }
 
@@ -234,7 +234,7 @@ pub struct RemoteMemory {
     pub bandwidth: Bandwidth,
     /// Time until the first byte of an access arrives.
     pub latency: Span,
-    /// Capacity, or `None` if unknown. Loads or stores of more bytes are an error.
+    /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as ASTRA-sim does.
     pub whole_ns: bool,

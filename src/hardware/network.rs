@@ -151,8 +151,9 @@ pub struct NetworkMessage {
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. Derived from the
-    /// message's content, because indices of ops are reused and therefore have no stable order. Below 2^27.
+    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. The priority is
+    /// derived from the message's content, because indices of ops are reused and therefore have no stable order. Below
+    /// 2^27.
     pub order: u32,
     /// Place in the receiver's program. If several messages with the same `strand` enter one port, they are received in
     /// ascending order of `step`, so an early message never delays an earlier step.
@@ -302,7 +303,7 @@ pub trait NetworkBackend {
     /// True if messages of different operations contend.
     const SHARED: bool;
 
-    /// Opens `count` idle ports. Networks that keep no state per port number the ports from 0 every time.
+    /// Opens `count` idle ports. If a network keeps no state per port, the ports are numbered from 0 in each call.
     fn open_ports(&mut self, count: u32) -> PortRange {
         PortRange::new(0, count)
     }

@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_system_says_it_in_kilobytes_and_groups_in_files_of_their_own() {
-        // 16,384 KiB × 1,024.
+        // 16,384 KiB are 16,384 × 1,024 bytes.
         assert_eq!(
             parse_mem_total("MemFree: 1 kB\nMemTotal:   16384 kB\n"),
             Some(16_777_216)

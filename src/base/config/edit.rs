@@ -119,7 +119,7 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
 /// A value that differs between an edited text and its original.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {
-    /// Path of the value, in the form of [`with_values`].
+    /// Path of the value, in the form that [`with_values`] expects.
     pub path: String,
     /// The value as TOML text, or `None` if the edit removed it.
     pub value: Option<String>,

@@ -32,7 +32,8 @@
 //!
 //! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. A
 //! tree and a double tree each replace the algorithm that is fastest for one chunk. An all-reduce tries trees in the
-//! outermost dimension, a broadcast or reduce in every dimension. The tree is kept if it ends the collective earlier.
+//! outermost dimension, and a broadcast or reduce tries trees in every dimension. The tree is kept if it ends the
+//! collective earlier.
 
 use super::flow_shop::{FlowShopInput, simulate_flow_shop};
 use super::line_cost::LineCostModel;
@@ -159,7 +160,7 @@ struct StageCost {
 }
 
 impl ChunkChoices {
-    /// Returns the machine's chunking. If the machine states no number of chunks, the number is chosen.
+    /// Returns the machine's chunking. If the machine states no number of chunks, this function chooses the number.
     pub(super) fn resolve_chunks(
         &self,
         collective: &CountedCollective<'_>,

@@ -156,7 +156,7 @@ impl ScriptedAlgorithm {
     /// Returns the first pair (sender, receiver) of `size` positions whose sends and receives do
     /// not match, or `None` if all match.
     pub fn find_unpaired_peers(&self, size: u32) -> Option<(u32, u32)> {
-        // Sends minus receives, by sender, receiver and label.
+        // Number of sends minus number of receives, by sender, receiver and label.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
         for (position, _, part) in self.iter_ops(size) {
             let (key, count) = match part {

@@ -28,7 +28,7 @@ pub enum InterDimensionPolicy {
     RoundRobin,
     /// Each chunk visits the least loaded dimension first.
     Themis,
-    /// The least loaded dimension first, in chunks that equalize the loads.
+    /// Each chunk visits the least loaded dimension first, and chunk sizes equalize the loads.
     ThemisFlex,
 }
 
@@ -62,9 +62,9 @@ impl ChunkRoute {
     }
 }
 
-/// Splits a collective of `whole` into chunks. Returns the chunks' distinct routes through the phases of `extent`, and
-/// the index of each chunk's route. There are `chunks` chunks if all are equal in size, and otherwise at most sixteen
-/// times `chunks`.
+/// Splits a collective with the buffer `whole` into chunks. Returns the chunks' distinct routes through the phases of
+/// `extent`, and the index of each chunk's route. There are `chunks` chunks if all are equal in size, and otherwise at
+/// most sixteen times `chunks`.
 pub(super) fn choose_routes(
     inter: InterDimensionPolicy,
     (kind, whole): (CollectiveKind, BufferShare),

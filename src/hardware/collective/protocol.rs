@@ -1,7 +1,7 @@
 //! Times of NCCL's protocols by formula, for collectives whose number of members was not measured.
 //!
 //! A library has several ways to run a collective, each with its own latency and rate: in NCCL the protocols LL, LL128
-//! and Simple over rings and trees, and sums in the switch (NVLS). The fastest is used:
+//! and Simple over rings and trees, and sums in the switch (NVLS). The fastest way is used:
 //!
 //! `t = min over ways of (start + step x steps + part x bytes / bandwidth)`
 //!

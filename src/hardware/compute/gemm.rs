@@ -78,7 +78,7 @@ const TILES: [[f64; 2]; 6] = [
 const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 /// Minimum size of `k` in each part of a split GEMM.
 const LEAST_PART: f64 = 128.0;
-/// A tile's loop over a smaller `k` takes as long as a loop over this `k`.
+/// A tile's loop over a smaller `k` takes the time of a loop over this `k`.
 const LEAST_LOOP: f64 = 32.0;
 /// Bytes of an element of the result, and of a partial sum.
 const RESULT: [f64; 2] = [2.0, 4.0];

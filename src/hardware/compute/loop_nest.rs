@@ -8,9 +8,9 @@
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). T are the
-//! bounds of the loops in time, and b_l bytes pass through the port of each memory level l at B_l bytes per cycle. The
-//! number of cycles is
+//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). The loops
+//! that run in time have the bounds T, and b_l bytes pass through the port of each memory level l at B_l bytes per
+//! cycle. The number of cycles is
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
 //!

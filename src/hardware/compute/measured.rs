@@ -184,7 +184,7 @@ impl MeasuredKernels {
         Some((carried.map_or(seconds, Span::as_seconds), error))
     }
 
-    /// Adds the kernels of a name and format. Returns false if this name and format already exist.
+    /// Adds the measured kernels of one name and number format. Returns false if this name and format already exist.
     pub fn add_kernel(
         &mut self,
         name: String,

@@ -1,5 +1,5 @@
-//! NPU classes by NPU. Machine files assign classes to ranges of NPUs. Classes are stored as runs of NPUs, so that
-//! memory does not grow with the number of NPUs.
+//! The NPU class of each NPU. Machine files assign classes to ranges of NPUs. Classes are stored as runs of NPUs, so
+//! that memory does not grow with the number of NPUs.
 
 use chakram_base::ids::Npu;
 

@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_name_with_a_size_sets_the_outermost_dimension() {
-        // 8 NPUs in each of 4 nodes.
+        // There are 8 NPUs in each of 4 nodes.
         let machine = Machine::load_by_name("dgx-h100x4").unwrap();
         assert_eq!(machine.name(), "dgx-h100x4");
         assert_eq!(machine.topology().npu_count(), 32);

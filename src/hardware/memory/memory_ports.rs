@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub struct MemoryPorts {
     /// The NPU at which each port is placed, by port number.
     npus: Vec<Npu>,
-    /// Ports of each die on a machine of tiles. Dies are numbered with x fastest.
+    /// Ports of each die on a machine of tiles. In die numbers, x varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
@@ -119,7 +119,7 @@ impl MemoryPorts {
     }
 }
 
-/// Returns the number of a core's die. Dies are numbered with x fastest.
+/// Returns the number of a core's die. In die numbers, x varies fastest.
 fn die_of_npu(tiles: &TileGrid, npu: Npu) -> usize {
     let [x, y] = tiles.die_of_core(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize

@@ -50,7 +50,7 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// Extra delay of the last byte after the time at the rate of the last link, because another link is slower.
+    /// Delay of the last byte beyond its time at the rate of the last link, because another link is slower.
     tail: Span,
     turn: MessagePriority,
 }

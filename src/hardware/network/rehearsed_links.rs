@@ -41,7 +41,7 @@ pub trait RehearsedLinks {
     fn restore_traffic(&mut self);
 
     /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until [`Self::release_uses`], if
-    /// all these links are idle. Returns true if all were idle.
+    /// all these links are idle. Returns true if all links were idle.
     fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
     /// Ends reservations made by [`Self::reserve_uses`].

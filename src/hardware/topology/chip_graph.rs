@@ -92,7 +92,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a link or chip violates these conditions. The error names the first link or chip that does.
+    /// Fails if a link or chip violates these conditions. The error names the first such link or chip.
     pub fn new(
         name: String,
         dimensions: u32,

@@ -208,8 +208,8 @@ mod tests {
             let path = line(switching).path_between(ends).unwrap();
             path.time_message(BufferShare::from_bytes(4000)).0
         };
-        // Endpoints 0 to 7 are NPUs, 8 and 9 memories. From memory 8 to NPU 1, the latency is 300 + 2 x 50 ns, and
-        // 4,000 B take 100 ns at 40 GB/s, in either direction.
+        // Endpoints 0 to 7 are NPUs, and endpoints 8 and 9 are memories. From memory 8 to NPU 1, the latency is 300 + 2
+        // x 50 ns, and 4,000 B take 100 ns at 40 GB/s, in either direction.
         assert_eq!(time(SwitchingMode::IDEAL, (8, 1)), 500_000);
         assert_eq!(time(SwitchingMode::IDEAL, (1, 8)), 500_000);
         // Store-and-forward adds 40 ns on each of the two links.

@@ -23,7 +23,7 @@ pub struct BestMapping {
     pub valid: u32,
 }
 
-/// Draws `mappings` mappings of `layer` and returns the best. Returns `None` if none is valid.
+/// Draws `mappings` mappings of `layer` and returns the best. Returns `None` if no mapping is valid.
 pub fn search_mapping(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -82,8 +82,8 @@ struct MappingChoices {
 }
 
 impl MappingChoices {
-    /// Builds the mapping of these choices. Each bound of a loop is lowered as long as outer levels keep the same
-    /// number of iterations.
+    /// Builds the mapping that these choices determine. Each bound of a loop is lowered as long as outer levels keep
+    /// the same number of iterations.
     fn build_mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
