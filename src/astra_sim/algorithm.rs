@@ -14,8 +14,8 @@ pub enum AstraAlgorithm {
     },
     /// `halvingDoubling`: members exchange data with partners at distances of 1, 2, 4, …
     HalvingDoubling,
-    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. ASTRA-sim uses it for
-    /// all-reduce only.
+    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. ASTRA-sim uses this
+    /// algorithm only for all-reduce.
     DoubleBinaryTree,
 }
 

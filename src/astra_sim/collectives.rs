@@ -27,17 +27,17 @@
 //!
 //! Without [`Quirk::Padding`], there are c = max(1, min(k, S)) chunks of exactly S / c bytes. Members' shares of a
 //! chunk are exact, too. Without [`Quirk::ShortList`], the last algorithm of a list also applies to the remaining
-//! dimensions. A ring replaces it in a dimension where it cannot run.
+//! dimensions. A ring replaces the algorithm in dimensions where the algorithm cannot run.
 //!
 //! Without [`Quirk::GroupRing`], a named group that fills a sub-grid has one phase per dimension
 //! where the members differ. Any other named group is a line along the outermost of these
 //! dimensions. Both kinds of group use the list's algorithm for the dimension, or a ring if that algorithm cannot
-//! run. They queue at that dimension.
+//! run. The groups' chunks queue at that dimension.
 //!
 //! Without [`Quirk::SharedQueue`], each phase has its own queues. Chunks pass through these queues
-//! in order of arrival from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of
-//! named groups have the same delay as others. Without [`Quirk::OneAtATime`], an NPU's collectives may overlap.
-//! Each collective then has its own queues, which it uses in turn from the first. NPUs
+//! in order of arrival from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of named groups have
+//! the same delay as other endpoints. Without [`Quirk::OneAtATime`], an NPU's collectives may overlap. Each
+//! collective then has its own queues, and uses them in turn from the first. NPUs
 //! that join collectives in different orders therefore do not wait for each other. Collectives are
 //! matched in program order.
 
@@ -72,7 +72,7 @@ pub struct AstraCollectives {
     /// Maximum number of chunks that a queue admits to a stage at once.
     capacity: u32,
     endpoint: Span,
-    /// Bytes per second of a reduction, or `None` if it takes no time.
+    /// Rate of a reduction in bytes per second, or `None` if reductions take no time.
     reduction: Option<f64>,
     rendezvous: bool,
     counters: QueueCounters,
@@ -81,8 +81,8 @@ pub struct AstraCollectives {
     scripts: CustomScripts,
     /// Counts of issued chunks. The counts are kept only if every quirk is on.
     issued: Option<IssueCounts>,
-    /// First (NPU, node) that incurred an endpoint delay at time 0 although a scale reduced the delay to 0. It is
-    /// recorded only if every quirk is on.
+    /// First (NPU, node) that incurred an endpoint delay at time 0 although a scale reduced the delay to 0.
+    /// Recorded only if every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
@@ -278,7 +278,8 @@ impl AstraCollectives {
 
     /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group is
     /// either a single line, whose extent is not regular, or it spans dimensions. In the second
-    /// case, its last phase contains all members and has an index beyond the machine's dimensions.
+    /// case, the extent's last phase contains all members and has an index beyond the machine's
+    /// dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
@@ -321,7 +322,7 @@ impl AstraCollectives {
     }
 
     /// Returns the phases of a named group that spans dimensions. Each dimension uses its own algorithm,
-    /// or a ring if it has too few members for that algorithm.
+    /// or a ring if the dimension has too few members for that algorithm.
     fn route_of_group(
         &self,
         kind: CollectiveKind,

@@ -62,7 +62,7 @@ pub struct CongestionAware {
     latency: f64,
     bytes_per_ns: f64,
     quirks: QuirkSet,
-    /// Links by device. The links of a device are allocated when it first sends.
+    /// Links by device. The links of a device are allocated when the device first sends.
     links: Vec<Box<[QueuedLink]>>,
     /// Messages by op.
     carried: Vec<ForwardedMessage>,

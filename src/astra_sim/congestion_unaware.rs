@@ -2,7 +2,8 @@
 //!
 //! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, computed in double precision. Only the *lowest*
 //! dimension where sender and receiver differ counts: it gives the hops, the latency and the bandwidth. A message makes
-//! one hop between fully connected NPUs and two hops through a switch. On a ring, it takes the shorter direction.
+//! one hop between fully connected NPUs and two hops through a switch. On a ring, a message takes the shorter
+//! direction.
 //!
 //! Without [`Quirk::FirstDimension`], the latencies of all crossed dimensions add up, and the slowest dimension sets
 //! the rate. Without [`Quirk::FullyConnectedLinks`], each of an NPU's n - 1 links has an equal share of the NPU's

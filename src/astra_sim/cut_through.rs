@@ -119,7 +119,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
-    // `false` is always safe, because this network uses no closed form.
+    // The answer `false` is always safe, because this network uses no closed form.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -56,7 +56,7 @@ impl LinkDimension {
 }
 
 /// Routing over links. In state 0, a message is at an NPU. In state d + 1, the message is at the switch of
-/// dimension d, and the message's coordinate in that dimension is already the receiver's.
+/// dimension d, and the message's coordinate in that dimension is already the receiver's coordinate.
 #[derive(Debug)]
 pub struct LinkRouting {
     levels: Vec<LinkDimension>,

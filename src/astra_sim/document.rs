@@ -165,7 +165,7 @@ impl<'f> InputDocument<'f> {
         )
     }
 
-    /// Returns a number of at least `least`; `None` if the key is absent.
+    /// Returns the value of `key`, a number of at least `least`; `None` if the key is absent.
     pub(super) fn read_number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -177,8 +177,8 @@ impl<'f> InputDocument<'f> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns a whole number from `least` to `most`; `None` if the key is absent. Truncates fractions with a
-    /// note, because ASTRA-sim truncates them.
+    /// Returns the value of `key`, a whole number from `least` to `most`; `None` if the key is absent.
+    /// Truncates fractions with a note, because ASTRA-sim truncates them.
     pub(super) fn read_whole(
         &mut self,
         key: &str,
@@ -201,7 +201,7 @@ impl<'f> InputDocument<'f> {
         Ok(Some(whole))
     }
 
-    /// Returns a flag that is written as 0 or 1; false if the key is absent.
+    /// Returns the value of `key`, a flag that is written as 0 or 1; false if the key is absent.
     pub(super) fn read_switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
@@ -211,7 +211,7 @@ impl<'f> InputDocument<'f> {
         }
     }
 
-    /// Returns one of the names in `all`; `None` if the key is absent.
+    /// Returns the value of `key`, one of the names in `all`; `None` if the key is absent.
     pub(super) fn read_choice<T: Copy>(
         &self,
         key: &str,
@@ -236,7 +236,7 @@ impl<'f> InputDocument<'f> {
         chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
     }
 
-    /// Returns a non-empty text of one line; `None` if the key is absent.
+    /// Returns the value of `key`, a non-empty text of one line; `None` if the key is absent.
     pub(super) fn read_text(&self, key: &str) -> Result<Option<&str>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -247,7 +247,7 @@ impl<'f> InputDocument<'f> {
         text.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns a list; `None` if the key is absent.
+    /// Returns the value of `key`, a list; `None` if the key is absent.
     pub(super) fn read_list(&self, key: &str) -> Result<Option<&[InputValue]>, InputError> {
         match self.get(key) {
             None => Ok(None),

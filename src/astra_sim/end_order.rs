@@ -9,7 +9,7 @@
 //! halvingDoubling, f swaps partners. In `direct`, if all messages take equal time, the first member σ₀ of each
 //! line is the first to reach every other member of the line, beginning with its successor. The second member is
 //! the first to reach σ₀. Chunks that are in the phase together send to the same members one after another,
-//! which does not change the order. The next chunk begins in the event that ends the previous one.
+//! which does not change the order. The next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a
 //! chunk's stage in the order in which they end the stage that admits the chunk: the chunk's own previous stage, or
@@ -17,8 +17,8 @@
 //! the delays that were registered later take the order of the earlier delays. All members of a collective handle
 //! an event of a chunk before the next event of the list, so [`order_of_ends`] processes one event for all members.
 //!
-//! Messages of two chunks interleave only if one event sends them and they arrive at one instant. The order of such
-//! messages is not proved unless both chunks are in the same step of the same stage.
+//! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order
+//! of such messages is not proved unless both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};
@@ -67,8 +67,8 @@ struct MemberOrder {
     moves: BTreeMap<u32, u32>,
 }
 
-/// Orders before all-to-all exchanges. Each gets an id, because the effect of an exchange depends on the
-/// whole order.
+/// Orders before all-to-all exchanges. Each order gets an id, because the effect of an exchange depends
+/// on the whole order.
 #[derive(Debug, Default)]
 struct MemberOrders {
     whole: BTreeMap<(MemberOrder, u32), u32>,
@@ -185,10 +185,10 @@ impl WaveList {
     }
 }
 
-/// Returns the changes of the members' order between a collective's beginning and end; `None` if they are not proved.
-/// `passages` must be in the order in which they begin. `delays_of` returns the ends of a member's delays in a stage.
-/// Each end includes the number of messages that have arrived by then. `endpoint_of` returns the delay after a
-/// message.
+/// Returns the changes of the members' order between a collective's beginning and end; `None` if the changes are not
+/// proved. `passages` must be in the order in which they begin. `delays_of` returns the ends of a member's delays in
+/// a stage. Each end includes the number of messages that have arrived by then. `endpoint_of` returns the delay after
+/// a message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],

@@ -1,13 +1,13 @@
 //! Detects states that would certainly make ASTRA-sim wait forever, although this replay continues.
 //!
 //! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU has
-//!   issued before. This number includes chunks along any dimensions, and chunks of named groups. Members that have
+//!   issued before. This number includes chunks along all dimensions, and chunks of named groups. Members that have
 //!   issued different numbers of chunks therefore wait for different messages. The chunk with the lowest number
 //!   never gets a partner, because numbers grow and an NPU has one collective in flight at a time.
-//! - *Alone*. If no dimension with more than one NPU takes part in a collective, it has no chunks. Without a last
-//!   chunk, the collective never ends.
+//! - *Alone*. If no dimension with more than one NPU takes part in a collective, the collective has no chunks.
+//!   Without a last chunk, the collective never ends.
 //! - *Asleep*. If a node ends immediately, ASTRA-sim checks the nodes that it makes ready only when another node of
-//!   their rank ends. If no other node of the rank is in flight, ASTRA-sim never checks them.
+//!   their rank ends. If no other node of the rank is in flight, ASTRA-sim never checks these nodes.
 //!
 //! Only the first such state is reported, because ASTRA-sim's later behaviour is unknown.
 

@@ -16,13 +16,13 @@ impl CommGroupFile {
         name.contains("empty")
     }
 
-    /// Parses a file of groups. `file` is its name in errors. If a group is repeated, the last one counts, as in
-    /// ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no effect.
+    /// Parses a file of groups. `file` is its name in errors. If a group is repeated, the last definition
+    /// counts, as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a JSON object from whole numbers above 0 to lists of ranks, or if a list is empty or
-    /// contains a rank twice.
+    /// Fails if `text` is not a JSON object that maps whole numbers above 0 to lists of ranks, or if a list is
+    /// empty or contains a rank twice.
     pub fn parse(
         text: &str,
         file: &str,

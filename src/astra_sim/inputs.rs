@@ -26,15 +26,15 @@ pub struct AstraFlags {
     pub memory: PathBuf,
     /// Network file.
     pub network: PathBuf,
-    /// Logging file. If it is called `empty`, it is not read.
+    /// Logging file. A file called `empty` is not read.
     pub logging: PathBuf,
     /// Folder of logs, if given.
     pub logging_folder: Option<PathBuf>,
     /// Number of queues per dimension.
     pub queues: NonZeroU32,
-    /// Accepted but without effect; a value other than 1 causes a note.
+    /// Scale that is accepted but has no effect; a value other than 1 causes a note.
     pub compute_scale: f64,
-    /// Accepted but without effect; a value other than 1 causes a note.
+    /// Scale that is accepted but has no effect; a value other than 1 causes a note.
     pub comm_scale: f64,
     /// Factor of the endpoint delay, applied only if the system file states a delay.
     pub injection_scale: f64,

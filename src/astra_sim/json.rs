@@ -1,7 +1,7 @@
 //! Reads JSON as keys with their lines. Only this module uses `serde_json` for ASTRA-sim's files.
 //!
-//! A value is kept as a slice of the text. The slice's offset determines its line, so equal keys in different places
-//! cannot be confused. Nothing is recursive, so deeply nested texts are safe.
+//! A value is kept as a slice of the text. The slice's offset determines the value's line, so equal keys in
+//! different places cannot be confused. The code does not recurse, so deeply nested texts are safe.
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -56,7 +56,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     raw.map(entry).collect()
 }
 
-/// Converts an error in a slice of the text that begins on line `first`.
+/// Converts the parser's error about a slice that begins on line `first` of the text.
 pub(super) fn syntax_error(file: &str, first: usize, error: &serde_json::Error) -> InputError {
     let why = error.to_string();
     let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);

@@ -52,7 +52,7 @@ const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-
 ///
 /// # Errors
 ///
-/// Fails if a parser rejects a file, or if its numbers exceed the limits of machine files.
+/// Fails if a parser rejects a file, or if the file's numbers exceed the limits of machine files.
 pub fn machine_file(
     name: &str,
     network: InputText<'_>,
@@ -159,8 +159,8 @@ impl InexpressibleKeys {
     }
 }
 
-/// Returns each dimension's algorithm. The first kind of collective that has an algorithm for the
-/// dimension determines it.
+/// Returns each dimension's algorithm: the algorithm of the first kind of collective that has one
+/// for the dimension.
 fn dimension_algorithms(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -247,7 +247,7 @@ fn dimension_algorithms(
     all
 }
 
-/// Returns the table of the NPU class; empty if the file does not state its rates.
+/// Returns the table of the NPU class; empty if the file does not state the NPU's rates.
 fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);

@@ -37,7 +37,7 @@ struct TensorLifetime {
     tensor: u32,
     bytes: u64,
     from: Time,
-    /// Time at which the tensor is freed; `None` if it is never freed.
+    /// Time at which the tensor is freed; `None` if the tensor is never freed.
     to: Option<Time>,
 }
 

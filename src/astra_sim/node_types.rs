@@ -1,4 +1,4 @@
-//! The types of a trace's nodes, by node id. Some lines of the log contain them.
+//! The types of a trace's nodes, by node id. Some lines of the log contain node types.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};

@@ -8,9 +8,9 @@
 //! packets are sent. With a window of W, reception r, counted from 0, adds packet W + r.
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
-//! reduce-scatter, all Z packets of every round are reduced; in an all-reduce, the Z packets of every
-//! second round ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected reductions. For
-//! larger windows and for groups, ASTRA-sim's results are surprising.
+//! reduce-scatter, all Z packets of every round are reduced. In an all-reduce, the Z packets of every
+//! second round are reduced ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected
+//! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only when all packets are reduced, and reduces in
 //! named groups as in other groups. Halving-doubling reduces all L messages of its first half at their
@@ -61,14 +61,14 @@ pub struct AstraPhase {
     pub(super) collective: u32,
     /// Quirks that apply.
     pub(super) quirks: QuirkSet,
-    /// Index of the custom algorithm that replaces the phase; `None` if there is none.
+    /// Index of the custom algorithm that replaces the phase; `None` if the phase is not replaced.
     pub(super) script: Option<u16>,
 }
 
 /// Queues of a level that a phase uses in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRotation {
-    /// All queues. The second half of them runs in the opposite direction.
+    /// All queues. The second half of the queues runs in the opposite direction.
     All,
     /// The first half of the queues.
     First,
@@ -193,7 +193,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`] otherwise
+    /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`], otherwise
     /// exact.
     pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has_quirk(Quirk::Padding) {

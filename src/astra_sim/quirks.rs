@@ -22,7 +22,7 @@ pub enum Quirk {
     FreePorts,
     /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
-    /// Only the lowest dimension that a message crosses determines its time.
+    /// Only the lowest dimension that a message crosses determines the message's time.
     FirstDimension,
     /// Every device stores messages whole before it forwards them.
     StoreAndForward,
@@ -40,7 +40,7 @@ pub enum Quirk {
     Gib,
     /// Times are truncated to whole ns.
     WholeNs,
-    /// Halving-doubling has a wrong number or wrong sizes of reductions.
+    /// Halving-doubling performs a wrong number of reductions, or reductions of wrong sizes.
     HalvingDoublingReductions,
     /// `direct` gathers before all packets are reduced.
     EarlyReduction,

@@ -60,8 +60,8 @@ struct QueuedTransfer {
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus, true if the transfer makes a round trip. Afterwards it continues with
-    /// `then`.
+    /// On the inner bus, true if the transfer makes a round trip. Afterwards the transfer continues
+    /// with `then`.
     round_trip: bool,
     then: BusContinuation,
 }

@@ -9,8 +9,8 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// Work of a rank, which is known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWork {
-    /// Sum of the durations of kernels. This time does not count as *exposed communication*. In a pure replay, it is
-    /// the sum over all nodes except host work.
+    /// Sum of the durations of kernels. This time does not count as *exposed communication*. In a pure replay, this
+    /// is the sum over all nodes except host work.
     pub busy: Span,
     /// True if any node is host work.
     pub host: bool,

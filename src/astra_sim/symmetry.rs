@@ -39,7 +39,8 @@ enum MemberEvent {
 }
 
 impl SymmetricLine<'_> {
-    /// Returns the duration of the phase; `None` unless it is proved to be the same for all members.
+    /// Returns the duration of the phase; `None` unless the duration is proved to be equal for all
+    /// members.
     pub fn phase_duration(
         &self,
         endpoint: Span,

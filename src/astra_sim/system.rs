@@ -41,7 +41,7 @@ pub struct PerCollectiveKind<T> {
     pub all_to_all: T,
 }
 
-/// For each kind of collective, one implementation per dimension, innermost first. An empty list means
+/// Implementations of each kind of collective, one per dimension, innermost first. An empty list means
 /// that the file has no implementation, so such a collective cannot run.
 pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
@@ -95,7 +95,7 @@ pub struct SystemFile {
     pub memory_trace: String,
     /// `local-reduction-delay`, in ns; only the shared bus uses it.
     pub reduction_delay: u64,
-    /// Bus that replaces the endpoint delay; `None` if it is not modelled.
+    /// Bus that replaces the endpoint delay; `None` if no bus is modelled.
     pub shared_bus: Option<LogGpParams>,
 }
 

@@ -1,5 +1,5 @@
-//! Tensors that the nodes of a trace read and write. The attributes `inputs` and `outputs` list them as pairs of
-//! texts: a tensor's name, and its size in bytes.
+//! Tensors that the nodes of a trace read and write. The attributes `inputs` and `outputs` list the tensors as
+//! pairs of texts: a tensor's name, and its size in bytes.
 //!
 //! A size is the whole number at the beginning of its text, as `std::stoul` parses it: white space, a sign, and at
 //! least one decimal digit, within 64 bits. Text after the digits is ignored, so `1048576.0`, STAGE's notation, is
@@ -40,8 +40,8 @@ const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
     /// Reads a rank's tensors from the contents of its file, which notes call `file`. Tensors of size 0 are
-    /// skipped. With `lenient`, a node without lists has no tensors, with a note, and nodes that never run are
-    /// omitted.
+    /// skipped. With `lenient`, nodes that never run are omitted. A node without lists has no tensors and causes a
+    /// note.
     ///
     /// # Errors
     ///

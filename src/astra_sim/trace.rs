@@ -156,7 +156,7 @@ struct TraceReaderState<'a> {
     reader: &'a AstraTraceReader<'a>,
     /// Number of nodes with their own lane.
     own: u32,
-    /// The last collective that was checked.
+    /// The most recently checked collective.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
     /// First collective that ASTRA-sim does not run, and the number of such collectives.
     nowhere: Option<(u64, u64)>,

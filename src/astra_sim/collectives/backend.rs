@@ -228,7 +228,7 @@ impl EndpointModel for AstraCollectives {
         let number = if self.quirks.has_quirk(Quirk::OneAtATime) {
             number
         } else {
-            // A collective visits each dimension at most twice.
+            // A collective visits each dimension at most twice, which bounds the number of its queues.
             let queues = 2 * self.dimension_count() as u32 * self.queues;
             ChunkQueueSpec::with_private_queue(stage.collective, queues, number)
         };
@@ -552,8 +552,8 @@ impl AstraCollectives {
             back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        // All chunks are identical, so a flow shop of the stages gives the end time. It respects the
-        // queues' capacities.
+        // All chunks are identical. A flow shop of the stages, with the capacities of the queues,
+        // therefore gives the end time.
         Some(simulate_flow_shop_observed(
             chunk_schedule,
             stages,
@@ -577,8 +577,8 @@ impl AstraCollectives {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
-    /// Returns the index of the queues that chunks join before `stage`. They belong to the dimension
-    /// or to the phase.
+    /// Returns the index of the queues, of the dimension or of the phase, that chunks join before
+    /// `stage`.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {

@@ -1,5 +1,5 @@
-//! Assigns chunks to queues in rotation. Each NPU counts, for each level, the queues that it has
-//! assigned.
+//! Assigns chunks to queues in rotation. Each NPU counts the queues that it has assigned in each
+//! level.
 
 use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueRotation, QueueSlot};
@@ -21,15 +21,15 @@ pub(super) struct QueueCounters {
     /// Number of queues of a level.
     queues: u32,
     dimensions: usize,
-    /// Counters by NPU, then level; empty if nothing is counted.
+    /// Counters by NPU and level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
     /// Collective whose chunks each NPU's counters count; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl QueueCounters {
-    /// Creates the counters. There are none unless `is_counted` is true. With `anew`, they restart
-    /// with each collective.
+    /// Creates the counters. There are no counters unless `is_counted` is true. With `anew`, the
+    /// counters restart with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,

@@ -19,9 +19,9 @@ fn machine(imported: &ImportedMachine) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// A GB of a network file is 2^30 bytes. Counted in 2^30 bytes per second, an NPU has 50 around the ring
-/// (half in each direction) and 100 through the switch. With full connection, it has 175, because direct
-/// uses 7 links of 25 one after another.
+/// A GB of a network file is 2^30 bytes. In units of 2^30 bytes per second, an NPU has a bandwidth of 50
+/// around the ring (half in each direction) and 100 through the switch. With full connection, the
+/// bandwidth is 175, because direct uses 7 links of 25 one after another.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,

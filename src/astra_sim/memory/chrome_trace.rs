@@ -7,7 +7,7 @@ use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Difference between a rank's number and the process id of its tensor lifetimes and memory
+/// Difference between a rank's number and the process id of the rank's tensor lifetimes and memory
 /// counter.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;

@@ -6,9 +6,9 @@
 //! d is the size of the first half's last message. If d is odd, this is less than d.
 //!
 //! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over
-//! the distances ⌊n/2⌋, ⌊n/4⌋, … The all-gather terminates if members form pairs at each distance. A
-//! member may then lack data of other members: with 6 members and the distances 3 and 1, each gets the
-//! data of only 3 others.
+//! the distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if members form pairs at each
+//! distance. A member may then lack data of other members: with 6 members and the distances 3 and 1,
+//! each gets the data of only 3 others.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
@@ -46,7 +46,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // Truncating once gives the same size as truncating at each halving.
+    // One truncation gives the same size as a truncation at each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::multiplied(amount, power(times));
     match phase.part {

@@ -62,7 +62,8 @@ impl TreeRole {
         }
     }
 
-    /// Returns the initial credits: one for a leaf, because its data passes the endpoint first.
+    /// Returns the initial credits: one for a leaf, because the leaf's data passes the endpoint
+    /// first.
     pub fn initial_credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }
