@@ -278,7 +278,7 @@ impl GeneratedJob {
     }
 }
 
-/// A sink that passes nodes to another sink, and reports how many it passed.
+/// A sink that passes nodes to another sink, and reports the number of passed nodes.
 struct WatchedSink<'m, S> {
     sink: S,
     untold: u64,
@@ -419,7 +419,7 @@ fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// Returns `found` if it is at most `limit`.
+/// Returns `found`, or an error if it exceeds `limit`.
 fn check_limit(
     what: &'static str,
     found: u128,

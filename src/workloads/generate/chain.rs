@@ -7,8 +7,8 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
 
-/// Chains of kernels, the same on every rank. Node `i` of a rank, from 0, belongs to chain
-/// `i % chains` and waits for node `i - chains`; chain `c` uses lane `c`.
+/// Chains of kernels, the same on every rank. Node `i` of a rank (from 0) belongs to chain `i %
+/// chains` and waits for node `i - chains`; chain `c` uses lane `c`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainPattern {
     /// Number of ranks.

@@ -36,7 +36,7 @@ pub struct CollectivePattern {
     pub dimensions: Option<u32>,
     /// Time that every member computes before its first collective; whole nanoseconds.
     pub before: Span,
-    /// Additional time of each rank compared with the previous rank: rank r computes for
+    /// Additional computing time of each rank compared with the rank before it: rank r computes for
     /// `before + r * skew` before its first collective; whole nanoseconds. Like `before`, the
     /// additional time is a recorded duration.
     pub skew: Span,
@@ -196,7 +196,7 @@ impl CollectiveGenerator {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
-    /// Returns the time during which a member computes before its first collective.
+    /// Returns the computing time of a member before its first collective.
     fn lateness_of(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
@@ -221,7 +221,7 @@ impl TraceGenerator for CollectiveGenerator {
     fn class_of(&self, rank: u32) -> u32 {
         match &self.members {
             Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
-            // If there is a skew, each member has its own delay.
+            // With a skew, each member has its own delay, so it represents only itself.
             _ if self.options.skew != Span::ZERO => rank,
             Some(members) => members.sorted[0],
             None => 0,

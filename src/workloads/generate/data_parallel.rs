@@ -22,8 +22,8 @@
 //! above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes. The
 //! optimizer is Adam with two moments and a master copy in single precision. A step of Adam takes
 //! `12p` FLOPs (3 for the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the
-//! update). The optimizer moves `p (2d + 24)` bytes: reads the gradient, writes the weight, reads
-//! and writes three numbers of 4 bytes.
+//! update). The optimizer moves `p (2d + 24)` bytes: it reads the gradient, writes the weight, and
+//! reads and writes three numbers of 4 bytes.
 //!
 //! # Order
 //!
@@ -356,7 +356,8 @@ mod tests {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
         }
-        // 12 x 100 parameters: 2,400 B of gradients, 14,400 FLOPs, 1,200 x (4 + 24) = 33,600 B.
+        // 12 x 100 parameters have 2,400 B of gradients, and their update takes 14,400 FLOPs and
+        // moves 1,200 x (4 + 24) = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
         // Two 4-bit numbers share a byte: 12 x 100 / 2 = 600 B.

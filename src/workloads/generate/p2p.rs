@@ -41,8 +41,8 @@ pub enum TrafficPattern {
     /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. If the number of ranks is
     /// odd, the last rank is idle.
     Pairs,
-    /// Every rank sends to one other rank, given by a random permutation that is drawn with this
-    /// seed. No rank sends to itself.
+    /// Every rank sends to one other rank; a random permutation, drawn with this seed, determines
+    /// the receivers. No rank sends to itself.
     Random(u64),
 }
 
@@ -117,7 +117,7 @@ fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
 #[derive(Debug)]
 pub(super) struct P2pGenerator {
     options: P2pPattern,
-    /// Receiver of each rank's messages; empty unless random.
+    /// Receiver of each rank's messages; empty unless the traffic is random.
     to: Vec<u32>,
     from: Vec<u32>,
 }
@@ -226,7 +226,8 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.emit_idle();
         }
-        // Only in ping-pong does one message of a round wait for the other.
+        // In ping-pong, one message of a round waits for the other message; in all other patterns,
+        // the messages of a round are independent.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {

@@ -1,5 +1,5 @@
-//! Training of a transformer on a wafer by the exact rules of PALM's public code, which makes
-//! results comparable with PALM's published numbers. `generate MODEL` uses chakram's own rules
+//! Training of a transformer on a wafer by the exact rules of PALM's public code, so that results
+//! can be compared with PALM's published numbers. `generate MODEL` uses chakram's own rules
 //! instead.
 //!
 //! The rules are from Tables VI and VII of Fang et al., "PALM: A Efficient Performance Simulator

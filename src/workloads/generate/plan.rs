@@ -212,8 +212,8 @@ words! {
         Selective = "selective",
         /// Every block is recomputed from its input.
         Full = "full",
-        /// The policy with the least recomputation that makes the plan fit into an NPU's memory:
-        /// `none`, `selective` or `full`.
+        /// The policy with the least recomputation (`none`, `selective` or `full`) that makes the
+        /// plan fit into an NPU's memory.
         AsNeeded = "as-needed",
         /// The results of all operators are recomputed, except attention and every second matrix
         /// product.
@@ -222,8 +222,8 @@ words! {
 }
 
 words! {
-    /// Rule that decides which operands of a stage stay in SRAM. Each use of another operand loads
-    /// or stores it.
+    /// Rule that decides which operands of a stage stay in SRAM. All other operands are loaded or
+    /// stored at each use.
     ResidencyRule {
         /// No rule: all operands are in the NPU's memory.
         None = "none",
@@ -374,8 +374,8 @@ words! {
 words! {
     /// Unit of a model that is divided evenly among pipeline stages.
     SplitUnit {
-        /// Transformer blocks are divided evenly. Input layers belong to the first stage and output
-        /// layers to the last.
+        /// Transformer blocks are divided evenly. Input layers belong to the first stage, and
+        /// output layers belong to the last stage.
         Blocks = "blocks",
         /// All layers are divided evenly; the embedding and the head count as one layer each.
         Layers = "layers",

@@ -46,7 +46,8 @@ pub enum PipelineSchedule {
         /// Number of model chunks per stage, at least 2.
         chunks: u32,
     },
-    /// All micro-batches pass a layer before any passes the next layer, forward and backward.
+    /// All micro-batches pass one layer before any of them enters the next layer, in forward and in
+    /// backward direction.
     LayerWise {
         /// Layers of a stage; each layer is a chunk.
         layers: u32,
@@ -66,7 +67,7 @@ pub enum PipelineSchedule {
     Listed(Arc<PassOrders>),
 }
 
-/// A kind of pass: which results it computes.
+/// Kind of a pass, which determines the results of the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
     /// A forward pass, which computes activations. Passes run from the first layer to the last.
@@ -107,13 +108,13 @@ pub struct PipelineStep {
     pub pass: PipelinePass,
     /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
-    /// True if no later step of the stage computes gradients of its chunk's weights. In a schedule
-    /// without backward passes, true if no later step uses these weights.
+    /// True if no later step of the stage computes gradients of the same chunk's weights. In a
+    /// schedule without backward passes, true if no later step uses the chunk's weights.
     pub completes: bool,
 }
 
 impl PipelineStep {
-    /// A single pass that does not complete its chunk.
+    /// Creates a step of one pass that does not complete its chunk.
     fn single_pass(pass: PipelinePass) -> Self {
         Self {
             pass,
@@ -128,8 +129,8 @@ impl PipelineStep {
     }
 }
 
-/// Marks, for each chunk, the last step that computes its gradients or, without backward passes,
-/// the last step that uses it.
+/// Marks each chunk's last step that computes gradients or, without backward passes, each chunk's
+/// last step.
 fn mark_completed(steps: &mut [PipelineStep]) {
     let trains = steps.iter().any(|step| {
         step.iter_passes()
@@ -430,7 +431,7 @@ impl PipelineSchedule {
 
     /// Returns the stage and the pass that produce the input of `pass` on stage `stage` of
     /// `stages`. The input is activations from the previous layers, or gradients from the next
-    /// layers. Returns `None` if there are no such layers, and for weight gradients, because their
+    /// layers. Returns `None` at the ends of the model, and for weight gradients, because their
     /// inputs are on the same stage. The predecessor of a backward pass has the same kind as
     /// `pass`, even if the schedule splits backward passes.
     ///
@@ -485,8 +486,8 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch passes only the chunks of its direction, so the chunk stays and
-            // determines the stage.
+            // A micro-batch passes only the chunks of its direction, so the chunk index stays the
+            // same and determines the stage.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {

@@ -2,8 +2,8 @@
 //! III).
 //!
 //! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards.
-//! Each device computes the product for one combination of shards. If a result is a sum over an
-//! axis along which the operator is sharded, each device has only a partial sum:
+//! Each device computes the product for one combination of shards. If a result is a sum over a
+//! sharded axis, each device has only a partial sum:
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -19,10 +19,10 @@
 //! (see [`ShardingDegrees`]). PALM's table computes FLOPs from the input's size, and assumes that
 //! windows have no padding and do not cross a device's border rows. In this module, FLOPs are
 //! computed from the output's size, which depends on stride and padding. If a device's windows
-//! cover rows of its neighbours, the device receives these rows from them
+//! cover rows of its neighbours, the device receives these rows
 //! ([`OperatorSharding::image_rows_of`]). The gradients of these rows are sent back to the
-//! neighbours before the sum over k, which does not include them. The input's gradient has the
-//! channels of the input (`B H W C`; PALM prints `B H W K`).
+//! neighbours before the sum over k; this sum has only each device's own rows. The input's gradient
+//! has the channels of the input (`B H W C`; PALM prints `B H W K`).
 //!
 //! All shards are equal, so degrees must divide the sizes; other degrees are rejected.
 
@@ -121,7 +121,8 @@ pub struct ShardReduction {
     pub elements: u64,
     /// Number of devices in the sum; 1 if no communication is needed.
     pub size: u32,
-    /// Axes along which the summing devices differ; their indices along all other axes are equal.
+    /// Axes that distinguish the summing devices; along all other axes, these devices have the same
+    /// index.
     pub over: &'static [OperatorAxis],
 }
 
@@ -132,8 +133,8 @@ pub struct OperatorSharding {
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
     /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
-    /// padding. The FLOPs are of matrix products, as in [`OperatorKind::multiplication_count`], and
-    /// of comparisons in the windows of a pooling, as in PALM's Table III.
+    /// padding. Matrix products count, as in [`OperatorKind::multiplication_count`], and so do
+    /// comparisons in the windows of a pooling, as in PALM's Table III.
     pub flops: u64,
     /// Sum of the output after a forward pass.
     pub forward: ShardReduction,

@@ -16,7 +16,7 @@ pub struct AxisMapping {
     /// Number of members along the dimension; if absent, all members that no other mapping of the
     /// axis places.
     pub members: Option<u32>,
-    /// The machine's dimension along which they are placed.
+    /// The machine's dimension that the members are placed along.
     pub along: DimensionRef,
 }
 

@@ -1,5 +1,5 @@
 //! Binds a plan to a machine: takes the plan's open options from the machine, and checks that the
-//! machine has the cores and dimensions on which the plan places ranks.
+//! machine has the plan's cores and dimensions.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;

@@ -51,7 +51,7 @@ impl CorePlacement {
     }
 }
 
-/// Writes the placement in the form of flags and files: `s_shape`, `0:0,1:0`.
+/// Writes the placement as in flags and files, for example `s_shape` or `0:0,1:0`.
 impl fmt::Display for CorePlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -22,7 +22,7 @@ impl ParallelismPlan {
         Ok(keys.filter(|key| root.get(key).is_some()).collect())
     }
 
-    /// Parses the text of a plan file; error messages name the file `file`.
+    /// Parses the text of a plan file; error messages call the file `file`.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
+//! Explicit mapping of axes to a machine's dimensions, such as `tp@nvlink` or `dp:2@1`.
 //!
-//! Rank r is on NPU r, and NPUs count along the innermost dimension first. A mapping therefore
-//! determines a numbering of ranks. Dimensions are numbered from the innermost outward. Within one
-//! dimension, the first [`AxisMapping`] of the list is the innermost. If an axis has several
-//! mappings, its neighbouring members are neighbours along the first of these mappings.
+//! Rank r is on NPU r, and NPUs are numbered along the innermost dimension first. A mapping
+//! therefore determines a numbering of ranks. Dimensions are numbered from the innermost outward.
+//! Within one dimension, the first [`AxisMapping`] of the list is the innermost. If an axis has
+//! several mappings, its neighbouring members are neighbours along the first of these mappings.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, option_refused};

@@ -8,8 +8,8 @@ use std::str::FromStr;
 /// each axis of these operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDegrees {
-    /// Name pattern: `mlp.up` in every layer, or with the layer's name first, `stage2.0/conv1`. A `*` matches any
-    /// characters.
+    /// Name pattern, such as `mlp.up` (in every layer) or `stage2.0/conv1` (in one layer). A `*`
+    /// matches any characters.
     pub name: String,
     /// Number of parts along each axis; the product is the plan's tensor degree.
     pub degrees: ShardingDegrees,

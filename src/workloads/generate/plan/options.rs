@@ -26,7 +26,7 @@ const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
 const NUMERICS: &str = "Numerics and steps";
 
-/// Formats degrees as their flag writes them: `4,2`.
+/// Formats degrees as in their flag, for example `4,2`.
 pub fn format_degrees(degrees: &[u32]) -> String {
     let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
     words.join(",")
@@ -41,13 +41,13 @@ pub struct PlanOption {
     pub alias: Option<&'static str>,
     /// Placeholder for the flag's value in help; empty for an option without a flag.
     pub value: &'static str,
-    /// Help text of the option. Keys of other options are in braces: `with {zero} 3`.
+    /// Help text of the option. Keys of other options are in braces, as in `with {zero} 3`.
     pub help: &'static str,
     /// Heading above the option in help texts.
     pub heading: &'static str,
     /// Default value in the flag's syntax; empty if there is no default or it is computed.
     pub default: &'static str,
-    /// True if short help leaves the option out.
+    /// True if short help omits the option.
     pub is_rare: bool,
     /// Syntax of each word after the flag.
     pub syntax: ValueSyntax,
@@ -252,9 +252,9 @@ macro_rules! plan_options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
-            /// The machine's remote memory. Under a residency rule, it stores the state that does
-            /// not fit into the NPUs' own memory. The field is not an option, because binding to a
-            /// machine sets it.
+            /// The machine's remote memory. Under a residency rule, remote memory stores the state
+            /// that does not fit into the NPUs' own memory. The field is not an option, because
+            /// binding to a machine sets it.
             pub shared_memory: Option<SharedMemory>,
         }
 
@@ -276,8 +276,8 @@ macro_rules! plan_options {
 plan_options! {
     data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
     tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
-    /// If empty, all stages have the degree `tensor`; otherwise, `tensor` is the largest of these
-    /// degrees. [`ParallelismPlan::tensor_of`] returns a stage's degree.
+    /// If empty, all stages have the degree `tensor`; otherwise, `tensor` is the largest entry.
+    /// [`ParallelismPlan::tensor_of`] returns a stage's degree.
     stage_tensor: Vec<u32> = Vec::new(),
     "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
         value: "N", is_rare: true, refusals: &[
@@ -353,7 +353,7 @@ plan_options! {
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// If given, these measured token counts replace a distribution as the load of experts.
+    /// If given, these token counts determine the load of experts, instead of a distribution.
     expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),

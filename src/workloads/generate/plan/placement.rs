@@ -24,8 +24,8 @@ pub enum ParallelGroupKind {
     Tensor,
     /// Ranks of all replicas with the same shard of the same stage.
     Data,
-    /// The ranks of a replica with the same shard on the first and the last stage, because both
-    /// stages have the word embedding.
+    /// The ranks of a replica that have the same shard of the word embedding, on the first and the
+    /// last stage.
     Embedding,
     /// All ranks of a replica.
     Model,
@@ -151,8 +151,8 @@ impl RankPlacement {
         self.used[3] = self.member_count(ParallelGroupKind::Model) > 1;
     }
 
-    /// Declares the partitions of tensor groups for operators; [`ParallelGroupKind::Operator`] has
-    /// the index of its partition in this list.
+    /// Declares the partitions of tensor groups for operators; the number in
+    /// [`ParallelGroupKind::Operator`] is an index into `partitions`.
     pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
@@ -264,7 +264,7 @@ impl RankPlacement {
         }
     }
 
-    /// Size of the group of `family` of the rank at `place`.
+    /// Size of the group of kind `family` that contains the rank at `place`.
     pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
@@ -317,9 +317,8 @@ impl RankPlacement {
         }
     }
 
-    /// Returns three indices: of the shard within the expert, of the set of experts, and of the
-    /// replica of this set. The replica changes most slowly in the order of ranks, as in
-    /// Megatron-LM.
+    /// Returns three indices: the shard within the expert, the set of experts, and the replica of
+    /// this set. The replica changes most slowly in the order of ranks, as in Megatron-LM.
     fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
         let shards = self.expert_shards(place.stage);
         let rank = place.data * self.tensor_of(place.stage) + place.tensor;
@@ -434,7 +433,7 @@ impl RankPlacement {
         self.is_used(family) && self.member_count(family) < self.rank_count()
     }
 
-    /// Name of the group of `family` that contains the rank at `place`, as its nodes use it.
+    /// Name that the nodes of the rank at `place` use for their group of `family`.
     pub fn group_name(
         &self,
         family: ParallelGroupKind,

@@ -129,8 +129,8 @@ mod tests {
         assert!(memory(30, 1).fits_peaks(unlike));
         assert!(!memory(29, 1).fits_peaks(unlike));
         assert_eq!(memory(30, 1).capacity_with_streaming(true), 40);
-        // Ranks that never access remote memory have only their own memory. The same applies to all
-        // ranks if the plan does not use remote memory.
+        // Ranks that never access remote memory have only their own memory. If the plan does not
+        // use remote memory, all ranks have only their own memory.
         assert!(!memory(64, 4).fits_peaks([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,

@@ -210,7 +210,7 @@ mod tests {
                 "{of:?}: {found} {expected}"
             );
         }
-        // E = 256, k = 8 on 2 to 64 ranks, as in DeepSeek-V3.
+        // The counts are for E = 256 and k = 8 on 2 to 64 ranks, as in DeepSeek-V3.
         let counts = [1.99, 3.61, 5.30, 6.52, 7.27, 7.68];
         for (ranks, expected) in [2, 4, 8, 16, 32, 64].into_iter().zip(counts) {
             let found = distinct_ranks([256, 8, ranks]);
@@ -223,8 +223,8 @@ mod tests {
         let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
         let factor = |balance, counts: &[u32], of| fullest_rank_load(balance, counts, None, of);
         assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
-        // Counts 10, 30, 0, 0 of four experts on two ranks: the first rank has all 40 copies, twice
-        // the mean.
+        // With counts 10, 30, 0 and 0 of four experts on two ranks, the first rank has all 40
+        // copies, twice the mean.
         assert_eq!(
             factor(RoutingBalance::Balanced, &[10, 30, 0, 0], [4, 1, 2]),
             2.0

@@ -91,8 +91,8 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// Fails if there are more ranks than cores, a core does not exist, or the machine has no tiles
-    /// (`None`).
+    /// Fails if there are more ranks than cores, if a core does not exist, or if the machine has no
+    /// tiles (`None`).
     pub fn place_on_tiles(&mut self, grid: Option<&CoreGrid>) -> Result<(), GenerateError> {
         let ranks = self.rank_count();
         let order = match &self.tiles {

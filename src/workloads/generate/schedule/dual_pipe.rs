@@ -3,8 +3,8 @@
 //! direction, so that each hides the communication of the other. Every part of the model has a copy
 //! on two stages. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th
 //! part from the front and the i-th part from the back. A micro-batch first passes the parts from
-//! the front, then the parts from the back. This module calls the front half and the back half of
-//! the path directions.
+//! the front, then the parts from the back. In this module, the two halves of a micro-batch's path
+//! are the directions.
 //!
 //! Both DualPipe schedules have eight steps. h is a stage's distance from the nearer end, H the
 //! number of stages up to the middle, and M the number of micro-batches in each direction. F is a

@@ -61,7 +61,7 @@ impl PipelineSchedule {
             let idle = self.idle_time(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // If each pass takes 1 unit of time, times equal numbers of passes.
+        // With passes of 1 unit of time, a time equals a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.ideal_waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;

@@ -1,4 +1,4 @@
-//! Iterator over a stage's steps, which computes them one at a time.
+//! Iterator that computes a stage's steps one at a time.
 
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 

@@ -13,7 +13,7 @@ mod split;
 use oracle::{Played, play};
 
 /// Formats passes in short form: `3b` is the third micro-batch's forward pass through the second
-/// chunk, and `3b'` its backward pass.
+/// chunk, and `3b'` is its backward pass.
 fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
     let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
@@ -119,7 +119,7 @@ fn inference_never_goes_back() {
 
 #[test]
 fn four_stages_take_33_and_interleaved_28_and_a_half() {
-    // By PALM's Eq. 1: (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
+    // PALM's Eq. 1 gives (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
     for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
         assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal_step_time(&[Span(3); 4], 8), Span(33));
@@ -131,7 +131,7 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
     // A pipeline of one stage has no bubble, so its time is 8 (1 + 2) = 24.
     assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
     assert_eq!(ONE_F_ONE_B.ideal_step_time(&[Span(3)], 8), Span(24));
-    // 33 / 24 = 1 + 3/8, 28.5 / 24 = 1 + 3/16.
+    // The bubbles are the excess over 1 of 33 / 24 = 1 + 3/8 and of 28.5 / 24 = 1 + 3/16.
     assert_eq!(ONE_F_ONE_B.bubble_fraction(4, 8, false), Some(3.0 / 8.0));
     assert_eq!(
         interleaved(2).bubble_fraction(4, 8, false),

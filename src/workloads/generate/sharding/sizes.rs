@@ -7,7 +7,7 @@ use crate::model::{AxisCut, OperatorSpec};
 /// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates in the search for a valid degree, which an error's hint suggests.
+/// Maximum number of candidates that an error's hint tries in its search for a valid degree.
 /// Without this limit, the rejection of absurd sizes would take long.
 const LOOK: usize = 1 << 20;
 
@@ -21,8 +21,7 @@ pub(super) enum AxisExtent {
 }
 
 impl AxisExtent {
-    /// Returns the numbers of shards into which `axis` of `spec` can be split, with `batch`
-    /// samples.
+    /// Returns the valid numbers of shards along `axis` of `spec`, with `batch` samples.
     fn of_axis(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
@@ -68,7 +67,7 @@ impl OperatorTotals {
     pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Two FLOPs count for each multiplication, and also for each element that a pooling window
+        // Count two FLOPs for each multiplication, and also for each element that a pooling window
         // compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec

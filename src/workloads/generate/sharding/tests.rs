@@ -1,5 +1,5 @@
-//! Compares the announced reductions with reductions that small products need if they are computed
-//! shard by shard, and tests error messages.
+//! Compares the announced reductions with small products that are computed shard by shard, and
+//! tests error messages.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -87,7 +87,7 @@ fn divisors(size: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the range with index `index` of `parts` equal ranges that divide `0..size`.
+/// Returns range `index` of the `parts` equal ranges that divide `0..size`.
 fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
@@ -311,8 +311,9 @@ fn halos_of_known_layers() {
         .collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
-    // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 need
-    // rows up to 2 x 55 - 3 + 7 = 114, and outputs 56..112 need rows from 2 x 56 - 3 = 109 on.
+    // ResNet's stem has 7 x 7 windows with stride 2 and padding 3, and an image of 224 rows in 2
+    // parts. Outputs 0..56 need rows up to 2 x 55 - 3 + 7 = 114, and outputs 56..112 need rows from
+    // 2 x 56 - 3 = 109 on.
     let stem = OperatorKind::Convolution {
         inputs: 3,
         outputs: 64,

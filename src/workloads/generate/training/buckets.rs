@@ -58,7 +58,7 @@ pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
     [each.next(), each.next()].map(Option::unwrap_or_default)
 }
 
-/// Rule by which gradients are assigned to buckets.
+/// Rule that assigns gradients to buckets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketAssigner {
     by: BucketPolicy,
@@ -167,8 +167,9 @@ mod tests {
         // 48 weights, and the next with 4 + 32 + 8 + 8 = 52 weights.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // If a bucket is full at 37 weights, the first has 4 + 32 and one half of the norm (8). The
-        // second has the other half (8) with 4 and 32, and the third has the last norm.
+        // If a bucket is full at 37 weights, the first bucket has 4 + 32 and one half of the norm
+        // (8). The second bucket has the other half (8) with 4 and 32, and the third bucket has the
+        // last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

@@ -181,7 +181,7 @@ const STATE: u128 = 96;
 
 /// Rejects models and batches with sums that could overflow later. Sums of FLOPs must fit into 128
 /// bits, and the bytes of a rank at one time must fit into 64 bits. The bounds use the whole model,
-/// because a rank has at most the whole of each operator.
+/// because a rank's part of an operator is at most the whole operator.
 fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);

@@ -11,11 +11,11 @@
 //! | `ring` (Liu et al., "Ring Attention", 2023; Transformer Engine) | `s / c` queries, and in each of `c` steps the keys of one rank | `c - 1` times keys and values to the next rank, `2 d B (s / c) v w` each | the same again, and `c - 1` times their gradients |
 //!
 //! In a ring, the first step uses the rank's own keys, and each transfer overlaps the kernel of the
-//! previous step. A rank has two pieces of the sequence. With a causal mask, its queries attend to
-//! half of another rank's keys. If the other rank is earlier in the context group, all `s / c`
-//! queries attend to its first piece; if it is later, half of the queries attend to both its
-//! pieces. Both cases have `(s / c)^2 / 2` pairs. The plan gives every rank the first case, which
-//! the last rank has in all steps. A `merge` kernel adds each step's result to the results of
+//! previous step. A rank has two pieces of the sequence. With a causal mask, a rank's queries
+//! attend to half of another rank's keys. If the other rank is earlier in the context group, all
+//! `s / c` queries attend to its first piece; if it is later, half of the queries attend to both
+//! its pieces. Both cases have `(s / c)^2 / 2` pairs. The plan gives every rank the first case,
+//! which the last rank has in all steps. A `merge` kernel adds each step's result to the results of
 //! earlier steps. The backward pass begins with the keys that arrived last, so that each rank ends
 //! with the summed gradients of its own keys and values.
 //!

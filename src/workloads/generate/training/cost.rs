@@ -66,7 +66,7 @@ pub(super) struct CostParameters {
     pub one_by_one: bool,
     /// Number format of tokens that are sent to experts; `None` if tokens keep their format.
     pub sent: Option<Dtype>,
-    /// Whether training changes the operator's weights, its adapter, or nothing.
+    /// The part of the operator's weights that training changes.
     pub training: WeightTraining,
 }
 

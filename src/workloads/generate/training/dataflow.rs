@@ -9,10 +9,10 @@
 //!    or, if the number of outputs does not divide evenly, by inputs. Tables that sum their rows
 //!    are split by columns, because a gather of columns moves half the bytes of a sum over rows;
 //! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
-//! 4. the layout of its input, split by samples, and by rows if they divide evenly. The columns
-//!    stay split only if the operator treats columns independently (activations, residuals, pools,
-//!    norms over the channels of images, heads of attention, and classes of a loss inside a sharded
-//!    region).
+//! 4. the layout of the operator's input: split by samples, and also by rows if the rows divide
+//!    evenly. The columns stay split only if the operator treats columns independently
+//!    (activations, residuals, pools, norms over the channels of images, heads of attention, and
+//!    classes of a loss inside a sharded region).
 //!
 //! An input that arrives in another layout is redistributed before the operator
 //! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).

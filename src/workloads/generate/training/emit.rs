@@ -77,7 +77,7 @@ pub(super) struct RankEmitter<'w, 's> {
     updated: BTreeMap<usize, Vec<u64>>,
     /// Memory changes that are attached to the next emitted node.
     pending_memory: MemoryChanges,
-    /// SRAM's rule, and the operands that this stage keeps in SRAM; `None` if the plan has no
+    /// The rule for SRAM, and the operands that this stage keeps in SRAM; `None` if the plan has no
     /// residency rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
@@ -240,8 +240,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// Returns the stage of `other`, or `None` if it is this stage, because a pass on the same
-    /// stage needs no message.
+    /// Returns the stage of `other`, or `None` for this stage, because a pass on the same stage
+    /// needs no message.
     fn stage_if_other(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
@@ -661,7 +661,7 @@ fn direction_label(pass: PipelinePass) -> &'static str {
     }
 }
 
-/// Layers of a pass whose parameters are gathered, and the nodes that gather them.
+/// Layers of a pass that gather parameters, and the nodes of these gathers.
 struct ParameterGathers {
     order: Vec<usize>,
     ids: Vec<u64>,

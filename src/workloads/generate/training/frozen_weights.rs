@@ -19,8 +19,8 @@
 //! If a tensor group shards the product by outputs, the group shards `B`, and every member has `A`.
 //! If the group shards the product by inputs, the group shards `A`, and every member has `B`.
 //! Products are linear, so the frozen product's sums over the group include the adapter's part
-//! without additional communication. Every member computes a part of the gradient of the matrix
-//! that all have, so the group sums this gradient once per step.
+//! without additional communication. Every member computes a part of the gradient of the whole
+//! matrix, so the group sums this gradient once per step.
 
 use crate::generate::plan::{OperatorPattern, ParallelismPlan};
 use crate::generate::{GenerateError, option_refused};

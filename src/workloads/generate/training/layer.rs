@@ -19,8 +19,8 @@ pub(super) struct LoweringContext {
     pub sequence: bool,
     /// Number of ranks that divide a layer's experts.
     pub expert: u64,
-    /// Kernels that compute the experts' matrix products. `exchange` says how tokens are exchanged
-    /// with ranks that have other experts.
+    /// Kernels that compute the experts' matrix products. `exchange` determines how ranks exchange
+    /// tokens with ranks that have other experts.
     pub expert_products: ExpertProducts,
     pub exchange: ExpertExchangeForm,
     /// Number format of tokens that are sent to experts, if it is not the activations' format.
@@ -29,7 +29,8 @@ pub(super) struct LoweringContext {
     pub expert_load: f64,
     /// Number of token copies that are sent, divided by the number of copies that experts process.
     pub sent_copies: f64,
-    /// True if other groups sum the gradients of experts than the gradients of other weights.
+    /// True if the groups that sum gradients of experts differ from the groups that sum other
+    /// gradients.
     pub experts_apart: bool,
     /// Exchange among the ranks that share a sequence's tokens; `None` without context parallelism.
     pub context: Option<ContextExchange>,
@@ -45,7 +46,7 @@ pub(super) struct LoweringContext {
     pub splits: bool,
 }
 
-/// Numbers of weights.
+/// Numbers of all weights and of trained weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WeightCounts {
     pub all: u64,
@@ -79,8 +80,8 @@ pub(super) struct LoweredLayer {
     pub parameters: WeightCounts,
     /// Weights of experts on one member, if ranks have different experts.
     pub expert_parameters: WeightCounts,
-    /// Weights whose gradients are partial, because each member uses only its own samples or
-    /// tokens: the group that sums these gradients, and the number of weights.
+    /// Weights with partial gradients (each member uses only its own samples or tokens): the group
+    /// that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
     /// The matrix tied to the embedding.
     pub tied: Option<TiedMatrix>,
@@ -88,8 +89,8 @@ pub(super) struct LoweredLayer {
     pub keeps: u64,
     /// Number of shards of the layer's output.
     pub output_shards: u64,
-    /// For each operator, true if its input needs a gradient; Returns the program that `member` of
-    /// a tensor group runs in a pass of `kind`.
+    /// For each operator, true if its input needs a gradient; `None` if the plan omits the
+    /// operator.
     pub input_gradients: Vec<Option<bool>>,
 }
 

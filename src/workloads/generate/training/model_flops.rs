@@ -1,10 +1,10 @@
 //! Model FLOPs of a step. Model FLOPs utilization (MFU) is the rate of model FLOPs divided by the
 //! peak rate.
 //!
-//! A multiplication in the forward pass counts as two FLOPs. In the backward pass, each factor that
-//! needs a gradient counts as two FLOPs more. Recomputation does not count, as in Chowdhery et al.,
-//! "PaLM", 2022, appendix B, and Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models", 2022, section 6 and appendix A:
+//! A multiplication in the forward pass counts as two FLOPs. In the backward pass, a multiplication
+//! counts as two FLOPs for each factor that needs a gradient. Recomputation does not count, as in
+//! Chowdhery et al., "PaLM", 2022, appendix B, and Korthikanti et al., "Reducing Activation
+//! Recomputation in Large Transformer Models", 2022, section 6 and appendix A:
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|

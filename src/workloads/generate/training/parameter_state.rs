@@ -31,7 +31,7 @@ pub struct ParameterState {
     pub optimizer: Optimizer,
     /// True if the optimizer keeps a single-precision master copy of the weights.
     pub mixed: bool,
-    /// ZeRO stage: determines the state that replicas shard.
+    /// ZeRO stage, which determines the state that replicas shard.
     pub zero: ZeroStage,
     /// Number of replicas that shard the state.
     pub replicas: u32,
@@ -119,8 +119,9 @@ mod tests {
 
     #[test]
     fn zero_shares_what_its_paper_says() {
-        // 7.5 billion parameters on 64 replicas, with mixed-precision Adam (16 B each): 120 GB; (4 + 12/64)
-        // 7.5e9 = 31.40625 GB; (2 + 14/64) 7.5e9 = 16.640625 GB; 16/64 x 7.5e9 = 1.875 GB.
+        // With 7.5 billion parameters on 64 replicas and mixed-precision Adam (16 B per parameter),
+        // a replica stores 120 GB, (4 + 12/64) 7.5e9 = 31.40625 GB, (2 + 14/64) 7.5e9 = 16.640625
+        // GB, or 16/64 x 7.5e9 = 1.875 GB.
         let expected = [
             (ZeroStage::None, 120_000_000_000),
             (ZeroStage::Optimizer, 31_406_250_000),

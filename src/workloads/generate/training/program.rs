@@ -63,7 +63,7 @@ pub(super) enum ProgramDependency {
 /// A node of a program, which has no id yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProgramNode {
-    /// Name without the layer's name: `fwd/attention.qkv`.
+    /// Name without the layer's name, such as `fwd/attention.qkv`.
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
@@ -284,8 +284,7 @@ impl ProgramBuilder {
     }
 
     /// Adds kernels that run after `item`, the node with an operator's weight gradient, and also
-    /// contribute to this gradient. The chain waits for the added kernels unless they run `beside`
-    /// it.
+    /// contribute to this gradient. The chain waits for the added kernels unless `beside` is true.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,

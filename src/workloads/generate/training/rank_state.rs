@@ -20,7 +20,8 @@ impl TrainingGenerator {
         )
     }
 
-    /// Returns a rank's weights that belong to experts, which fewer replicas have.
+    /// Returns a rank's weights in experts; fewer replicas have copies of experts than of other
+    /// weights.
     fn stage_experts(&self, stage: u32) -> WeightCounts {
         let layers = self.stage_layers(stage);
         sum_counts(layers.map(|layer| self.lowered_layer(layer).expert_parameters))
@@ -89,9 +90,10 @@ impl TrainingGenerator {
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Unfused Adam works on lists of single-precision tensors: decay (8), first moment
-            // (12), second moment (8 + 12), root, correction and epsilon (8 each), weights (16).
-            // These are 80 bytes; a fused kernel moves only 28 bytes.
+            // Unfused Adam works on lists of single-precision tensors and moves these bytes per
+            // parameter: decay (8), first moment (12), second moment (8 + 12), root, correction and
+            // epsilon (8 each), weights (16). These are 80 bytes; a fused kernel moves only 28
+            // bytes.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }

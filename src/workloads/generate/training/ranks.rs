@@ -57,7 +57,7 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the index, in the list of node counts, of the representative at `like`. Without
+    /// Returns the index of the representative at `like` in the list of node counts. Without
     /// adapters and without messages in tensor groups, member 0 represents every member, so each
     /// stage has one entry.
     fn kind_of(&self, like: RankCoordinates) -> usize {

@@ -82,7 +82,7 @@ impl SramPolicy {
 
     /// Returns the tensors that a stage keeps in SRAM. The stage's weights have `weights` bytes;
     /// with gradients and optimizer state, they have `state` bytes. `operands` are the operands of
-    /// its forward operators.
+    /// the stage's forward operators.
     pub fn choose_kept(
         &self,
         weights: u64,

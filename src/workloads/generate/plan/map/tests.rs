@@ -10,7 +10,7 @@ fn plan(tensor: u32, data: u32, pipeline: u32, place: &[&str]) -> ParallelismPla
     plan
 }
 
-/// Returns the rank of each (tensor, data, stage), where tensor counts fastest.
+/// Returns the rank of each (tensor, data, stage); the tensor index changes fastest.
 fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     let mut placed = plan.clone();
     placed.ranks = plan.mapped_ranks().unwrap();
@@ -36,7 +36,7 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
-    // Ranks for each (p, d): (0, 0) 0 1, (0, 1) 4 5, (1, 0) 2 3, (1, 1) 6 7.
+    // For (p, d) = (0, 0), (0, 1), (1, 0) and (1, 1), the ranks are 0 1, 4 5, 2 3 and 6 7.
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
     // The mappings decide the ranks, so `order` has no effect.
     let mut turned = plan.clone();

@@ -332,7 +332,8 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// A value of tables that occur only in plan files. These tables are read after all other options.
+/// Unit value, for tables that occur only in plan files. These tables are read after all other
+/// options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub(super) struct Played {
     /// Time at which the last pass ended.
     pub time: u64,
-    /// For each stage, the maximum number of micro-batches whose forward pass has run but whose
-    /// backward pass has not; empty if there are no backward passes.
+    /// For each stage, the maximum number of micro-batches between their forward and their backward
+    /// pass; empty if there are no backward passes.
     pub peaks: Vec<u64>,
 }
 

@@ -15,7 +15,7 @@ pub struct MemberPartition {
 }
 
 impl MemberPartition {
-    /// Creates groups whose members differ only in `digits` of their numbers.
+    /// Creates groups of members that differ only in `digits` of their numbers.
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.

@@ -233,8 +233,7 @@ impl<'a> LayoutChange<'a> {
             let earlier = holders
                 .entry((class, self.from.shard_indices(member)))
                 .or_default();
-            // Of the members that have the same shard, the k-th member joins the k-th group of its
-            // class.
+            // Among members with the same shard, the k-th member joins the k-th group of its class.
             groups.push((class, *earlier));
             *earlier += 1;
         }

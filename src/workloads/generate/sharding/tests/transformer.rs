@@ -4,8 +4,8 @@
 //! With Nd shards of the samples and Nm shards of heads and columns, FLOPs are `(24 B S H^2 + 4 B
 //! S^2 H) / (Nd Nm)`. Each pass sums `2 B S H / Nd` elements over Nm (once after attention and once
 //! after the feed-forward part), and the update sums `12 H^2 / Nm` elements over Nd. PALM's
-//! published code sums half of this in each pass, and sums `4 H^2 + 8 H^2 / Nm` in the update.
-//! Neither of the code's numbers agrees with PALM's Eq. 6, which follows from the table.
+//! published code sums half of these elements in each pass, and sums `4 H^2 + 8 H^2 / Nm` in the
+//! update. Neither of the code's numbers agrees with PALM's Eq. 6, which follows from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};

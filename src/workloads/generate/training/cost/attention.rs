@@ -72,9 +72,9 @@ impl CostParameters {
             // from the start, and one at the same distance from the end. Together, the two pieces
             // have as many pairs as if each query attended to half of all keys.
             let halved = causal && queries < tokens;
-            // Measured attention times are only for full masks, and for keys and values of equal
-            // width. Therefore look up the mean width and the mean number of keys per query, which
-            // give the same FLOPs.
+            // Measured attention times exist only without windows, and only for keys and values of
+            // equal width. Therefore look up the mean width and the mean number of keys per query,
+            // which give the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),

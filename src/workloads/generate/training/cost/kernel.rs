@@ -97,7 +97,7 @@ pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape 
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another. An entry has the kernel's name, its class, and the
+/// Returns kernels that run one after another. Each entry has the kernel's name, its class, and the
 /// number of bytes that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],

@@ -14,7 +14,7 @@ pub(super) struct GradientProgress<'p> {
     /// Gradients that the layer's operators compute and that are not yet recorded, from the last
     /// operator to the first.
     pub found: &'p [ProducedGradients],
-    /// Number of operators, counted from the last, whose gradients are complete.
+    /// Number of operators with complete gradients, counted from the last operator.
     pub operators: u32,
     /// Buckets that are not yet reduced, in the order in which they become complete.
     pub buckets: &'p [GradientBucket],

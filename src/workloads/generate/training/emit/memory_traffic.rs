@@ -107,9 +107,9 @@ fn remote_access(store: bool, bytes: u64) -> Op<'static> {
 mod tests {
     use super::*;
 
-    /// The weights are 3 x 12288² / 8 numbers of 2 bytes, which 3.75 MB of SRAM divide into 31
-    /// parts, so an input of 58 x 2048 x 12288 numbers is loaded 31 times. With one load of the
-    /// weights, the total is 90.6 GB, which needs two accesses of at most 64 GB.
+    /// An SRAM of 3.75 MB divides the weights (3 x 12288² / 8 numbers of 2 bytes) into 31 parts, so
+    /// an input of 58 x 2048 x 12288 numbers is loaded 31 times. With one load of the weights, the
+    /// total is 90.6 GB, which needs two accesses of at most 64 GB.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
@@ -123,7 +123,7 @@ mod tests {
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
         // A load or store is split into at most 64 accesses. If an access is larger than the
-        // memory, the replay rejects it and names it.
+        // memory, the replay rejects the access by name.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

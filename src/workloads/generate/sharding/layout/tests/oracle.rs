@@ -114,9 +114,9 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Returns each member's elements after all members of its group have sent it the elements that it
-/// needs, and the fragment size. Checks that fragments are equally large, and that a member
-/// receives no element twice.
+/// Returns each member's elements after an exchange of all needed elements within its group, and
+/// the fragment size. Checks that fragments are equally large, and that a member receives no
+/// element twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
