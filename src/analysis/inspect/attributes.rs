@@ -1,11 +1,11 @@
-//! Counts the attributes and fields of nodes.
+//! Counts attributes and fields of nodes.
 
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::graph::{Interner, RawTrace};
 use std::collections::BTreeMap;
 
-/// Fields of a node that are counted with its attributes: field number, name, type.
+/// Fields of a node that are counted like attributes: number, name and type.
 const FIELDS: [(u32, &str, &str); 4] = [
     (6, "start_time_micros", "field"),
     (7, "duration_micros", "field"),
@@ -13,17 +13,17 @@ const FIELDS: [(u32, &str, &str); 4] = [
     (9, "outputs", "field"),
 ];
 
-/// Counts, for each attribute by name and type, the `selected` nodes that have the attribute.
+/// For each attribute, identified by name and type, counts the `selected` nodes that have it.
 pub fn count_attributes(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
 ) -> BTreeMap<(String, &'static str), u64> {
     let mut known: Interner<(&[u8], &'static str)> = Interner::default();
-    // For each known attribute, the number of nodes that have it, and the last such node.
+    // For each attribute, the number of nodes that have it, and the last of these nodes.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order. Therefore, the loop predicts the next attribute,
-    // which saves look-ups.
+    // Similar nodes have the same attributes in the same order, so predict the next attribute, which saves a look-up if
+    // it is correct.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.node_indices().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;
@@ -68,14 +68,14 @@ pub fn count_attributes(
     let fields = fields.map(|(&(_, name, kind), count)| ((name.to_owned(), kind), count));
     let mut all = BTreeMap::new();
     for (key, count) in attributes.chain(fields) {
-        // Names that are not UTF-8 may become equal after conversion, so counts are added.
+        // Different names that are not UTF-8 may be equal after conversion, so add their counts.
         *all.entry(key).or_insert(0) += count;
     }
     all
 }
 
-/// Reads the next field of a node. Returns the field if it is an attribute, and marks the field in `seen` if it is in
-/// [`FIELDS`]. Stops at a broken field.
+/// Reads the next field of a node. Returns the field if it is an attribute, and marks it in `seen` if it is one of
+/// [`FIELDS`]. A broken field ends the node.
 fn parse_other_attribute<'a>(
     node: &mut WireCursor<'a>,
     seen: &mut [bool; FIELDS.len()],

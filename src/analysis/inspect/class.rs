@@ -1,4 +1,4 @@
-//! Types of nodes for tables.
+//! Types of nodes, as used in tables.
 
 use chakram_trace::format::{CollectiveKind, Op};
 use std::fmt;
@@ -14,21 +14,21 @@ pub enum NodeClass {
     Load,
     /// A store to memory.
     Store,
-    /// The sending side of a message.
+    /// The send of a message.
     Send,
-    /// The receiving side of a message.
+    /// The receive of a message.
     Receive,
-    /// One member's part of a collective.
+    /// A member's part of a collective of this kind.
     Collective(CollectiveKind),
-    /// Communication of an unknown operation or unknown partners.
+    /// Communication with an unknown operation or unknown partners.
     Communication,
-    /// Metadata or an empty node; takes no time.
+    /// Metadata, or an empty node; both take no time.
     Metadata,
     /// A record that cannot be decoded.
     Unreadable,
 }
 
-/// Types that are not collectives, with their names.
+/// All types except collectives, with their names.
 const PLAIN: [(NodeClass, &str); 9] = [
     (NodeClass::Host, "host"),
     (NodeClass::Compute, "compute"),
@@ -42,7 +42,7 @@ const PLAIN: [(NodeClass, &str); 9] = [
 ];
 
 impl NodeClass {
-    /// Returns the type of a readable node.
+    /// Returns the type of a node that could be decoded.
     pub fn of_op(op: &Op<'_>) -> Self {
         match *op {
             Op::NoOp => Self::Metadata,
@@ -57,18 +57,18 @@ impl NodeClass {
         }
     }
 
-    /// Returns whether nodes of this type communicate, so that they may wait for other ranks.
+    /// Returns true if nodes of this type communicate, so that they may wait for other ranks.
     pub fn is_communication(self) -> bool {
         matches!(self, Self::Send | Self::Receive | Self::Collective(_))
     }
 
-    /// Returns whether nodes of this type have a duration.
+    /// Returns true if nodes of this type have a duration.
     pub fn takes_time(self) -> bool {
         !matches!(self, Self::Metadata | Self::Unreadable)
     }
 
-    /// Returns the types with this name: one type, or for `collective` the types of all collectives. The result is
-    /// empty if the name is unknown.
+    /// Returns the types with this name. `collective` is the name of all types of collectives. Returns an empty list if
+    /// the name is unknown.
     pub fn parse_names(name: &str) -> Vec<Self> {
         if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
             return vec![*class];
@@ -80,7 +80,7 @@ impl NodeClass {
             .collect()
     }
 
-    /// Returns all names that [`Self::parse_names`] accepts.
+    /// Lists all names that [`Self::parse_names`] accepts.
     pub fn list_names() -> String {
         let plain = PLAIN.iter().map(|(_, name)| *name);
         let kinds = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);

@@ -1,11 +1,11 @@
-//! The critical path of the recorded run: a chain of nodes, each released by the previous one, that ends with the last
-//! node.
+//! The critical path of the recorded run: a chain of nodes that ends with the last node. Each node was released by the
+//! previous one.
 //!
-//! The critical path is the longest path through dependencies and the order of nodes on lanes. The times of the
-//! path's parts therefore sum to the time of the run. If the times of all ranks have a common zero, the path crosses
-//! ranks: before a node that waited for another rank, the path runs on that other rank. A collective began when its
-//! last member arrived, and a message began when its sender and its receiver had arrived. The path therefore
-//! continues on the rank that arrived last, from the time of its arrival.
+//! The critical path is the longest path through dependencies and the order of nodes on lanes. The times of its parts
+//! therefore sum to the time of the run. If the times of all ranks have a common zero, the path crosses ranks: if a
+//! node waited for another rank, the path continues on that rank. A collective began when its last member arrived, and
+//! a message when both its sender and its receiver had arrived. The path continues on the rank that arrived last, from
+//! the time at which it arrived.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -13,34 +13,34 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::matching::{CommMatches, CommStep};
 use std::collections::BTreeMap;
 
-/// A part of the path: a node, and the time before it.
+/// A part of the path: the time before a node, and the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSegment {
     /// Index of the node's rank among the tracks (one track per rank).
     pub track: u32,
-    /// Index of the node in the track.
+    /// Index of the node among the nodes of the track.
     pub node: u32,
-    /// Start of this part.
+    /// Start time of this part.
     pub from: Time,
-    /// Time from the end of the releasing node to the start of this node.
+    /// Time between the end of the releasing node and the start of this node.
     pub delay: Span,
-    /// Time that the node then waited for another rank; zero if the path continues on the other rank instead.
+    /// Time that the node then waited for another rank; zero if the path instead continues on that rank.
     pub wait: Span,
-    /// Time of the part without waits: the node's work, or the transfer of the node's data.
+    /// Time of the node's work, or of its transfer, without waiting.
     pub work: Span,
 }
 
-/// The critical path.
+/// The critical path of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// Parts of the path, in time order. Each part of the path begins when the previous part ends.
+    /// Parts of the path, in order of time. Each part begins when the previous part ends.
     pub pieces: Vec<PathSegment>,
-    /// Number of changes from one rank to another.
+    /// Number of times that the path changes to another rank.
     pub changes: u32,
 }
 
 impl CriticalPath {
-    /// Total time of all parts.
+    /// Returns the sum of the times of all parts.
     pub fn total_time(&self) -> Span {
         self.pieces
             .iter()

@@ -577,8 +577,8 @@ impl KernelScaler {
         true
     }
 
-    /// Of the `bytes` that a node allocates or frees, returns the part for gathered parameters, or for gradients before
-    /// their reduction. Memory of parameters and of unreduced gradients does not grow with the tokens.
+    /// Returns how many of the `bytes` that a node allocates or frees are for gathered parameters or for gradients
+    /// before their reduction. This memory does not grow with the number of tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -668,7 +668,7 @@ impl KernelScaler {
                     return;
                 }
                 let growth = match layers.is_empty() {
-                    // A reduction of one number, such as a norm, does not grow.
+                    // A reduction of a single number, such as a norm, does not grow.
                     _ if old <= 8 => 1.0,
                     true if program.has_layers => by.hidden.to_f64(),
                     true => self.widths.growth_of_all(by.hidden),
@@ -706,7 +706,7 @@ impl KernelScaler {
         }
     }
 
-    /// Returns the shape of a kernel after its number of rows, sequences or keys grew.
+    /// Returns the shape of a kernel after its number of rows, sequences or keys has grown.
     fn scaled_shape(
         &self,
         kernel: KernelShape,
@@ -752,8 +752,8 @@ impl KernelScaler {
     }
 }
 
-/// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of a
-/// matrix multiplication that sums over samples have the same number of rows.
+/// Returns true if a matrix multiplication sums over samples, as the gradient of a weight does. In this case, both of
+/// its inputs have the same number of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
@@ -762,8 +762,8 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes of a kernel's tensors: the kernel's own shapes, or the shapes of the operator that launched the
-/// kernel.
+/// Returns the shapes of a kernel's tensors. If the kernel itself states none, the shapes are from the operator that
+/// launched it.
 fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<TensorShape>, Vec<TensorShape>) {
     let mut callers = program.callers_of(node);
     let stated = callers.find(|&caller| {
@@ -790,7 +790,7 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
     ) || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
 }
 
-/// Returns the work of a kernel before all edits.
+/// Returns the work and time of a kernel before all edits.
 fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let view = program.view_of_node(node);
     let unedited = UneditedValues::parse(program.facts[node as usize].unedited);
@@ -808,7 +808,7 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.is_in_delay(node) {
         true => profiler,
-        // The profiler's part is subtracted from the delay first, and only the rest from the duration.
+        // Subtract the profiler's part from the delay first, and only the rest from the duration.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

@@ -1,12 +1,12 @@
-//! Changes the number of layers. Layers are parts of a step that the forward pass and the backward pass repeat the same
-//! number of times.
+//! Changes the number of layers. Layers are parts of a step that occur equally often in the forward pass and in the
+//! backward pass.
 //!
-//! A repeated part is found by its structure: a sequence of operators, with their shapes, that is repeated without a
-//! gap. The longest such repetition of the forward pass gives the number of layers. The backward pass must have the
-//! same number of repetitions; the optimizer may have another number. New layers are copies of an inner layer, and
-//! removed layers are inner layers. Reductions of gradients are divided into new buckets.
+//! They are found by their structure: a sequence of operators with shapes that is repeated without gaps. The longest
+//! such repetition in the forward pass gives the number of layers. The backward pass must have the same number of
+//! repetitions; the optimizer may have another number. Added layers are copies of an inner layer; removed layers are
+//! inner layers. The reductions of gradients are divided into new buckets.
 //!
-//! Work on parameters that does not repeat per layer, such as a fused optimizer or copies out of buckets, is scaled by
+//! Work on parameters that is not repeated per layer (such as a fused optimizer, or copies out of buckets) is scaled by
 //! the number of parameters.
 
 use super::EditCounts;
@@ -31,16 +31,17 @@ pub(super) use labels::shift_labels;
 use passes::{PassItems, StepPasses, find_runs, layers_of};
 use repetition::{RepeatedPart, longest_repetition};
 
-/// Repeated layers of all ranks of a job. A stage may have several parts of the model, each with its own layers.
+/// The repeated layers on all ranks of a job. A stage may contain several parts of the model, and each part has its own
+/// layers.
 #[derive(Debug, Default)]
 pub(super) struct JobLayers {
-    /// Number of pipeline stages, times the number of parts per stage.
+    /// Number of pipeline stages, multiplied by the number of parts per stage.
     parts: u64,
     labels: LayerLabels,
 }
 
 impl JobLayers {
-    /// Adds the layers of a rank, in a job of `stages` stages.
+    /// Adds the layers of a rank in a job with `stages` stages.
     pub fn learn_rank(
         &mut self,
         program: &RankProgram<'_>,
@@ -68,7 +69,8 @@ impl JobLayers {
         Ok(())
     }
 
-    /// Returns the number of layers to add to a part of `old` layers.
+    /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would not have equally
+    /// many layers.
     fn check_layer_growth(&self, old: u64, change: LayerChange) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {
@@ -88,13 +90,14 @@ impl JobLayers {
     }
 }
 
-/// Returns the layers of a step's forward passes, and all repetitions with the same length and number of layers, each
-/// with the index of its pass.
+/// Returns the longest repetition in a step's forward passes (the layers), and all repetitions with the same length and
+/// number of layers, each with the index of its pass.
 fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_runs(&passes.forward, layers.period, layers.times);
-    // A repetition of only a few operators, such as a repetition within one layer, does not count as layers.
+    // The repetition must cover 40 % of the passes; a shorter one, such as a repetition inside a layer, is not a
+    // repetition of layers.
     let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
     let all: usize = passed
@@ -104,7 +107,7 @@ fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, Repeat
     (covered * 5 >= all * 2).then_some((layers, runs))
 }
 
-/// Changes the number of layers of a rank; returns the counts, and the number of layers added in the whole job.
+/// Changes the number of layers on a rank. Returns the counts, and the number of layers added to the whole job.
 pub(super) fn change_layers(
     program: &mut RankProgram<'_>,
     change: LayerChange,
@@ -132,7 +135,7 @@ pub(super) fn change_layers(
     Ok((counts, changed))
 }
 
-/// Result of an edit of layers: the number of layers added in the whole job, and the bucket sizes of gradients.
+/// Result of an edit of layers: the number of layers added to the whole job, and the bucket sizes of gradients.
 pub(super) struct ChangedLayers {
     pub by: i64,
     pub buckets: Option<BucketSizes>,
@@ -164,8 +167,8 @@ fn change_step(
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
     };
-    // The last or the first layer of a backward pass may differ from the other layers, because no parameters are
-    // gathered ahead for that layer.
+    // The first or last layer of a backward pass may differ from the others, because no parameters are gathered ahead
+    // for it.
     let fewer = Some(layers.times - 1).filter(|&times| times > 1);
     let mut backward = Vec::new();
     let mut unlike = Vec::new();
@@ -243,8 +246,8 @@ fn change_step(
     let buckets =
         GradientBuckets::find_buckets(program, step, &reductions, &passes, &repeated, layer_bytes)?;
     if !blocks.is_empty() {
-        // On some ranks transfers start late, so ranks have transfers at different places in the trace. Sorting by
-        // launch gives all ranks the same order.
+        // On some ranks, transfers start late, so the order of transfers in the trace differs from rank to rank. Move
+        // each transfer to the position after its launch, so that all ranks have the same order.
         program.issue_in_order(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));
@@ -303,8 +306,8 @@ fn change_step(
     Ok(Some((by, buckets.bucket_sizes())))
 }
 
-/// Returns the layers of a pass, and chooses the template to copy: an inner layer that is equal to its neighbour, if
-/// such a layer exists.
+/// Returns the layers of a pass, and selects the template to copy: if possible, an inner layer that is equal to a
+/// neighbour.
 fn run_of(
     program: &RankProgram<'_>,
     pass: &PassItems,
@@ -321,7 +324,7 @@ fn run_of(
     let left = (times as i64 + by.min(0)).max(1) as usize;
     let template = match backward {
         true => (2..times).find(|&at| is_alike(at)).map_or(1, |at| at - 1),
-        // The template is chosen by its distance from the end, which an edit does not change, so that an inverse edit
+        // Select the template by its distance from the end: an edit does not change this distance, so the inverse edit
         // removes the copies.
         false => {
             let last = (1..times.saturating_sub(1)).rev().find(|&at| is_alike(at));

@@ -1,8 +1,9 @@
-//! A rank's trace as a program: an ordered list of items. An edit can repeat, drop or change parts of this list.
+//! The trace of a rank as a program, which is an ordered list of items. Edits repeat, remove or change parts of this
+//! list.
 //!
-//! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
-//! item of the same thread or stream only expresses the order of these two items. After an edit, such a dependency is
-//! on the new previous item of the thread or stream. Every other dependency stays on the same item.
+//! An item is a node or a copy of a node. The list is in program order. Some dependencies only express that an item
+//! follows the previous item of its thread or stream. After an edit, such a dependency is on the item that is then the
+//! previous one. All other dependencies remain on the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -16,23 +17,23 @@ use chakram_trace::format::{Op, TraceError, TrainingPhase, origin, work_amounts}
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTrace};
 use std::collections::BTreeMap;
 
-/// Part of a step that a node belongs to.
+/// The phase of a step to which a node belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepPhase {
-    /// Work outside the training iteration, such as barriers between steps, and other work of unknown purpose.
+    /// Work outside the training iteration, such as barriers between steps, and work of unknown purpose.
     Outside,
-    /// The forward pass, including the loading of input.
+    /// The forward pass, including the loading of its input.
     Forward,
     /// The backward pass.
     Backward,
-    /// Work on parameters and gradients: gathers, reductions, copies into buckets.
+    /// Work on parameters and gradients: gathers, reductions, and copies into buckets.
     Parameters,
-    /// The optimizer's step.
+    /// The work of the optimizer.
     Optimizer,
 }
 
 impl StepPhase {
-    /// Returns the name of the phase in the text of edits.
+    /// Returns the name of the phase in edits' text form.
     pub fn name_of_phase(self) -> &'static str {
         match self {
             Self::Outside => "outside",
@@ -43,14 +44,14 @@ impl StepPhase {
         }
     }
 
-    /// Returns the phase with this name, if edits accept the phase (forward, backward or optimizer).
+    /// Returns the phase with this name; `None` unless the name is forward, backward or optimizer.
     pub fn from_name(name: &str) -> Option<Self> {
         let all = [Self::Forward, Self::Backward, Self::Optimizer];
         all.into_iter().find(|phase| phase.name_of_phase() == name)
     }
 }
 
-/// Makes [`RawTrace`] keep the whole view of each node.
+/// Makes [`RawTrace`] store the complete view of each node.
 #[derive(Debug, Default)]
 pub(super) struct RetainWholeViews;
 
@@ -66,7 +67,7 @@ impl<'a> NodeRetention<'a> for RetainWholeViews {
     }
 }
 
-/// New value of an attribute in an edited record.
+/// New value of an attribute of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AttributeChange {
     Count(u64),
@@ -74,55 +75,55 @@ pub(super) enum AttributeChange {
     Removed,
 }
 
-/// Facts about a node that its view does not contain.
+/// Facts about a node that are not in its view.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFacts<'a> {
     pub phase: StepPhase,
-    /// Number of the step, from 0 in program order, or `None` for nodes outside all steps.
+    /// Number of the step, from 0 in program order; `None` for a node outside all steps.
     pub step: Option<u32>,
-    /// Node that encloses or launched this node.
+    /// The node that encloses or launched this node.
     pub caller: Option<u32>,
     pub inputs: &'a str,
-    /// Types of the inputs, as text.
+    /// Types of the inputs, as text in the record.
     pub types: &'a str,
     pub outputs: &'a str,
     pub micro_batch: Option<u32>,
     pub layer: Option<u32>,
-    /// Autograd's sequence number; an operator and the function that computes its gradient have the same number.
+    /// Autograd's sequence number. An operator and the function that computes its gradient have the same number.
     pub sequence: Option<u64>,
-    /// Text of the values that earlier edits replaced.
+    /// The values that earlier edits replaced, as text.
     pub unedited: Option<&'a str>,
 }
 
-/// Dependency of an item on another item.
+/// A dependency of an item on another item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
-    /// Whether the dependency only expresses the order in one thread. After an edit, the dependency points to the
-    /// item that is then the previous one of the thread.
+    /// True if the dependency only expresses the order of items in one thread. Such a dependency is on whichever item
+    /// precedes this item in its thread after the edit.
     pub in_turn: bool,
 }
 
-/// A node or a copy of a node.
+/// A node, or a copy of a node.
 #[derive(Clone, Debug)]
 pub(super) struct ProgramItem {
     pub node: u32,
-    /// Item that encloses or launched this item.
+    /// The item that encloses or launched this item.
     pub caller: Option<u32>,
     pub deps: Vec<ItemDependency>,
     pub changes: BTreeMap<&'static str, AttributeChange>,
     pub name: Option<String>,
-    /// Record of an inserted item, which replaces the record of `node`.
+    /// Record of an inserted item; used instead of the record of `node`.
     pub made: Option<Vec<u8>>,
 }
 
-/// Attribute of nodes that contains the values that edits replaced.
+/// Attribute of a node with the values that edits replaced.
 pub(super) const UNEDITED: &str = "unedited";
-/// Attribute of the metadata record that lists all edits of the trace.
+/// Attribute of the metadata record with the list of all edits of the trace.
 const EDITS: &str = "edits";
-/// Attributes of the metadata record that describe only the captured job; each is followed by its new name in the
-/// trace of an edited job.
+/// Attributes of the metadata record that describe only the captured job, each with the name that it has in the trace
+/// of an edited job.
 const HIDDEN: [(&str, &str); 2] = [
     ("captured_ns", "unedited_captured_ns"),
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
@@ -132,29 +133,29 @@ pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, RetainWholeViews>,
     pub facts: Vec<NodeFacts<'a>>,
-    /// Items; items with an index below the number of nodes are the nodes themselves.
+    /// Nodes, followed by copies and inserted items. The first items are the nodes, in the same order.
     pub items: Vec<ProgramItem>,
-    /// Indices of the items, in program order.
+    /// Indices of the items that are in the program, in program order.
     pub order: Vec<u32>,
-    /// Earlier edits, as text.
+    /// Earlier edits, in text form.
     pub earlier: Option<String>,
-    /// Earlier edits and this edit together, as text.
+    /// Earlier edits and this edit, in text form.
     pub scaled: Option<String>,
-    /// Text of the records that earlier edits replaced.
+    /// Records that earlier edits replaced, in text form.
     kept: Option<String>,
-    /// Text of the records that this edit replaced.
+    /// Records that this edit replaced, in text form.
     pub keeps: Option<String>,
     /// Number of steps.
     pub steps: u32,
-    /// Whether nodes state their layer, as in generated jobs.
+    /// True if nodes state their layers, as in generated jobs.
     pub has_layers: bool,
 }
 
-/// Thread or stream on which a node runs: whether it is on the host, and the lane.
+/// Thread or stream on which a node runs: true for the host, and the lane.
 pub(super) type NodeThread = (bool, Option<i64>);
 
 impl<'a> RankProgram<'a> {
-    /// Reads a trace. Fails on traces that a replay would reject.
+    /// Parses a trace. Fails on a trace that a replay would reject.
     pub fn read_program(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw: RawTrace<'a, RetainWholeViews> = RawTrace::read_retaining(contents);
         if !raw.faults.is_empty() {
@@ -164,8 +165,7 @@ impl<'a> RankProgram<'a> {
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
             let mut fact = facts_of(raw.nodes[at].record)?;
-            // The earlier edits and this edit are combined into one, which is applied to the kernel's original
-            // (unedited) shape.
+            // Earlier edits and this edit are combined, and applied to the kernel's shape before all edits.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
                 parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
@@ -229,7 +229,7 @@ impl<'a> RankProgram<'a> {
         &self.raw.nodes[node as usize].view
     }
 
-    /// Returns the view of an item's node; for a copy, the view of the node that was copied.
+    /// Returns the view of an item's node. For a copy, this is the copied node.
     pub fn view_of(&self, item: u32) -> &NodeView<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
@@ -238,7 +238,7 @@ impl<'a> RankProgram<'a> {
         &self.facts[self.items[item as usize].node as usize]
     }
 
-    /// Returns whether the kernels ran on the host.
+    /// Returns true if kernels ran on the host's CPU.
     pub fn computes_on_host(&self) -> bool {
         self.raw.metadata.kernels_on_cpu
     }
@@ -253,18 +253,18 @@ impl<'a> RankProgram<'a> {
         (on_host, view.lane)
     }
 
-    /// Returns the node itself and then its callers, innermost first.
+    /// Returns the node itself, then its callers from the innermost to the outermost.
     pub fn callers_of(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         let mut left = self.facts.len();
         std::iter::successors(Some(node), move |&node| {
-            // The limit ends the loop if a file states that a node calls itself.
+            // The limit ends the loop if callers in the file form a cycle.
             left = left.checked_sub(1)?;
             self.facts[node as usize].caller
         })
         .take(256)
     }
 
-    /// Numbers steps by the marks of the profiler. Without marks, the whole trace is one step.
+    /// Numbers the steps by the profiler's marks. Without marks, the whole trace is one step.
     fn find_steps(&mut self) {
         let mut numbers: BTreeMap<u64, u32> = BTreeMap::new();
         for node in &self.raw.nodes {
@@ -289,8 +289,8 @@ impl<'a> RankProgram<'a> {
                 steps.find_map(|step| step).map(|step| numbers[&step])
             })
             .collect();
-        // On threads without marks, such as the thread of a backward pass, nodes get the step of the previous node in
-        // program order.
+        // On threads without marks, such as the thread of the backward pass, a node is in the step of the previous node
+        // in program order.
         let mut current = None;
         for (fact, step) in self.facts.iter_mut().zip(of_callers) {
             current = step.or(current);
@@ -309,8 +309,8 @@ impl<'a> RankProgram<'a> {
             .node_indices()
             .map(|i| self.callers_of(i).find_map(|node| own[node as usize]))
             .collect();
-        // The training iteration is the range that encloses the optimizer or, if there is no optimizer, the backward
-        // pass.
+        // The training iteration is the range that encloses the optimizer or, without one, the range that encloses the
+        // backward pass.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
         for phase in [StepPhase::Backward, StepPhase::Optimizer] {
             for i in self.raw.node_indices() {
@@ -331,8 +331,8 @@ impl<'a> RankProgram<'a> {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
-                // An optimizer's step counts only after a backward pass, because a capture may begin with the end of
-                // an earlier iteration.
+                // Only an optimizer after a backward pass counts, because a capture may begin with the end of an
+                // earlier iteration.
                 Some(StepPhase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
                 _ => {}
             }
@@ -370,9 +370,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns for each node whether the node belongs to the forward pass of a later micro-batch. A later forward pass
-    /// runs after the first backward pass, between functions that compute gradients, and contains an operator whose
-    /// gradient a later function computes.
+    /// For each node, returns true if it belongs to the forward pass of a later micro-batch. Such a pass runs after the
+    /// first backward pass and between functions that compute gradients, and contains an operator whose gradient is
+    /// computed later.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
@@ -404,7 +404,7 @@ impl<'a> RankProgram<'a> {
         forward
     }
 
-    /// Moves each transfer of `step` that a host launches to the position directly after the launching item.
+    /// Moves each transfer of `step` with a launching item to the position directly after this item.
     pub fn issue_in_order(&mut self, step: u32) {
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -428,7 +428,7 @@ impl<'a> RankProgram<'a> {
         self.order.extend(behind.into_values().flatten());
     }
 
-    /// Returns the position of each item in program order; `u32::MAX` for items that are not in the program.
+    /// Returns the position of each item in program order; `u32::MAX` for an item that is not in the program.
     pub fn item_positions(&self) -> Vec<u32> {
         let mut places = vec![u32::MAX; self.items.len()];
         for (place, &item) in (0..).zip(&self.order) {
@@ -437,9 +437,9 @@ impl<'a> RankProgram<'a> {
         places
     }
 
-    /// Copies `items`. Dependencies and callers among `items` become dependencies and callers among the copies.
-    /// Copies do not wait for items that `left_out` accepts. Returns the copies in the order of `items`; the caller
-    /// must insert them into the program order.
+    /// Copies `items`, and returns the copies in the same order. Dependencies and callers among `items` become
+    /// dependencies and callers among the copies. Copies do not depend on items for which `left_out` returns true. The
+    /// caller must insert the copies into the program order.
     pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
@@ -457,8 +457,8 @@ impl<'a> RankProgram<'a> {
         (first..first + items.len() as u32).collect()
     }
 
-    /// Creates an item from a record. The item waits for `after` and belongs to the same step; the caller must insert
-    /// it into the program order.
+    /// Creates an item from a record, and returns its index. The item depends on `after`, and belongs to the same step.
+    /// The caller must insert it into the program order.
     pub fn insert_item(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(ProgramItem {
@@ -476,8 +476,8 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Removes the items for which `gone` returns true. Items that waited for a removed item wait for the removed
-    /// item's dependencies instead.
+    /// Removes the items for which `gone` returns true. An item that depended on a removed item now depends on the
+    /// removed item's dependencies.
     pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -510,7 +510,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Encodes the trace. If the program is unchanged, the result is the bytes that were read.
+    /// Encodes the program as a trace. An unchanged program gives the original bytes.
     pub fn write_trace(&self) -> Result<Vec<u8>, TraceError> {
         let count = self.raw.nodes.len() as u32;
         let moved = !self.order.iter().copied().eq(0..count);
@@ -546,7 +546,7 @@ impl<'a> RankProgram<'a> {
             for dep in &own.deps {
                 let on = match dep.in_turn {
                     true => fronts[at],
-                    // After a move, a dependency may be on an item that is now later; such a dependency is dropped.
+                    // After a move, the target of a dependency may be later than the item; drop such a dependency.
                     false => Some(dep.on).filter(|&on| {
                         let id = ids[on as usize];
                         id > 0 && (!moved || id < ids[at])
@@ -559,7 +559,7 @@ impl<'a> RankProgram<'a> {
                     list.push(ids[on as usize]);
                 }
             }
-            // Converters and generators write dependencies in ascending order.
+            // Write dependencies in ascending order, as converters and generators do.
             control.sort_unstable();
             data.sort_unstable();
             let same = !moved && own.deps == self.unchanged_deps(own.node);
@@ -597,7 +597,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns whether earlier edits and this edit cancel one another.
+    /// Returns true if earlier edits and this edit cancel each other.
     fn ends_edits(&self) -> bool {
         self.scaled.is_none() && self.earlier.is_some()
     }
@@ -629,7 +629,7 @@ impl<'a> RankProgram<'a> {
         deps.collect()
     }
 
-    /// Returns, for each item, the previous item on its thread.
+    /// For each item, returns the previous item on its thread.
     fn previous_in_thread(&self) -> Vec<Option<u32>> {
         let mut fronts = vec![None; self.items.len()];
         let mut last: BTreeMap<NodeThread, u32> = BTreeMap::new();
@@ -647,9 +647,8 @@ impl<'a> RankProgram<'a> {
         fronts
     }
 
-    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. The
-    /// attributes of the duration and of the work are therefore renamed in place. The names are restored when all
-    /// edits cancel one another.
+    /// Writes the metadata record. The captured duration and the amounts of work do not describe an edited job, so
+    /// their attributes are renamed in place. If all edits cancel each other, the original names are restored.
     fn write_metadata(
         &self,
         record: RawRecord<'_>,
@@ -695,15 +694,15 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns whether the time of a node's work is in its delay instead of its duration. This is the case if the
-    /// duration is part of a wait by the node's caller.
+    /// Returns true if the time of a node's work is in its delay instead of in its duration. This is the case for a
+    /// kernel on the host's CPU without a recorded duration, because the caller's waiting contains it.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
     }
 }
 
-/// Returns the phase stated by a node's own name or label.
+/// Returns the phase that a node's own name or label states.
 fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
@@ -739,8 +738,8 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// Returns the micro-batch and direction (true for backward) of the pass that a mark of
-/// `torch.distributed.pipelining` begins.
+/// Returns the micro-batch and the direction (true for backward) of a pass, if a node's name is a mark of
+/// `torch.distributed.pipelining` that begins it.
 pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (
@@ -753,7 +752,7 @@ pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     }
 }
 
-/// Reads the facts of a record that a view does not contain.
+/// Reads the facts in a record that are not in its view.
 fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
     let mut facts = NodeFacts {
         phase: StepPhase::Outside,
@@ -800,7 +799,7 @@ fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
     Ok(facts)
 }
 
-/// Returns the text of an attribute of the metadata record.
+/// Returns the text in an attribute of the metadata record.
 fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, TraceError> {
     let mut found = None;
     let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -815,7 +814,7 @@ fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, Tr
     Ok(found)
 }
 
-/// Returns an attribute's message with another name.
+/// Returns the message of an attribute, with another name.
 fn with_name(message: &[u8], at: usize, name: &str) -> Result<MessageEncoder, TraceError> {
     let mut out = MessageEncoder::default();
     let mut fields = WireCursor::new(message, at);

@@ -1,4 +1,4 @@
-//! Edits that repeat parts of a program: gradient accumulation, and micro-batches of a pipeline.
+//! Edits that repeat parts of a program: gradient accumulation, and more micro-batches of a pipeline.
 
 use super::EditCounts;
 use super::gradients::{GradientReductions, delays_behind};
@@ -10,9 +10,9 @@ use super::program::{
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Runs forward and backward passes `times` times before each optimizer step. Only the last backward pass reduces
-/// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum. Adding a gradient
-/// is assumed to take as long as copying the gradient into its bucket.
+/// Repeats the forward and backward passes `times` times before each optimizer step. Gradients are reduced only in the
+/// last backward pass. From the second backward pass on, each parameter's gradient is added to the previous sum. An
+/// addition is assumed to take as long as the copy of the gradient into its bucket.
 pub(super) fn accumulate_passes(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -20,7 +20,7 @@ pub(super) fn accumulate_passes(
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let found = GradientReductions::find_reductions(program, step);
-        // Sharded gradients are reduced in each pass, other gradients only once.
+        // Sharded gradients are reduced in every pass, other gradients only once.
         let each = found.are_of_each_pass(program);
         let ends = if each {
             found.collectives.clone()
@@ -100,7 +100,7 @@ pub(super) fn accumulate_passes(
         for pair in passes.windows(2) {
             begin_after(program, &pair[0], &pair[1], &starts);
         }
-        // The last pass adds a gradient and also copies the sum into its bucket.
+        // The last pass both adds the gradient and copies the sum into its bucket.
         let fills: Vec<u32> = body
             .iter()
             .copied()
@@ -143,9 +143,9 @@ pub(super) fn accumulate_passes(
     Ok(counts)
 }
 
-/// Makes a pass begin after the last kernel of the pass `before`. Nodes of the pass that wait for one of `starts`
-/// (marks before the step) wait for that kernel instead. The first node of the pass also waits for that kernel if it
-/// has no dependency.
+/// Makes a pass start after the last kernel of the pass `before`. Nodes of the pass that depend on a node in `starts`
+/// (marks before the step) depend on that kernel instead. If the first node of the pass has no dependencies, it also
+/// depends on that kernel.
 fn begin_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -181,10 +181,10 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
-/// A pass of a micro-batch: the number of the micro-batch, and whether the pass is the backward pass.
+/// A pass of a micro-batch: the micro-batch's number, and true for the backward pass.
 type MicroBatchPass = (u32, bool);
 
-/// Returns the passes of micro-batches in a step, in program order, each with its nodes.
+/// Returns the passes of all micro-batches in a step, in program order, each with its nodes.
 fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
     let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
@@ -197,8 +197,8 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         let labelled = facts.micro_batch.and_then(|number| match facts.phase {
             StepPhase::Forward => Some((number, false)),
             StepPhase::Backward => Some((number, true)),
-            // In generated jobs, gathers of parameters belong to the pass that needs them, and so do reductions of
-            // gradients if each pass reduces its own gradients.
+            // In generated jobs, a gather of parameters belongs to the pass that needs it. If each pass reduces its own
+            // gradients, the reductions belong to the pass too.
             StepPhase::Parameters => {
                 let name = program.view_of(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
@@ -214,8 +214,8 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
         let inside = program
             .callers_of(node)
             .find_map(|c| pass_of_mark(program.view_of_node(c).name));
-        // On the last stage, work after a forward pass (the loss) belongs to that pass. Optimizer and parameter work
-        // after the last backward pass belongs to no pass.
+        // On the last stage, work after a forward pass (the loss) belongs to this pass. Work of the optimizer and on
+        // parameters after the last backward pass belongs to no pass.
         let follows = match facts.phase {
             StepPhase::Optimizer | StepPhase::Parameters => None,
             _ => last_named,
@@ -231,7 +231,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
     found
 }
 
-/// Cuts each micro-batch of a pipeline into `times` smaller micro-batches. The order of passes stays GPipe or 1F1B.
+/// Divides each micro-batch of a pipeline into `times` smaller micro-batches. The passes stay in GPipe or 1F1B order.
 pub(super) fn cut_micro_batches(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -272,8 +272,8 @@ pub(super) fn cut_micro_batches(
             ..SizeScaling::NONE
         };
         scaler.scale_items(program, part, &|item| all.contains(&item));
-        // The passes of a micro-batch are copied together, so that a copied backward pass depends on the forward pass
-        // that was copied with it.
+        // Copy both passes of a micro-batch together, so that the copied backward pass depends on the copied forward
+        // pass.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {
@@ -281,7 +281,7 @@ pub(super) fn cut_micro_batches(
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
-        // The last part keeps the original nodes, because the reductions of gradients wait for the original nodes.
+        // The last part consists of the original nodes, because reductions of gradients depend on them.
         parts.push(items.iter().map(|&item| (item, item)).collect());
         let of_pass: BTreeMap<MicroBatchPass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
@@ -314,9 +314,9 @@ pub(super) fn cut_micro_batches(
     Ok(counts)
 }
 
-/// For the first step with several micro-batches, returns the number of micro-batches and the number of forward passes
-/// before the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B. Returns
-/// `None` if no step has several micro-batches.
+/// Looks at the first step with several micro-batches. Returns their number, and the number of forward passes before
+/// the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B. Returns `None` if no
+/// step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<MicroBatchPass> = list_passes(program, step)
@@ -330,26 +330,26 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
     })
 }
 
-/// For each rank of a pipeline, the rank of the next stage and the order of passes.
+/// For each rank of a pipeline, the corresponding rank of the next stage, and the order of passes.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages {
-    /// For each rank, the rank of the next stage that receives its messages in forward passes.
+    /// For each rank, the rank of the next stage to which it sends messages in forward passes.
     next: BTreeMap<u32, u32>,
-    /// Ranks whose order of passes can only be 1F1B. (On some ranks, 1F1B and GPipe give the same order.)
+    /// Ranks whose order of passes is certainly 1F1B. (On some ranks, 1F1B and GPipe are the same order.)
     alternate: BTreeSet<u32>,
 }
 
-/// Place of a rank in its pipeline.
+/// Position of a rank in its pipeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PipelinePlace {
-    /// Number of stages from the rank's stage to the last stage; these two are counted too.
+    /// Number of stages from the rank's own stage to the last stage, inclusive.
     pub stages: u32,
-    /// Whether the order of passes on one of these stages can only be 1F1B.
+    /// True if the order of passes is certainly 1F1B on one of these stages.
     pub alternates: bool,
 }
 
 impl PipelineStages {
-    /// Adds the rank of the next stage after `rank`, if `rank` sends messages in forward passes.
+    /// Adds a rank: its order of passes, and the rank to which it sends messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
             && warm_up < micro_batches
@@ -372,7 +372,7 @@ impl PipelineStages {
         }
     }
 
-    /// Returns the place of a rank.
+    /// Returns the position of a rank in its pipeline.
     pub fn place_of(&self, rank: u32) -> PipelinePlace {
         let mut place = PipelinePlace {
             stages: 1,
@@ -390,8 +390,8 @@ impl PipelineStages {
     }
 }
 
-/// Changes the order of the passes of micro-batches. `stages` is the number of stages from the rank's own to the
-/// last.
+/// Changes the order of the passes of a step's micro-batches. `stages` is the number of stages from the rank's own
+/// stage to the last stage, inclusive.
 pub(super) fn reorder_passes(
     program: &mut RankProgram<'_>,
     order: PassOrder,
@@ -457,12 +457,12 @@ pub(super) fn reorder_passes(
     Ok(counts)
 }
 
-/// Ends of passes. The end of a pass is the node after which the next pass begins; the last pass has no end.
+/// The ends of passes. The end of a pass is the node on which the next pass's start depends; the last pass has no end.
 #[derive(Debug, Default)]
 struct PassEndItems {
-    /// End node of each pass.
+    /// The end of each pass.
     ends: BTreeMap<MicroBatchPass, u32>,
-    /// For each pass, the end node of the previous pass.
+    /// For each pass, the end of the pass before it.
     before: BTreeMap<MicroBatchPass, u32>,
 }
 
@@ -485,10 +485,11 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -
     found
 }
 
-/// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of the
-/// same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
-/// previous pass becomes a dependency on the end of the new previous pass, which may be on another lane. Any other
-/// dependency on a node becomes a dependency on the node that now runs last before the pass in the thread of that node.
+/// Returns the nodes of all passes in a new order, and updates their dependencies. A dependency on the same
+/// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the new
+/// order: a dependency on the end of the pass before becomes a dependency on the end of the new pass before, which may
+/// be on another lane; any other dependency becomes a dependency on the last node before the pass on the same thread as
+/// the old target.
 fn arrange_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
@@ -512,7 +513,7 @@ fn arrange_items(
             .into_iter()
             .flat_map(|items| items.iter());
         let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
-        // Whether `on` is the end of the previous pass, or a copy of this end for a part of a cut micro-batch.
+        // True if `on` is the end of the pass before, or the copy of this end in a part of a divided micro-batch.
         let was_front = |on: u32| {
             let before = ends.before.get(&pass);
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))
@@ -525,7 +526,7 @@ fn arrange_items(
                 let of = pass_of.get(&dep.on).copied();
                 let own = of.is_none_or(|of| of == pass || of == (number, false));
                 if let Some(front) = front.filter(|_| was_front(dep.on)) {
-                    // Nodes of one thread run in order anyway, but an end on another thread needs an explicit
+                    // Nodes of one thread run in order anyway; only an end on another thread needs an explicit
                     // dependency.
                     let in_turn = dep.in_turn
                         && program.thread_of(program.items[front as usize].node) == thread;
@@ -564,8 +565,8 @@ fn arrange_items(
     ordered
 }
 
-/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first removed node.
-/// Another node between the old nodes, such as a reduction of gradients, stays after the old node that it followed.
+/// Removes the nodes `old` from the program order, and inserts `ordered` in the place of the first of them. A node
+/// between two nodes of `old`, such as a reduction of gradients, still follows the node that it followed before.
 fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -591,8 +592,8 @@ fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered:
     program.order = order;
 }
 
-/// Returns the passes of `micro_batches` micro-batches: `warm_up` forward passes, then one backward and one forward
-/// pass in turn, then the remaining backward passes.
+/// Returns the order of the passes of `micro_batches` micro-batches: `warm_up` forward passes, then backward and
+/// forward passes in turn, then the remaining backward passes.
 fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {
@@ -604,8 +605,8 @@ fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     passes
 }
 
-/// Returns the number of forward passes before the first backward pass, or `None` if the order differs
-/// from [`schedule_passes`].
+/// Returns the number of forward passes before the first backward pass; `None` if the order is not an order of
+/// [`schedule_passes`].
 fn warm_up_of(sequence: &[MicroBatchPass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;

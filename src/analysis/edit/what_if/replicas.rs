@@ -1,9 +1,9 @@
 //! Changes the number of data-parallel replicas, and the reductions of gradients between replicas.
 //!
-//! Replicas are the ranks that reduce gradients together. [`JobScaling`] adds or removes replicas. A job that reduces
-//! no gradients gets the reductions that DistributedDataParallel would issue, if the hooks of its parameters were
-//! captured. The reductions are in buckets of [`DEFAULT_BUCKET`] bytes. Each reduction follows the hook that fills
-//! its bucket, and the optimizer waits for all reductions.
+//! Replicas are ranks that reduce their gradients together. [`JobScaling`] adds or removes replicas. If a job reduces
+//! no gradients, but hooks of its parameters were captured, it gets the reductions that DistributedDataParallel would
+//! make. These use buckets of [`DEFAULT_BUCKET`] bytes. Each reduction follows the hook that fills its bucket, and the
+//! optimizer waits for all of them.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};
@@ -17,10 +17,10 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Size at which DistributedDataParallel reduces a bucket by default, bytes.
+/// Default size in bytes at which DistributedDataParallel reduces a bucket.
 const DEFAULT_BUCKET: u64 = 25 << 20;
 
-/// Scales a job to `replicas` replicas.
+/// Changes the number of replicas of a job to `replicas`.
 pub(super) fn scale_replicas(
     traces: RankTraces,
     groups: &DeclaredGroups,
@@ -47,7 +47,7 @@ pub(super) fn scale_replicas(
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
-        // Each rank gets a group for its future replicas, which contains only this rank so far.
+        // Give each rank a group for its future replicas. So far, the rank is its only member.
         for (rank, trace) in &mut traces {
             let mut program = RankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");
@@ -112,8 +112,8 @@ pub(super) fn scale_replicas(
     Ok((new, scaling.scale_groups()))
 }
 
-/// If the job has sharded optimizers, multiplies the shards' work and memory by `ratio`. Returns whether there are
-/// shards.
+/// In a job with a sharded optimizer, multiplies the work and memory of the shards by `ratio`. Returns true if there
+/// are shards.
 fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_reduction(program, item)
@@ -153,15 +153,14 @@ fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     true
 }
 
-/// Adds the edit to the list of edits in a trace.
+/// Adds the edit to the trace's list of edits.
 fn write_replica_note(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
     let mut program = RankProgram::read_program(trace)?;
     super::note_edit(&mut program, &JobEdit::Data(replicas));
     program.write_trace()
 }
 
-/// Returns the ranks that reduce gradients with the first rank (empty if the first rank reduces no
-/// gradients).
+/// Returns the ranks that reduce gradients together with the first rank; empty if the first rank reduces none.
 fn replicas_of_first(
     program: &RankProgram<'_>,
     groups: &DeclaredGroups,
@@ -185,8 +184,8 @@ fn replicas_of_first(
         let members = name.and_then(|name| declared.get(&name).cloned());
         let members = members.filter(|members| !members.is_empty());
         let members = members.unwrap_or_else(|| (0..ranks).collect());
-        // The largest group consists of the replicas. Smaller groups may have another purpose, such as stages that
-        // share an embedding.
+        // The largest group is the group of replicas. Smaller groups may serve another purpose, such as an embedding
+        // that stages share.
         if members.len() > found.len() {
             found = members;
         }
@@ -194,7 +193,7 @@ fn replicas_of_first(
     Ok(found)
 }
 
-/// Returns the grid of ranks (as text) that has `members` as all coordinates of one dimension.
+/// Returns the text of a grid of ranks in which `members` are the ranks along one dimension.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(
@@ -223,7 +222,7 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     ))
 }
 
-/// Inserts all-reduces of gradients into each step; returns the number of all-reduces.
+/// Inserts all-reduces of gradients into each step; returns the number of inserted all-reduces.
 fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {

@@ -1,21 +1,19 @@
-//! Creates traces for ranks without a trace from captured ranks with the same role.
+//! Creates traces for ranks without one, from the traces of captured ranks with the same role.
 //!
-//! Ranks form a grid. One dimension has the *stages* of a pipeline as its coordinates. The distance between
-//! neighbouring stages is the distance of forward messages: the receiving rank minus the sending rank. Another
-//! dimension of the grid of ranks has the *replicas* as its coordinates. The distance between neighbouring replicas is
-//! the distance between ranks that reduce gradients together. The remaining dimension has all other positions, such as
-//! shards of tensors. An absent rank m copies a captured rank t, its model. The model is a rank of the same stage, if
-//! possible with the same coordinate in the remaining dimension. The model of a rank in a middle stage may be in
-//! another middle stage. The 1F1B passes of such a model are reordered for the stage of m. The trace of t changes as
-//! follows:
+//! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. Neighbouring
+//! stages are as far apart as the sender and the receiver of a forward message. The second dimension is the *replica*.
+//! Neighbouring replicas are as far apart as ranks that reduce gradients together. The remaining dimension contains all
+//! other positions, such as shards of tensors. An absent rank m copies a captured rank t, which is its model. The model
+//! is a rank of the same stage, if possible with the same coordinate in the remaining dimension. For a rank in a middle
+//! stage, it may be a rank in another middle stage; 1F1B passes are then reordered for the stage of m. The trace of t
+//! is changed as follows:
 //!
-//! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
-//!   changes from stage to stage as the tags of t do;
-//! - along each dimension, a group of t keeps its coordinates if these include the coordinate of m; otherwise the group
-//!   takes the coordinate of m, or the block of the same size that contains m.
+//! - a message from t to a rank at distance d becomes a message from m to the rank at distance d; its tag changes from
+//!   stage to stage as the tags of t do;
+//! - along each dimension, a group of t keeps its coordinates if they include the coordinate of m; otherwise, the group
+//!   takes the coordinate of m, or the block of the same size around it.
 //!
-//! The completed job is checked: every send must have a receive, and all members of a group must make the same number
-//! of calls.
+//! In the completed job, every send must have a receive, and all members of a group must make the same number of calls.
 
 use super::EditCounts;
 use super::gradients;
@@ -42,19 +40,19 @@ use rank_writer::{RoleWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Rule that selects the model of an absent rank among the captured ranks with the same role.
+/// Rule that selects the model of an absent rank among captured ranks of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
-    /// The rank with the nearest position in the grid.
+    /// The captured rank that is nearest in the grid.
     #[default]
     Nearest,
-    /// The rank whose kernels take the least time.
+    /// The captured rank whose kernels take the least time.
     Fastest,
-    /// The rank whose kernels take the most time.
+    /// The captured rank whose kernels take the most time.
     Slowest,
 }
 
-/// Traces of a job by rank.
+/// Ranks of a job, each with its trace.
 pub(super) type RankTraces = Vec<(u32, Arc<Vec<u8>>)>;
 
 /// Place of a stage in its pipeline.
@@ -86,18 +84,18 @@ impl StageKind {
     }
 }
 
-/// A rank with a trace.
+/// A rank that has a trace.
 struct CapturedRank {
     rank: u32,
-    /// Groups that the rank's trace declares.
+    /// Groups that this rank's trace declares.
     own: DeclaredGroups,
     place: StageKind,
-    /// Peer in the next stage, or `None`.
+    /// The lowest peer above this rank, which is in the next stage; `None` for the last stage.
     next: Option<u32>,
     peers: BTreeSet<u32>,
-    /// Groups that reduce the rank's gradients, as (distance of adjacent members in ranks, number of members).
+    /// Groups that reduce the rank's gradients: distance between adjacent members, and number of members.
     reductions: BTreeSet<(u32, u32)>,
-    /// Total time of the rank's kernels, ps.
+    /// Time of all kernels of the rank, in picoseconds.
     kernels: u64,
     world: Option<u32>,
 }
@@ -120,7 +118,7 @@ impl CapturedRank {
         let world = program.raw.metadata.world_size;
         for i in program.raw.node_indices() {
             match program.view_of_node(i).op {
-                // Stages send forward to higher ranks, and backward to lower ranks.
+                // A stage sends forward to higher ranks, and backward to lower ranks.
                 Op::Message { peer, .. } => {
                     peers.insert(peer);
                 }
@@ -168,7 +166,8 @@ fn refuse_missing_role(place: StageKind) -> TraceError {
     )
 }
 
-/// Adds traces for the ranks without a trace, up to `world` ranks; `None` means the number that traces and groups show.
+/// Adds traces for all ranks below `world` that have none; `None` stands for the number of ranks that the traces and
+/// groups show.
 pub(super) fn derive_missing_ranks(
     traces: RankTraces,
     groups: &DeclaredGroups,
@@ -219,8 +218,7 @@ pub(super) fn derive_missing_ranks(
         }
     }
     check_memory(&traces, absent, "more traces", "fewer ranks")?;
-    // The last stage is used, because only its order of passes differs between 1F1B and GPipe for every number of
-    // micro-batches.
+    // Use the last stage: it is the only one on which 1F1B and GPipe always give different orders.
     let last = captured.iter().position(|one| one.place == StageKind::Last);
     let order = last.map(|at| {
         Ok::<_, TraceError>(repeat::warm_up_of_passes(&RankProgram::read_program(
@@ -324,7 +322,7 @@ pub(super) fn derive_missing_ranks(
     Ok((all, table.declared))
 }
 
-/// Makes ranks with equal traces share one copy.
+/// Makes ranks with equal traces share the bytes.
 fn share_equal_traces(traces: &mut RankTraces) {
     let mut shared: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
     for (_, trace) in traces {
@@ -333,7 +331,7 @@ fn share_equal_traces(traces: &mut RankTraces) {
     }
 }
 
-/// Checks that `count` traces, each as large as the largest of `traces`, fit into memory; `fewer` is the remedy in the
+/// Fails if `count` traces of the size of the largest of `traces` do not fit into memory; `fewer` is the advice in the
 /// error.
 fn check_memory(
     traces: &RankTraces,
@@ -347,8 +345,8 @@ fn check_memory(
         .map_err(|error| super::refuse_edit(error.to_string(), fewer))
 }
 
-/// Notes how much the kernel times of captured ranks of one role differ, because the times of added ranks may be wrong
-/// by the same amount.
+/// Adds a note on how much the kernel times of captured ranks with the same role differ. The times of added ranks may
+/// have errors of this size.
 fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

@@ -1,10 +1,10 @@
-//! Parses shapes of tensors from records, which state them as nested lists of sizes.
+//! Parses shapes of tensors, which records state as nested lists of sizes.
 
-/// Shape of a tensor.
+/// The sizes of a tensor's dimensions.
 pub(super) type TensorShape = Vec<u64>;
 
-/// Returns the shapes in a text such as `[[8, 64], [[256], [256]], []]`. Shapes in lists of tensors are returned one
-/// by one; scalars and other arguments have no shape.
+/// Parses the shapes in a text such as `[[8, 64], [[256], [256]], []]`. The tensors of a list are returned separately.
+/// Scalars and arguments other than tensors are skipped.
 pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     let mut shapes = Vec::new();
     let mut sizes = TensorShape::new();
@@ -29,8 +29,8 @@ pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     shapes
 }
 
-/// Returns the shape of each argument of a call; the shape is empty for an argument without a shape. For a list of
-/// tensors, returns the first shape.
+/// Parses the shape of each argument of a call. An argument without a shape has an empty shape. A list of tensors is
+/// represented by its first shape.
 pub(super) fn parse_argument_shapes(text: &str) -> Vec<TensorShape> {
     let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
     for (at, byte) in text.bytes().enumerate() {
@@ -54,12 +54,12 @@ pub(super) fn parse_argument_shapes(text: &str) -> Vec<TensorShape> {
     found
 }
 
-/// Returns the number of elements of a tensor.
+/// Returns the number of elements of a tensor with this shape.
 pub(super) fn count_elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |all, &size| all.saturating_mul(size))
 }
 
-/// Returns the sizes except ones, in ascending order; a matrix and its transpose have the same normal form.
+/// Returns the sizes in ascending order, without ones, so that a matrix and its transpose have the same normal form.
 pub(super) fn normal_form(shape: &[u64]) -> TensorShape {
     let mut sizes: TensorShape = shape.iter().copied().filter(|&size| size != 1).collect();
     sizes.sort_unstable();

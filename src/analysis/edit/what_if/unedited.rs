@@ -1,13 +1,13 @@
-//! Values of attributes before edits. Nodes keep these values so that inverse edits can restore them.
+//! The values of attributes before all edits. Nodes store these values, so that inverse edits can restore them.
 
 use super::program::AttributeChange;
 
-/// Returns the value of an attribute before edits, or `None` if no edit replaced the value.
+/// Returns the value of an attribute before all edits; `None` if no edit replaced it.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
     UneditedValues::parse(unedited).unedited_count(name)
 }
 
-/// Values that edits replaced, as in `duration_ns=12;num_ops=-`; `-` means that the attribute had no value.
+/// Values that edits replaced, in the form `duration_ns=12;num_ops=-`; `-` means that the attribute did not exist.
 pub(super) struct UneditedValues<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> UneditedValues<'t> {

@@ -1,10 +1,10 @@
-//! Finds the sizes of tensors (widths) that grow with a model's hidden size, and how they grow.
+//! Finds the sizes of tensors (widths) that grow with a model's hidden size, and by which power they grow.
 //!
-//! The sizes of weights in matrix multiplications are widths, except the vocabulary size, which occurs only in the
-//! embedding and the loss. In a tensor of activations, the sizes of samples and tokens are followed by a width: one
-//! size, or two sizes (heads times the width of a head). Multiplications with weights grow with the square of the
-//! hidden size, and other work with the hidden size itself. Attention gets more heads of the same width if the new
-//! number of heads is whole; otherwise the heads become wider.
+//! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
+//! only in the embedding and the loss. A tensor of activations has the numbers of samples and tokens, and then a width.
+//! The width is one size, or two sizes (number of heads, and width of a head). Multiplications with weights grow with
+//! the square of the hidden size, and all other work in proportion to it. Attention gets more heads of the same width
+//! if the number of heads is then an integer; otherwise, the heads become wider.
 
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};
@@ -17,31 +17,31 @@ use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sizes of a model that grow with its hidden size.
+/// Sizes of a model that depend on its hidden size.
 #[derive(Debug, Default)]
 pub(super) struct ModelWidths {
-    /// Sizes of weights that grow with the hidden size.
+    /// Sizes of weights that are proportional to the hidden size.
     widths: BTreeSet<u64>,
     hidden: Option<u64>,
-    /// Sizes of the whole vocabulary and of a rank's vocabulary shard.
+    /// Size of the whole vocabulary, and of a rank's shard of it.
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
-    /// Sizes that count samples or tokens: the number of samples, the number of tokens in a sequence, and the numbers
-    /// of rows of matrix multiplications.
+    /// Sizes that count samples or tokens: the number of samples, the number of tokens per sequence, and the numbers of
+    /// rows of matrix multiplications.
     leading: BTreeSet<u64>,
-    /// Numbers of elements of weights, for each layer of a generated job, and for all layers together under the key
-    /// `None`. The first number counts weights with one width, the second counts weights with two widths.
+    /// Numbers of elements of weights: for each layer of a generated job, and (under the key `None`) for all layers
+    /// together. The first number is for weights with one width, the second for weights with two widths.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
-    /// Bytes of all weights and of all gradients, as a generated job states them.
+    /// Bytes of all weights, and of all gradients, as stated by a generated job.
     stated: [u64; 2],
-    /// Bytes per element of weights, derived from the number format of matrix multiplications.
+    /// Bytes per element of weights, according to the number format of matrix multiplications.
     element: u64,
 }
 
 impl ModelWidths {
-    /// Finds the widths from the matrix multiplications of a program; `samples` has the numbers of samples and of
-    /// tokens, if known.
+    /// Derives the widths from the matrix multiplications of a program; `samples` contains the number of samples and
+    /// the number of tokens, if known.
     pub fn learn_widths(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {
             leading: samples.into_iter().flatten().collect(),
@@ -108,8 +108,8 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // If no loss shows the vocabulary size, a size that occurs only in a few multiplications is assumed to be the
-        // vocabulary size.
+        // If no loss shows the size of the vocabulary, assume that it is the size that occurs in only a few
+        // multiplications.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
         this.vocabulary.extend(rare);
@@ -127,7 +127,7 @@ impl ModelWidths {
         this
     }
 
-    /// Counts the elements of the weights that are multiplied in one forward pass.
+    /// Counts the elements of the weights that one forward pass multiplies.
     fn learn_weights(&mut self, program: &RankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
         for i in program.raw.node_indices() {
@@ -179,19 +179,20 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the exponent of the hidden size in a weight's number of elements: 0, 1 or 2.
+    /// Returns the power of the hidden size to which the number of elements of a weight is proportional: 0, 1 or 2.
     pub fn power_of_weight(&self, shape: &[u64]) -> i32 {
         let sizes = shape.iter().filter(|size| self.widths.contains(size));
         sizes.count().min(2) as i32
     }
 
-    /// Returns the exponent of the hidden size in an activation tensor's number of elements: 0 or 1.
+    /// Returns the power of the hidden size to which the number of elements of an activation tensor is proportional: 0
+    /// or 1.
     pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
             return 0;
         }
-        // Removes the sizes of samples and tokens: the first size, and then known sizes, one by one.
+        // Remove the numbers of samples and tokens: the first size, and then known sizes one by one.
         if rest.len() > 1 {
             rest.remove(0);
         }
@@ -209,8 +210,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the exponent of the hidden size in the FLOPs of a matrix multiplication: the exponent of the weight's
-    /// size, or, without a weight, the exponent that follows from both inputs.
+    /// Returns the power of the hidden size to which the FLOPs of a matrix multiplication are proportional. It is the
+    /// power of the weight's size or, without a weight, follows from both inputs.
     pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
@@ -229,8 +230,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the shape of a kernel after the hidden size grew by the factor `by`. `samples` is true for each size of
-    /// a multiplication that counts samples.
+    /// Returns the shape of a kernel for a hidden size that is `by` times as large. `samples` is true for each size of
+    /// a multiplication that is a number of samples.
     pub fn widen_kernel(
         &self,
         kernel: KernelShape,
@@ -264,9 +265,9 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the growth factor of the parameters of `layers` of a generated job or, if `gradients` is true, of
-    /// these parameters' gradients. An empty set means all layers. `bytes` are the bytes of these parameters on a
-    /// rank. Parameters that no multiplication shows (biases and norms) grow in proportion to the hidden size.
+    /// Returns the factor by which the parameters of `layers` in a generated job grow. If `gradients` is true, returns
+    /// the factor for their gradients. An empty set of layers means all layers. `bytes` is the size of these parameters
+    /// on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,
@@ -304,20 +305,20 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the growth factor of one layer's parameters; the parameters take `bytes` bytes.
+    /// Returns the factor by which the parameters of one layer grow; `bytes` is their size.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)
     }
 
-    /// Returns the growth factor of all parameters of a rank together.
+    /// Returns the factor by which all parameters of a rank together grow.
     pub fn growth_of_all(&self, by: ScaleFactor) -> f64 {
         let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
         self.growth_of_weights(&BTreeSet::new(), stated, false, by)
     }
 }
 
-/// Returns the layers of a generated job whose gradients the transfer `item` reduces, or whose parameters it gathers.
+/// Returns the layers of a generated job whose gradients `item` reduces, or whose parameters it gathers.
 pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
     let own = program.facts_of(item).layer;
     if program.has_layers && own.is_none() {
@@ -340,7 +341,7 @@ pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeS
     layers
 }
 
-/// Returns whether the normal form of a shape is in `parameters`.
+/// Returns true if `parameters` contains the normal form of this shape.
 pub(super) fn is_among(parameters: &BTreeSet<TensorShape>, shape: &[u64]) -> bool {
     parameters.contains(&normal_form(shape))
 }

@@ -1,23 +1,22 @@
-//! Estimates the fixed time of a kernel call, which does not depend on the kernel's work.
+//! Estimates the fixed time of a kernel call, which does not depend on the call's work.
 
-/// Fixed time per call of kernels with one name, ns, and whether this time comes from a line fitted to time over
-/// work.
+/// Fixed time per call of the kernels with one name, in nanoseconds, and true if it is the intercept of a fitted line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTime {
     pub fixed: f64,
     pub by_line: bool,
 }
 
-/// Fits a line to `points` of work and time, by least squares of relative errors. Returns the line's time at zero work.
-/// The result is at least 0 and at most nine tenths of the shortest time. Returns `None` if the largest work is less
-/// than twice the smallest.
+/// Fits a line to `points` (work, time), with least squares of relative errors. Returns the time at zero work. This
+/// time is limited to the range from 0 to nine tenths of the shortest time. Returns `None` if the largest work is less
+/// than twice the smallest work.
 pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));
     if points.len() < 2 || most < 2.0 * least {
         return None;
     }
-    // The sums of w, wx, wy, wxx and wxy, with y = t and the weight w = 1/t^2.
+    // Sums of w, wx, wy, wxx and wxy, where x is the work, y the time t, and w = 1/t^2 the weight.
     let mut sums = [0.0; 5];
     for &(x, y) in points {
         let weight = 1.0 / (y * y);
@@ -36,7 +35,7 @@ pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// The points are on the line t = 10 + 2 w: 14 at 2, 18 at 4, 30 at 10.
+    /// The points (2, 14), (4, 18) and (10, 30) are on the line t = 10 + 2 w.
     #[test]
     fn a_line_through_exact_points_has_their_intercept() {
         let fixed = fit_intercept(&[(2.0, 14.0), (4.0, 18.0), (10.0, 30.0)]).unwrap();
@@ -46,7 +45,7 @@ mod tests {
             None,
             "works differ too little"
         );
-        // If times fall with work, the intercept is limited to 0.9 of the shortest time.
+        // If times decrease with work, the intercept is limited to 0.9 times the shortest time.
         let falling = fit_intercept(&[(1.0, 20.0), (4.0, 10.0)]).unwrap();
         assert!((falling - 9.0).abs() < 1e-9, "{falling}");
     }

@@ -1,13 +1,12 @@
-//! Sets new values of transfers and kernels, and stores the values before all edits.
+//! Sets new values of transfers and kernels, and stores their values before all edits.
 
 use super::super::program::{AttributeChange, RankProgram, UNEDITED};
 use super::super::unedited::UneditedValues;
 use super::SizeScaling;
 use std::collections::BTreeMap;
 
-/// Multiplies the bytes of a message or a collective by `growth`. `parts` lists parts of the transfer's temporary
-/// memory that grow by a factor of their own, each as (attribute, bytes, factor). The recorded transfer time is
-/// multiplied by `growth` too.
+/// Multiplies the bytes and the recorded time of a message or collective by `growth`. `parts` lists parts of its
+/// temporary memory that grow by other factors, each as (attribute, bytes, factor).
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,
@@ -26,7 +25,7 @@ pub(super) fn scale_transfer(
         AttributeChange::Count(times(old("comm_size", bytes))),
     )];
     let mut sides = Vec::new();
-    // Decoding cannot fail, because the record was decoded before.
+    // This cannot fail, because the record was decoded before.
     let _ = crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
         for name in ["in_bytes", "out_bytes"] {
             if attr.name == name.as_bytes() {
@@ -57,8 +56,8 @@ pub(super) fn scale_transfer(
     change_values(program, item, new, by == SizeScaling::NONE);
 }
 
-/// Changes attributes of a node and stores the old values. If `restores` is true (all edits cancel one another), sets
-/// the old values again.
+/// Changes attributes of a node, and stores the values before all edits in the node. If `restores` is true (all edits
+/// cancel each other), restores these values instead.
 pub(super) fn change_values(
     program: &mut RankProgram<'_>,
     item: u32,
@@ -81,7 +80,7 @@ pub(super) fn change_values(
         let mut text = kept.unwrap_or_default().to_owned();
         if kept.is_none() {
             let mut values: BTreeMap<&str, String> = BTreeMap::new();
-            // Decoding cannot fail, because the record was decoded before.
+            // This cannot fail, because the record was decoded before.
             let _ =
                 crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
                     if let Some((name, _)) =

@@ -1,12 +1,12 @@
-//! Finds the memory of whole gradients that wait for their reduction.
+//! Finds the memory of whole gradients between their computation and their reduction.
 
 use super::super::program::{RankProgram, StepPhase};
 use super::super::unedited::UneditedValues;
 use chakram_trace::format::Op;
 use std::collections::BTreeMap;
 
-/// Returns the bytes of each kernel of a backward pass that allocates whole gradients. A reduction frees the total
-/// bytes that kernels allocated since the previous reduction.
+/// For each kernel of a backward pass that allocates whole gradients, returns the bytes of these gradients. A reduction
+/// frees all bytes that kernels have allocated since the previous reduction.
 pub(super) fn bytes_of_whole_gradients(program: &RankProgram<'_>) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     let mut waiting: Vec<(u32, u64)> = Vec::new();

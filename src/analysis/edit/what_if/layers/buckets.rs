@@ -1,4 +1,4 @@
-//! Divides the reductions of gradients into new buckets after the number of layers changed.
+//! Divides gradients into new buckets after the number of layers has changed.
 
 use super::super::EditCounts;
 use super::super::gradients::{self, GradientReductions, TransferRates};
@@ -10,38 +10,38 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Buckets in which a step reduced its gradients.
+/// The buckets in which a step reduces its gradients.
 pub(super) enum GradientBuckets {
-    /// The step reduces no gradients. `elements` is the number of elements of the parameters, or 0 if no hooks show
-    /// this number.
+    /// The step does not reduce gradients. `elements` is the number of elements of all parameters; 0 if no hooks show
+    /// it.
     None { elements: u64 },
-    /// Gradient buckets of a captured job whose parameters have hooks that start the reductions: bucket limit in
-    /// bytes, bytes per element, and total number of elements.
+    /// Buckets of a captured job with hooks of parameters: bucket limit in bytes, bytes per element, and number of
+    /// elements of all parameters.
     Hooks {
         limit: u64,
         each: u64,
         elements: u64,
     },
-    /// Buckets of a generated job, whose nodes state their layers.
+    /// Buckets of a generated job with labels of layers.
     Layers(LayerBuckets),
 }
 
-/// Buckets of layers of a generated job.
+/// Buckets of a generated job.
 pub(super) struct LayerBuckets {
     limit: u64,
-    /// Bytes of the gradients of a repeated layer, if a bucket shows them.
+    /// Bytes of the gradients of one repeated layer, if a bucket shows them.
     layer: Option<u64>,
-    /// Bytes of the gradients of each layer, by its label before the edit.
+    /// For each layer (by its label before the edit), the bytes of its gradients.
     sizes: BTreeMap<u32, u64>,
     /// Nodes that compute gradients.
     producers: BTreeSet<u32>,
-    /// For each backward pass with reductions: the reductions, and the nodes of the pass.
+    /// For each backward pass that reduces gradients: its reductions, and its nodes.
     passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
-    /// Bytes of all gradients.
+    /// Bytes of all gradients together.
     bytes: u64,
-    /// Whether gradients are reduced after the backward pass.
+    /// True if gradients are reduced only after the backward pass.
     at_end: bool,
-    /// Collectives that gather the parameters that the optimizer updated.
+    /// Collectives that gather the parameters updated by the optimizer.
     gathers: Vec<u32>,
     shard: f64,
 }
@@ -55,8 +55,8 @@ fn refuse_unknown_buckets() -> TraceError {
 }
 
 impl GradientBuckets {
-    /// Finds the buckets of a step. Layers whose labels are in the ranges `repeated` are equal; `layer_bytes` are the
-    /// bytes of a layer's weights in matrix multiplications, if known.
+    /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the size
+    /// of a layer's weights in matrix multiplications, in bytes, if known.
     pub fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
@@ -88,7 +88,7 @@ impl GradientBuckets {
         found.map(Self::Layers)
     }
 
-    /// Returns the bucket sizes, which the trace may no longer show after layers are removed.
+    /// Returns the bucket sizes, which cannot be derived from the trace once layers are removed.
     pub fn bucket_sizes(&self) -> Option<BucketSizes> {
         match self {
             Self::None { .. } => None,
@@ -123,7 +123,7 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns the growth factor of a step's parameters, and the step's last hook, if there is one. Returns `None`
+    /// Returns the factor by which a step's parameters grow, and the step's last hook, if there is one. Returns `None`
     /// if the factor is unknown.
     pub fn parameter_growth(
         &self,
@@ -146,10 +146,10 @@ impl GradientBuckets {
     }
 }
 
-/// Prefix of the word that stores [`BucketSizes`] in a trace's list of edits.
+/// Prefix of the word for [`BucketSizes`] in a trace's list of edits.
 pub(in super::super) const BUCKETS: &str = "buckets=";
 
-/// Bucket limit in bytes, and the bytes of the gradients of a repeated layer, if known.
+/// Bucket limit, and size of the gradients of one repeated layer (if known), both in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct BucketSizes {
     limit: u64,
@@ -157,7 +157,7 @@ pub(in super::super) struct BucketSizes {
 }
 
 impl BucketSizes {
-    /// Parses the sizes that an earlier edit of layers stored.
+    /// Parses the sizes that an earlier edit of layers stored in the list of edits.
     fn from_edit_notes(edits: Option<&str>) -> Option<Self> {
         let mut words = edits.unwrap_or_default().split_ascii_whitespace();
         let word = words.find_map(|word| word.strip_prefix(BUCKETS))?;
@@ -203,7 +203,7 @@ impl LayerBuckets {
         for (index, pass) in passes.backward.iter().enumerate() {
             pass_of.extend(pass.items.iter().map(|&item| (item, index)));
         }
-        // For each pass, the buckets: the reduction, the bytes, and the layers.
+        // For each pass, its buckets: reduction, bytes and layers.
         let mut of_pass: BTreeMap<usize, Vec<(u32, u64, BTreeSet<u32>)>> = BTreeMap::new();
         for &item in &reductions.collectives {
             let bytes = gradients::bytes_of(program, item);
@@ -215,8 +215,8 @@ impl LayerBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // If a node copies gradients into one buffer before the reduction, the gradients are computed by the
-                // nodes that the copying node waits for.
+                // If a node copies gradients into a buffer before the reduction, the dependencies of this node compute
+                // the gradients.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {
@@ -371,7 +371,7 @@ impl LayerBuckets {
                 launches: vec![Vec::new(); collectives.len()],
                 ..GradientReductions::default()
             };
-            // The last kernel of a layer in the pass takes the role of the layer's hook.
+            // There are no hooks, so the last kernel of a layer in the pass serves as the layer's hook.
             let mut ends: Vec<(u32, u32)> = Vec::new();
             for &item in program.order.iter().filter(|&&item| of_pass(item)) {
                 let computes = matches!(program.view_of(item).op, Op::Compute { .. });
@@ -411,7 +411,7 @@ impl LayerBuckets {
         Ok(())
     }
 
-    /// Replaces the gathers of updated parameters by one gather for each new bucket.
+    /// Replaces the gathers of updated parameters by one gather per new bucket.
     fn place_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
         let Some(&template) = self.gathers.first() else {
             return;

@@ -1,10 +1,10 @@
 //! Copies or removes layers in all passes of a step.
 //!
-//! A *layer run* is a pass with its layers in execution order. New layers are copies of one layer of the run, the
-//! template, and are inserted after the template. Removed layers are the layers after the template. If a node waits
-//! for a node `n` layers earlier in the same pass, this distance is still `n` layers after the edit. If a node waits
-//! for a node of another pass, the dependency is moved by as many layers as the waiting node. For example,
-//! parameters that were gathered two layers ahead are still gathered two layers ahead after the edit.
+//! A *layer run* is the list of a pass's layers, in execution order. Added layers are copies of one layer, the
+//! template, and follow it in the run. Removed layers are the layers after the template. If a node depends on a node
+//! `n` layers earlier in the same pass, it also does after the edit. If a node depends on a node in another pass, the
+//! dependency is shifted by as many layers as the node itself. For example, if parameters are gathered two layers
+//! ahead, they are gathered two layers ahead after the edit too.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -13,22 +13,22 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Key of a part of a layer; the same part has the same key in different layers. The key has three parts: a hash of
-/// the node's name without numbers; how many layers the node is ahead of the running layer; and an index among the
-/// nodes with the same hash and lead.
+/// Identifies a part of a layer; corresponding parts of different layers have equal keys. A key consists of three
+/// parts: a hash of the node's name without numbers, the number of layers by which the node is ahead of the running
+/// layer, and an index among nodes with equal hash and lead.
 type LayerItemKey = (u64, i64, u32);
 
-/// A pass with its layers.
+/// The layers of a pass.
 pub(super) struct LayerRun {
-    /// Whether this is a backward pass, in which the last layer runs first.
+    /// True for a backward pass, in which the last layer runs first.
     pub backward: bool,
-    /// Nodes of each layer, in execution order of the layers.
+    /// The nodes of each layer; layers are in execution order.
     pub layers: Vec<Vec<u32>>,
-    /// Index in `layers` of the template, the layer that is copied.
+    /// Index in `layers` of the template, which is copied.
     pub template: usize,
 }
 
-/// Place of a node: the run, the position of the node's layer in the run, and the part of the layer.
+/// Position of a node: its run, the position of its layer in the run, and its key in the layer.
 #[derive(Clone, Copy)]
 struct LayerItemPosition {
     run: usize,
@@ -36,8 +36,7 @@ struct LayerItemPosition {
     key: LayerItemKey,
 }
 
-/// Position of a node's layer in its run before and after the edit. For a copy, the position before the edit is the
-/// template's position.
+/// Position of a node's layer in its run, before and after the edit. For a copy, `old` is the position of the template.
 #[derive(Clone, Copy)]
 pub(super) struct LayerMove {
     pub run: usize,
@@ -45,18 +44,18 @@ pub(super) struct LayerMove {
     pub new: i64,
 }
 
-/// Adds `by` layers to each run of a step; a negative number removes layers.
+/// Adds `by` layers to each run of a step; if negative, removes layers.
 pub(super) struct LayerEditor {
     runs: Vec<LayerRun>,
     by: i64,
-    /// Nodes by key, for each layer of each run.
+    /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
     places: BTreeMap<u32, LayerItemPosition>,
-    /// Nodes to copy, by run, if they are only a part of the template's nodes.
+    /// By run, the nodes to copy; only for runs in which some nodes of the template are not copied.
     template_items: BTreeMap<usize, Vec<u32>>,
-    /// For each run and each new layer, the copied nodes in the order of the template's nodes.
+    /// For each run and each added layer, the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
-    /// Layer positions of all nodes that are in a layer after the edit.
+    /// Old and new position of the layer of each node that remains after the edit.
     pub moves: BTreeMap<u32, LayerMove>,
 }
 
@@ -108,8 +107,7 @@ impl LayerEditor {
         self.runs[run].template as i64
     }
 
-    /// Returns the new position of the layer at the old position `old`, or `None` if the edit removes the
-    /// layer.
+    /// Returns the position after the edit of the layer at position `old`; `None` if the edit removes this layer.
     fn position_after_edit(&self, run: usize, old: i64) -> Option<i64> {
         let template = self.template_layer(run);
         if old <= template {
@@ -121,8 +119,8 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the number of the layer at a position in a run of `count` layers. The layers of a backward pass are
-    /// counted from its end, because its first layers may be missing.
+    /// Returns the number of the layer at a position in a run with `count` layers. In a backward pass, layers are
+    /// counted from the end, because its first layers may be missing.
     fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,
@@ -130,7 +128,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the node with this key in the layer that is at `position` after the edit.
+    /// Returns the node with this key in the layer at `position` after the edit.
     fn item_at(&self, run: usize, position: i64, key: LayerItemKey) -> Option<u32> {
         let template = self.template_layer(run);
         let old = match position {
@@ -148,8 +146,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// If a node in the layer at position `old` of `run` depends on `target`, returns the corresponding dependency of a
-    /// node in the layer at the new position `new`.
+    /// A node in the layer at position `old` depends on `target`. Returns the node on which the corresponding node in
+    /// the layer at position `new` depends.
     fn find_moved_target(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -176,8 +174,8 @@ impl LayerEditor {
         self.item_at(of.run, position, of.key)
     }
 
-    /// If the first layer is copied, only its last gather of parameters is copied with it, because the gathers of
-    /// several layers run before the first layer.
+    /// The gathers of several layers run before the first layer. If the first layer is the template, only its last
+    /// gather is copied.
     fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
@@ -245,9 +243,9 @@ impl LayerEditor {
         program.order = order;
     }
 
-    /// Returns, for each copy, the layer whose recorded times the copy takes. All layers that are equal to the template
-    /// are used equally often. The remaining copies use the layers whose times are nearest to the mean, so that twice
-    /// the number of layers takes twice the time.
+    /// For each copy, returns the layer whose recorded times it gets. Each layer that is equal to the template is used
+    /// equally often. Remaining copies get the times of layers near the mean, so that twice the number of layers takes
+    /// twice the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -279,8 +277,8 @@ impl LayerEditor {
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template_layer(run);
-            // The first layer waits for nodes outside layers, so the second layer of a pass shows how a layer depends
-            // on the previous layer.
+            // The first layer depends on nodes outside layers, so use the second layer as the model of how a layer
+            // depends on the previous one.
             let model = match self.layer_count(run) {
                 0 | 1 => template,
                 _ => template.max(1),
@@ -345,8 +343,8 @@ impl LayerEditor {
         }
     }
 
-    /// Updates the dependencies of nodes outside layers. A node that waited for the last layer now waits for the new
-    /// last layer. A node that waited for every layer now also waits for the new layers.
+    /// Updates the dependencies of nodes outside the layers. A node that depended on the last layer depends on the new
+    /// last layer. A node that depended on all layers also depends on the added layers.
     fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
@@ -380,7 +378,7 @@ impl LayerEditor {
                     else {
                         continue;
                     };
-                    // The new dependency has the same distance from the end of the run.
+                    // Keep the distance from the end of the run.
                     let moved = self.item_at(run, of.position + self.by, key);
                     dep.on = moved.unwrap_or(dep.on);
                 }
@@ -395,20 +393,19 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the runs of the step, with the layers before the edit.
+    /// Returns the runs of the step; they contain the layers before the edit.
     pub fn edited_runs(&self) -> &[LayerRun] {
         &self.runs
     }
 }
 
-/// Returns the number of a layer that a generated job states.
+/// Returns the label of a layer in a generated job; `None` in a capture.
 pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
     let computes = |item: &&u32| matches!(program.view_of(**item).op, Op::Compute { .. });
     program.facts_of(*layer.iter().find(computes)?).layer
 }
 
-/// Returns a hash of the name of a layer's part. In a generated job, hashes only the part of the name after the
-/// layer's own name.
+/// Hashes the name of a part of a layer. In a generated job, the layer's own name is not included.
 fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of(item).name;
     match program.facts_of(item).layer {
@@ -420,7 +417,7 @@ fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Returns a hash of a name without its digits, because modules, layers and micro-batches are numbered.
+/// Hashes a name without its digits, because names contain numbers of modules, layers and micro-batches.
 pub(super) fn hash_name(name: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let parts = name.split(|c: char| c.is_ascii_digit());
@@ -430,7 +427,7 @@ pub(super) fn hash_name(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns whether two layers have the same operators and transfers, of the same sizes.
+/// Returns true if two layers have the same operators, and transfers of the same sizes.
 pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
     let bytes = |item| match program.view_of(item).op {
         Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,
@@ -443,8 +440,8 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
         })
 }
 
-/// Returns the nodes of each layer in program order. A layer has the nodes of its entry in `parts`, the transfers that
-/// these nodes launch, and the transfers without a launching host node that run between these nodes.
+/// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts` and the
+/// transfers that these nodes launch. It also contains transfers without a launching node that run between them.
 pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
@@ -452,7 +449,7 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // A gather between two layers fetches parameters for the second of these layers or for a later layer.
+    // A gather between two layers is for the second of them or for a later layer.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

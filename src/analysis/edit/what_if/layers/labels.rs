@@ -1,22 +1,22 @@
-//! Renumbers the layer labels of generated jobs. Labels count layers over the whole model.
+//! Renumbers the labels of layers in generated jobs. Labels number the layers of the whole model.
 
 use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};
 use std::collections::BTreeMap;
 
-/// Repeated layers of a job. One entry for each part of the model on a stage: the key is the part's first and last
-/// label, the value is the number of added layers.
+/// The repeated layers of a job. There is one entry per part of the model on a stage: the part's first and last label,
+/// and the number of layers added to the part.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 
 impl LayerLabels {
-    /// Returns the number of layers that are added before the layer `label`.
+    /// Returns the number of layers that the edit adds before layer `label`.
     fn label_shift(&self, label: u32) -> i64 {
         let below = self.0.iter().filter(|((_, last), _)| *last < label);
         below.map(|(_, by)| by).sum()
     }
 
-    /// Renumbers the layers of a step.
+    /// Renumbers the labels of the layers in one step.
     pub fn relabel_step(
         &self,
         program: &mut RankProgram<'_>,
@@ -26,7 +26,7 @@ impl LayerLabels {
     ) {
         let base = |run: usize| label_of(program, editor.edited_runs()[run].layers.first()?);
         let bases: Vec<Option<u32>> = (0..editor.edited_runs().len()).map(base).collect();
-        // A gather of parameters before all layers belongs to the layer that waits for the gather.
+        // A gather of parameters before all layers belongs to the layer that depends on it.
         let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
         for (&item, moved) in &editor.moves {
             for dep in &program.items[item as usize].deps {
@@ -67,7 +67,7 @@ impl LayerLabels {
     }
 }
 
-/// Adds `by` to the layer numbers of all nodes.
+/// Adds `by` to the layer labels of all nodes.
 pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
     if by == 0 {
         return;
@@ -84,7 +84,8 @@ pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
     }
 }
 
-/// Returns a name of a generated job, such as `mb0/layer11/fwd/norm1`, with `by` added to the layer's number.
+/// Returns a node's name in a generated job (such as `mb0/layer11/fwd/norm1`) with `by` added to the number of its
+/// layer.
 fn rename_layer(name: &str, by: i64) -> Option<String> {
     let (before, after) = match name.strip_prefix("layer") {
         Some(after) => ("layer", after),

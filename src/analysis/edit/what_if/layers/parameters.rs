@@ -1,4 +1,4 @@
-//! Scales work on parameters, and a rank's memory for parameters, after the number of parameters changed.
+//! Scales work on parameters, and the memory of a rank for parameters, to a new number of parameters.
 
 use super::super::EditCounts;
 use super::super::program::{AttributeChange, RankProgram, StepPhase};
@@ -8,8 +8,8 @@ use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns the bytes of all weights, as a generated job states them, and the bytes of one layer's weights. The bytes of
-/// a layer are computed from the multiplications that compute the gradients of its weights.
+/// Returns the bytes of all weights that a generated job states, and the bytes of one layer's weights. The latter is
+/// derived from the matrix multiplications that compute the gradients of the layer's weights.
 pub(super) fn stated_weights(
     program: &RankProgram<'_>,
     passes: &StepPasses,
@@ -48,7 +48,7 @@ pub(super) fn stated_weights(
     (all > 0 && layer > 0).then_some((all, layer))
 }
 
-/// Multiplies by `ratio` the memory that a generated job states for weights, gradients and optimizer states.
+/// Multiplies the memory for weights, gradients and optimizer states, as stated by a generated job, by `ratio`.
 pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of(item);

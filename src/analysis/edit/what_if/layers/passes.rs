@@ -1,4 +1,4 @@
-//! Finds the passes of a step, each with its operators.
+//! Divides a step into passes, each with its operators.
 
 use super::super::gradients::GradientReductions;
 use super::super::program::{RankProgram, StepPhase, pass_of_mark};
@@ -7,7 +7,8 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Nodes of a pass with their signatures. Transfers, and nodes that only launch reductions, are left out.
+/// The nodes of a pass, each with a signature of its structure. Transfers are not included, nor are nodes that only
+/// launch reductions.
 #[derive(Default)]
 pub(super) struct PassItems {
     pub items: Vec<u32>,
@@ -18,7 +19,7 @@ impl PassItems {
     fn push(&mut self, program: &RankProgram<'_>, item: u32) {
         let (view, facts) = (program.view_of(item), program.facts_of(item));
         let mut hasher = DefaultHasher::new();
-        // Digits are left out of the signature, because names of modules and layers contain numbers.
+        // Signatures ignore digits, because names contain numbers of modules and layers.
         for part in view
             .name
             .split(|c: char| c.is_ascii_digit())
@@ -38,7 +39,7 @@ impl PassItems {
     }
 }
 
-/// Passes of a step, in order: one entry for each forward or backward pass of a micro-batch, and the optimizer.
+/// The passes of a step in order: the forward and backward passes of all micro-batches, and the optimizer.
 pub(super) struct StepPasses {
     pub forward: Vec<PassItems>,
     pub backward: Vec<PassItems>,
@@ -80,7 +81,7 @@ impl StepPasses {
                 let pass = match facts.phase {
                     StepPhase::Forward => Some((false, micro_batch)),
                     StepPhase::Backward => Some((true, micro_batch)),
-                    // Gathers and hooks belong to the pass that is running when they run.
+                    // Gathers and hooks belong to the pass during which they run.
                     StepPhase::Parameters if !ended => {
                         Some(current.unwrap_or((false, micro_batch)))
                     }
@@ -119,12 +120,12 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
-/// Nodes of each layer of a backward pass, in execution order. The layers may differ in single nodes, for example
-/// because parameters are gathered ahead for some layers.
+/// The nodes of each layer of a backward pass; layers are in execution order. Layers may differ in single nodes, for
+/// example because parameters are gathered ahead for some layers only.
 type LayerBlocks = Vec<Vec<u32>>;
 
-/// Returns the layers of a forward pass, which are the longest repetition. If the repeated part is a whole pass over
-/// the layers (as when tokens are decoded one by one), the function returns the repetition inside one pass.
+/// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the
+/// layers (as in decoding token by token), returns the repetition inside this part.
 pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
@@ -137,7 +138,7 @@ pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     }
 }
 
-/// Returns all repetitions in `passes` with this length and number, each with the index of its pass.
+/// Returns all repetitions in `passes` of this length and number, each with the index of its pass.
 pub(super) fn find_runs(
     passes: &[PassItems],
     period: usize,
@@ -170,8 +171,8 @@ pub(super) fn find_runs(
 }
 
 impl StepPasses {
-    /// Finds the layers of backward passes by autograd's sequence numbers: an operator and the function that computes
-    /// its gradient have the same number. Returns `None` if a pass does not show all layers.
+    /// Finds the layers of backward passes by autograd's sequence numbers. An operator and the function that computes
+    /// its gradient have the same number. Returns `None` if some pass does not show all layers.
     pub fn blocks_by_links(
         &self,
         program: &RankProgram<'_>,
@@ -191,8 +192,8 @@ impl StepPasses {
         let times = forward.first()?.1.times;
         let mut blocks = Vec::new();
         for pass in of.iter().map(|&index| &self.backward[index]) {
-            // Each node belongs to the layer of the enclosing autograd function or, if there is none, to the layer of
-            // the previous node.
+            // A node belongs to the layer of its enclosing autograd function or, without one, to the layer of the
+            // previous node.
             let functions = pass.items.iter().filter_map(|&item| {
                 let number = program.facts_of(item).sequence?;
                 let layer = layer_of.get(&number)?;

@@ -1,11 +1,11 @@
-//! Finds parts of passes that repeat, by the structure of their operators.
+//! Finds repeated parts of passes by the structure of their operators.
 
 use std::collections::BTreeMap;
 
-/// Maximum number of distances (between equal nodes) that are tried as the length of a layer.
+/// Maximum number of distances between equal nodes that are tried as the length of a layer.
 const MAX_PERIODS: usize = 64;
 
-/// A part of a list of nodes that repeats: its start, its length and the number of repetitions.
+/// A repeated part of a list of nodes: start, length and number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RepeatedPart {
     pub start: usize,
@@ -19,8 +19,9 @@ impl RepeatedPart {
     }
 }
 
-/// Returns the repetition that covers most of `signatures`. If `times` is given, only parts that are repeated exactly
-/// `times` times count. Among repetitions that cover the same length, returns the one with the shortest period.
+/// Returns the repetition that covers the largest part of `signatures`. If `times` is given, only parts with exactly
+/// this number of repetitions are considered. If several repetitions cover the same length, returns the one with the
+/// shortest period.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
     for period in find_candidate_periods(signatures) {
@@ -46,7 +47,7 @@ pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Op
     best
 }
 
-/// Returns the distances between equal signatures that explain most of the list, shortest first.
+/// Returns the most promising distances between equal signatures, shortest first.
 fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
     let mut last: BTreeMap<u64, usize> = BTreeMap::new();
     let mut distances: BTreeMap<usize, usize> = BTreeMap::new();
@@ -56,8 +57,8 @@ fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // The score of a distance is its frequency times its length, so that long rare distances count as much as short
-    // frequent distances.
+    // The score of a distance is its frequency times its length, so that rare long distances score as high as frequent
+    // short ones.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)
     });
@@ -74,7 +75,7 @@ fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The list is x a b c a b c a b c y: three repetitions of length three, from index 1.
+    /// The list x a b c a b c a b c y contains three repetitions of length three, from index 1 on.
     #[test]
     fn the_longest_repetition_is_found_with_its_shortest_period() {
         let found = longest_repetition(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8], None);
@@ -84,7 +85,7 @@ mod tests {
             times: 3,
         };
         assert_eq!(found, Some(expected));
-        // In `a a b a a b`, the repetition of `a` covers two nodes, but the repetition of `a a b` covers all six.
+        // In `a a b a a b`, the repetition of `a` covers two nodes, and the repetition of `a a b` covers all six.
         let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
         assert_eq!(
             found,

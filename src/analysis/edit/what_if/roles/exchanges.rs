@@ -1,4 +1,4 @@
-//! Checks that the messages and collectives of a completed job match.
+//! Checks that the sends, receives and collectives of a completed job match.
 
 use super::RankTraces;
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
@@ -7,7 +7,7 @@ use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::format::{Op, TraceError, escape_name};
 use std::collections::BTreeMap;
 
-/// Fails if a send has no receive, a receive has no send, or members of a group make different numbers of calls.
+/// Fails if a send has no receive, a receive has no send, or the members of a group make different numbers of calls.
 pub(super) fn check_exchanges(
     traces: &RankTraces,
     declared: &DeclaredGroups,

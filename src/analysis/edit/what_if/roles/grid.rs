@@ -1,10 +1,10 @@
-//! Grid of ranks, used to find the peers and groups of a rank from the peers and groups of its model.
+//! The grid of a job's ranks. It gives the peers and groups of a rank from the peers and groups of its model.
 
 use super::{CapturedRank, StageKind, refuse_missing_role};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Dimension of the grid: the distance between neighbouring ranks, and the number of coordinates.
+/// A dimension of the grid: the distance between neighbouring ranks, and the number of coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GridDimension {
     stride: u32,
@@ -17,16 +17,16 @@ impl GridDimension {
     }
 }
 
-/// Grid of ranks, the innermost dimension first.
+/// A grid of ranks; the innermost dimension is first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoleGrid {
     dimensions: Vec<GridDimension>,
-    /// Index of the dimension of stages, or `None`.
+    /// Index of the dimension of stages, if there is one.
     stages: Option<usize>,
     replicas: Option<usize>,
 }
 
-/// Returns the distance between members and their number, if the members are equally spaced.
+/// Returns the distance between adjacent members and their number; `None` if they are not equally spaced.
 pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
@@ -37,7 +37,7 @@ pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
 }
 
 impl RoleGrid {
-    /// Finds the grid of `world` ranks from the messages and reductions of the captured ranks.
+    /// Derives the grid of `world` ranks from the messages and reductions of captured ranks.
     pub(super) fn find_grid(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
         let unknown = |why: &str| {
             crate::edit::what_if::refuse_edit(
@@ -53,14 +53,14 @@ impl RoleGrid {
                 Some(shared) => shared.intersection(&one.reductions).copied().collect(),
             });
         }
-        // The largest group consists of the replicas. Smaller groups may have another purpose, such as stages that
-        // share an embedding.
+        // The largest group is the group of replicas. Smaller groups may serve another purpose, such as an embedding
+        // that stages share.
         let largest = shared
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // If only the first and the last stage reduce gradients, these stages share weights and are not replicas. The
-        // job is therefore rejected only if all ranks reduce gradients.
+        // If only the first and last stage reduce gradients, they share weights, and their ranks are not replicas.
+        // Therefore, reject the job only if all ranks reduce gradients.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",
@@ -168,8 +168,8 @@ impl RoleGrid {
         StageKind::from_stage(self.stage_of(rank), self.stage_count())
     }
 
-    /// Returns the grid with another number of stages, or `None` if there are no stages, or if the number of
-    /// ranks overflows.
+    /// Returns the grid with another number of stages; `None` if there is no dimension of stages, or if there would be
+    /// too many ranks.
     pub(super) fn with_stages(&self, stages: u32) -> Option<Self> {
         let at = self.stages?;
         let mut dimensions = self.dimensions.clone();
@@ -190,7 +190,8 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` that has the same other coordinates as `rank` in the grid `other`.
+    /// Returns the rank in stage `stage` of this grid. Its other coordinates equal the coordinates of `rank` in the
+    /// grid `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {
@@ -203,7 +204,7 @@ impl RoleGrid {
         offsets.sum()
     }
 
-    /// Returns whether two ranks have equal coordinates in all dimensions other than stage and replica.
+    /// Returns true if two ranks have equal coordinates in all dimensions except stage and replica.
     pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
         self.dimensions.iter().enumerate().all(|(at, dimension)| {
             [self.stages, self.replicas].contains(&Some(at))
@@ -211,8 +212,8 @@ impl RoleGrid {
         })
     }
 
-    /// Takes the distance of `peer` from `from`, and returns the rank of the grid `target` at this distance from
-    /// `to`; `None` beyond the ends of a pipeline.
+    /// Returns the rank in the grid `target` that is as far from `to` as `peer` is from `from` in this grid; `None` if
+    /// it would be outside the pipeline.
     pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
@@ -229,8 +230,8 @@ impl RoleGrid {
         Some(moved)
     }
 
-    /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`,
-    /// or `None` if there is none.
+    /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`;
+    /// `None` if there is no such group.
     pub(super) fn moved_group(
         &self,
         members: &[u32],
@@ -260,7 +261,7 @@ impl RoleGrid {
                 let x = dimension.coordinate_of(member);
                 let x = match all[..] {
                     [_] => new,
-                    // A group over several stages must consist of the first and the last stage, which share weights.
+                    // A group over several stages must consist of the first and last stage, which share weights.
                     _ if is_restaged => match x {
                         _ if all != [first, last] => return None,
                         0 => 0,
@@ -294,31 +295,31 @@ mod tests {
     #[test]
     fn groups_and_peers_move_with_their_rank() {
         let grid = grid();
-        // Replicas of shard 1 in stage 1 are 9 and 13; replicas of shard 2 in stage 3 are 26 and 30.
+        // The replicas of shard 1 in stage 1 are ranks 9 and 13; the replicas of shard 2 in stage 3 are ranks 26 and
+        // 30.
         assert_eq!(grid.moved_group(&[9, 13], 9, 26, &grid), Some(vec![26, 30]));
-        // The members of the result are in the order of the original group.
+        // The members of the result have the order of the original group.
         assert_eq!(
             grid.moved_group(&[1, 0, 2, 3], 1, 31, &grid),
             Some(vec![29, 28, 30, 31])
         );
-        // A group of half of the shards: 0 and 1, or 2 and 3.
+        // Each group contains half of the shards: 0 and 1, or 2 and 3.
         assert_eq!(grid.moved_group(&[0, 1], 0, 7, &grid), Some(vec![6, 7]));
-        // A group of the first and the last stage; a middle stage has no such group.
+        // The group contains the first and the last stage, so a middle stage has no such group.
         assert_eq!(grid.moved_group(&[0, 24], 0, 6, &grid), Some(vec![6, 30]));
         assert_eq!(grid.moved_group(&[0, 24], 0, 8, &grid), None);
         assert_eq!(grid.moved_peer(8, 0, 6, &grid), Some(14));
         assert_eq!(grid.moved_peer(16, 8, 24, &grid), None);
-        // Shard 3 sends to shard 0, around the ring.
+        // Shard 3 sends to shard 0, because shards form a ring.
         assert_eq!(grid.moved_peer(1, 0, 3, &grid), Some(0));
     }
 
-    /// Six stages instead of four: again rank = 8 stage + 4 replica + shard, and the ranks of the last stage begin at
-    /// 40.
+    /// With six instead of four stages, again rank = 8 stage + 4 replica + shard; the last stage begins at rank 40.
     #[test]
     fn more_stages_keep_the_other_coordinates() {
         let (grid, more) = (grid(), grid().with_stages(6).unwrap());
         assert_eq!((more.rank_count(), more.stage_of(47)), (48, 5));
-        // Rank 47 is shard 3 of replica 1 of the last stage, as rank 31 is with four stages.
+        // Rank 47 is shard 3 of replica 1 in the last stage, as is rank 31 with four stages.
         assert_eq!(grid.rank_at(3, &more, 47), 31);
         assert_eq!(grid.moved_peer(23, 31, 47, &more), Some(39));
         assert_eq!(grid.moved_peer(16, 8, 40, &more), None);
@@ -326,9 +327,9 @@ mod tests {
             grid.moved_group(&[27, 31], 31, 47, &more),
             Some(vec![43, 47])
         );
-        // The group of the first and the last stage, which share weights.
+        // The first and the last stage form a group, because they share weights.
         assert_eq!(grid.moved_group(&[0, 24], 0, 6, &more), Some(vec![6, 46]));
-        // A group of all stages would get more members, so the result is `None`.
+        // A group of all stages would need more members, so there is no corresponding group.
         assert_eq!(grid.moved_group(&[0, 8, 16, 24], 0, 0, &more), None);
     }
 }

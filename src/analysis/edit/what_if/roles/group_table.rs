@@ -1,4 +1,4 @@
-//! Names of groups, including the groups of added ranks.
+//! Names of the groups of captured and added ranks.
 
 use super::CapturedRank;
 use super::grid::RoleGrid;
@@ -7,13 +7,13 @@ use chakram_trace::format::{TraceError, escape_name};
 use chakram_trace::workload::format_shortened;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of groups, including the groups of added ranks.
+/// The groups of captured ranks, and names for the groups of added ranks.
 pub(super) struct GroupTable<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,
-    /// Names of groups by their members.
+    /// For each list of members, the names of groups with these members.
     names: BTreeMap<Vec<u32>, BTreeSet<String>>,
-    /// Names of groups with different members in different traces.
+    /// Names that denote different groups in different traces.
     ambiguous: BTreeSet<String>,
     added: BTreeMap<(Vec<u32>, usize), String>,
     next: u64,
@@ -52,8 +52,8 @@ impl<'g> GroupTable<'g> {
         this
     }
 
-    /// Takes the group `name` of the captured rank `from` in the first grid, and returns the name and the members of
-    /// the corresponding group of rank `to` in the second grid.
+    /// Returns the name and members of the group of rank `to` in the second grid that corresponds to the group `name`
+    /// of captured rank `from` in the first grid.
     pub(super) fn move_group(
         &mut self,
         [grid, target]: [&RoleGrid; 2],
@@ -103,8 +103,7 @@ impl<'g> GroupTable<'g> {
         Ok((new.clone(), moved))
     }
 
-    /// Returns the members of the group that a captured rank calls `name`, and whether the group is declared outside
-    /// the traces.
+    /// Returns the members of a captured rank's group `name`, and true if the group is declared outside the traces.
     pub(super) fn members_of(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
         if let Some(members) = self.declared.get(name) {
             return Some((members.clone(), true));

@@ -12,7 +12,7 @@ use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Op, TraceError, escape_name, roles, work_amounts};
 
-/// Returns whether a metadata record states the number of ranks.
+/// Returns true if a metadata record states the number of ranks.
 fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     let mut fields = WireCursor::new(record.bytes, record.offset);
     while !fields.is_empty() {
@@ -25,15 +25,15 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(false)
 }
 
-/// Returns the differences of message tags between neighbouring stages, for messages down the pipeline and for
-/// messages up the pipeline. The difference is 0 if all stages use the same tags, or if the difference is unknown.
+/// Returns how much message tags differ between neighbouring stages, for messages down the pipeline and for messages up
+/// the pipeline. A difference is 0 if all stages use the same tags, or if it is unknown.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
     contents: &[u8],
 ) -> Result<[i64; 2], TraceError> {
-    // Smallest tags of messages, indexed first by direction (down or up the pipeline), then by partner (the previous
-    // or the next stage).
+    // Smallest tag of messages in each direction (down or up the pipeline), for messages with the previous and with the
+    // next stage.
     let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
     let own = grid.stage_of(rank);
     let mut frames = FrameCursor::new(contents);
@@ -58,18 +58,17 @@ pub(super) fn tag_steps(
     }))
 }
 
-/// Writer of the trace of an absent rank.
+/// Writes the trace of an absent rank.
 pub(super) struct RoleWriter<'w, 'g> {
     pub(super) grid: &'w RoleGrid,
     /// Grid of the new job.
     pub(super) target: &'w RoleGrid,
     pub(super) table: &'w mut GroupTable<'g>,
-    /// Index of the captured rank that is copied.
+    /// Index of the captured rank whose trace is copied.
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,
-    /// Differences of message tags between neighbouring stages, for messages down the pipeline and for messages up
-    /// the pipeline.
+    /// Differences of message tags between neighbouring stages, from [`tag_steps`].
     pub(super) tag_steps: [i64; 2],
 }
 
@@ -85,8 +84,8 @@ impl RoleWriter<'_, '_> {
                 let ranks = self.target.rank_count();
                 let mut sets = vec![("rank", AttributeEdit::Remove)];
                 if ranks != self.grid.rank_count() {
-                    // With more ranks, the amounts of work may differ, so they are removed. Roles are removed because
-                    // new groups have none.
+                    // Remove the amounts of work, because a job with more ranks may do more work. Remove the roles,
+                    // because new groups have none.
                     sets.push((work_amounts::ATTRIBUTE, AttributeEdit::Remove));
                     sets.push((roles::ATTRIBUTE, AttributeEdit::Remove));
                     if states_world(record)? {
@@ -188,7 +187,7 @@ impl RoleWriter<'_, '_> {
                     AttributeEdit::Count(self.target.stage_of(self.to).into()),
                 ));
             }
-            // Only attributes that the node has are changed; no attribute is added.
+            // Only change attributes that the node has; add none.
             let mut there = Vec::new();
             if !sets.is_empty() {
                 for_each_attribute(record, |attr: &AttrView<'_>| {

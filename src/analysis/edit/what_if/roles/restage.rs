@@ -1,9 +1,9 @@
 //! Changes the number of stages of a pipeline.
 //!
-//! Each new stage copies a captured stage of its role: the first stage, the last stage, or, for middle stages, each
-//! captured middle stage in turn. A pipeline with more stages has more layers, and each stage keeps its number of
-//! layers. Peers, groups and tags change in the same way as for added ranks, 1F1B passes are reordered for the new
-//! stage, and labels of layers are renumbered.
+//! Each new stage copies a captured stage of the same role: the first stage, the last stage or, for middle stages, the
+//! captured middle stages in turn. Each stage keeps its number of layers, so a pipeline with more stages has more
+//! layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the new stage,
+//! and the labels of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
@@ -20,7 +20,7 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Returns the captured stage, of `captured` stages, that is copied for stage `stage` of a pipeline with `stages`
+/// Returns the stage, among `captured` captured stages, that is copied for stage `stage` of a pipeline with `stages`
 /// stages.
 fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
     match StageKind::from_stage(stage, stages) {
@@ -30,7 +30,7 @@ fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
     }
 }
 
-/// Changes the pipeline of a job to `stages` stages.
+/// Changes the number of stages of a job's pipeline to `stages`.
 pub(in super::super) fn change_stages(
     traces: RankTraces,
     groups: &DeclaredGroups,
@@ -80,8 +80,7 @@ pub(in super::super) fn change_stages(
         return Ok((traces, groups));
     }
     check_memory(&traces, ranks, "traces", "fewer stages")?;
-    // The last stage is used, because only its order of passes differs between 1F1B and GPipe for every number of
-    // micro-batches.
+    // Use the last stage: it is the only one on which 1F1B and GPipe always give different orders.
     let last = (grid.rank_count() - 1) as usize;
     let order = repeat::warm_up_of_passes(&RankProgram::read_program(&traces[last].1)?);
     let reorders = match order {
@@ -92,8 +91,7 @@ pub(in super::super) fn change_stages(
         Some(None) => return Err(unknown_order(stages)),
         _ => false,
     };
-    // The differences of tags are computed from a middle stage, because only a middle stage exchanges messages with
-    // both neighbours.
+    // Derive the tags from a middle stage: only a middle stage exchanges messages with both of its neighbours.
     let middle = captured.iter().find(|one| one.place == StageKind::Middle);
     let tags = match middle {
         Some(one) => tag_steps(&grid, one.rank, &traces[one.rank as usize].1)?,
@@ -159,7 +157,7 @@ fn unknown_order(stages: u32) -> TraceError {
     )
 }
 
-/// Returns, for each stage, the number of different layer labels on its ranks.
+/// For each stage, returns the number of different layer labels on its ranks.
 fn labels_of_stages(grid: &RoleGrid, traces: &RankTraces) -> Result<Vec<i64>, TraceError> {
     let mut labels = vec![BTreeSet::new(); grid.stage_count() as usize];
     for (rank, trace) in traces {
