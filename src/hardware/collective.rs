@@ -237,9 +237,9 @@ pub struct LinePosition {
 
 impl LinePosition {
     /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
-    /// `None` if the member's line takes no part in this stage. In a rooted collective, a line (members that differ
-    /// only in their index in one phase) takes part only if the line has or needs data: if its indices in all inner
-    /// phases equal the root's.
+    /// `None` if the member's line takes no part in this stage. A line consists of members that differ only in their
+    /// index in one phase. In a rooted collective, a line takes part only if its indices in all inner phases equal the
+    /// root's, because only such lines have or need data.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,

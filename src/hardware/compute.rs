@@ -85,8 +85,8 @@ pub enum ComputeModel {
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
     /// The duration that the NPU class's curves give for the kernel's class and shape. If the shape or the curves are
-    /// missing, the kernel takes its roofline time at the peak rates, or its recorded time if there is no roofline
-    /// time.
+    /// missing, the kernel takes its roofline time at the peak rates. Without a roofline time, the kernel takes its
+    /// recorded time.
     Curves,
     /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
     /// takes its recorded duration.
@@ -398,8 +398,8 @@ impl ComputeModel {
 }
 
 impl ComputeModel {
-    /// Returns the duration of a kernel with unknown FLOPs: the recorded duration if there is one. Otherwise, returns
-    /// the time of the kernel's memory traffic, or `Unknown` if the model allows only recorded durations.
+    /// Returns the recorded duration of a kernel with unknown FLOPs. If nothing was recorded, returns the time of the
+    /// kernel's memory traffic, or `Unknown` if the model allows only recorded durations.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,

@@ -60,9 +60,9 @@ impl GroupExtent {
     /// Determines the placement of `npus`, which must be distinct.
     ///
     /// If the NPUs are all combinations of some coordinates in each dimension, the group has a phase for each dimension
-    /// in which the coordinates differ. Otherwise the group spans dimensions unevenly and is treated as one line, with
-    /// the algorithm of the outermost dimension that it spans. On tiles, every group has a single phase with the
-    /// members in the group's own order, because plans may place stages anywhere, not only in sub-grids.
+    /// in which the coordinates differ. Any other group spans dimensions unevenly and is treated as one line, with the
+    /// algorithm of the group's outermost dimension. On tiles, every group has a single phase with the members in the
+    /// group's own order, because plans may place stages anywhere, not only in sub-grids.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tile_grid().is_some() && npus.len() > 1 {
             return Self::along_dimension(npus, 0);

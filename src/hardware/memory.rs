@@ -11,8 +11,8 @@
 //! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPorts`]), for example at the edges of
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
 //! be the NPU's port into a dimension ([`NetworkAttachment`]). With a network model that has contention, loads and
-//! stores compete at this port with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one
-//! more stage.
+//! stores compete at this port with messages, chunk by chunk (`memory/chunked_access.rs`). With any other network
+//! model, the port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;

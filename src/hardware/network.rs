@@ -155,8 +155,8 @@ pub struct NetworkMessage {
     /// derived from the message's content, because indices of ops are reused and therefore have no stable order. Below
     /// 2^27.
     pub order: u32,
-    /// Place in the receiver's program. If several messages with the same `strand` enter one port, they are received in
-    /// ascending order of `step`, so an early message never delays an earlier step.
+    /// Place in the receiver's program. If several messages with the same `strand` enter one port, the port receives
+    /// the messages in ascending order of `step`. An early message therefore never delays an earlier step.
     pub turn: MessagePriority,
 }
 

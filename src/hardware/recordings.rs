@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// Returns `model` for the kernels of a capture on `device`. If the model depends on the recording device and a preset
-/// describes this device, the result is the model with the device's NPU class. Otherwise the model is unchanged.
+/// describes this device, the result is the model with the device's NPU class. In all other cases, the model is
+/// unchanged.
 pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
     if model != ComputeModel::RecordedOnDevices {
         return model;

@@ -360,16 +360,16 @@ impl Topology {
         self.links[d]
     }
 
-    /// Returns two sides: a message leaves `a` on the first side, along the first dimension that it crosses, and enters
-    /// `b` on the second side, along the last dimension. Side 1 is downwards if NPUs are wired to their neighbours;
-    /// every other side is 0.
+    /// Returns two sides. A message leaves `a` on the first side, along the first dimension that it crosses. The
+    /// message enters `b` on the second side, along the last dimension. Side 1 is downwards if NPUs are wired to their
+    /// neighbours; every other side is 0.
     #[inline]
     pub fn port_directions(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
     }
 
-    /// Returns two ports, each as (dimension, side): a message leaves `a` through the first port, along the first
-    /// dimension that it crosses, and enters `b` through the second port, along the last dimension.
+    /// Returns two ports, each as (dimension, side). A message leaves `a` through the first port, along the first
+    /// dimension that it crosses. The message enters `b` through the second port, along the last dimension.
     #[inline]
     pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;

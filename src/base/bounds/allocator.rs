@@ -32,8 +32,8 @@ pub fn count_without_exit(exhausted: fn()) {
     let _ = EXHAUSTED.set(exhausted);
 }
 
-/// A thread adds its balance to the global counter only when the balance reaches this many bytes, so that threads do
-/// not contend for the counter at each small allocation.
+/// A thread adds its balance to the global counter only when the balance reaches this many bytes. Otherwise, threads
+/// would contend for the counter at each small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {

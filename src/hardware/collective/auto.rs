@@ -26,16 +26,16 @@
 //! time, but without rounding.
 //!
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places occupies k
-//! wires. If every member sends to the member k places ahead, then on a ring every wire of the shorter direction
-//! carries c = min(k, n−k) messages at once. On an open line, the k messages of the last k members go in the other
-//! direction, over n−k places, so c is the same. Members may instead exchange in pairs whose indices differ in the bit
-//! of weight k. The wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so
-//! again c(k) = min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times as long as
-//! a message to a neighbour; the ring algorithm sends only to neighbours. If every two NPUs have a path of their own
-//! (fully connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a
-//! time, so c = 1. In trees the routes of one level do not overlap, so c = 1 too. The formulas are meant for networks
-//! with contention. On the contention-free network, messages that share a wire do not slow one another, so another
-//! algorithm may be faster than the chosen one.
+//! wires. If every member of a ring sends to the member k places ahead, every wire of the shorter direction carries c =
+//! min(k, n−k) messages at once. On an open line, the k messages of the last k members go in the other direction, over
+//! n−k places, so c is the same. Members may instead exchange in pairs whose indices differ in the bit of weight k. The
+//! wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so again c(k) =
+//! min(k, n−k). With halving and doubling, a message over n/2 places therefore takes n/2 times the time of a message to
+//! a neighbour. The ring algorithm sends only to neighbours. If every two NPUs have a path of their own (fully
+//! connected, or through a switch), c = 1. If a root sends or collects, the root's port passes one message at a time,
+//! so c = 1. In trees the routes of one level do not overlap, so c = 1 too. The formulas are meant for networks with
+//! contention. On the contention-free network, messages that share a wire do not slow one another, so another algorithm
+//! may be faster than the chosen one.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.

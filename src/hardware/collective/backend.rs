@@ -48,8 +48,8 @@ pub struct CollectiveRequest {
 pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
     pub npus: &'a [Npu],
-    /// True if the trace names a group. Otherwise all ranks take part, except along dimensions that the collective
-    /// excludes.
+    /// True if the trace names a group. If the trace names no group, all ranks take part, except along dimensions that
+    /// the collective excludes.
     pub named: bool,
 }
 
@@ -431,7 +431,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Returns a number that identifies the passage of one chunk through `stage` on `npu`. The engine requests the
-    /// number once for each chunk and stage when the collective is issued. It passes the number to every later call.
+    /// number once for each chunk and stage when the collective is issued. The engine passes the number to every later
+    /// call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
     /// Returns successive changes of the members' order. Together, these changes turn the order in which members begin

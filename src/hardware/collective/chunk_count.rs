@@ -22,8 +22,8 @@
 //!
 //! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
-//! chunks are first tried in steps of an eighth of the current number. Then the numbers around the best number are
-//! tried. The search ends when the messages of all trials together exceed both [`MOST_MESSAGES`] and the messages of
+//! chunks are first tried in steps of an eighth of the current number. Numbers around the best number are tried last.
+//! The search ends when the messages of all trials together exceed both [`MOST_MESSAGES`] and the messages of
 //! [`MOST_TRIALS`] collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number
 //! of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This bound applies if sending the
 //! whole buffer takes 0.3 to 20,000 times the latency.

@@ -11,8 +11,8 @@
 //!
 //! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at the same time, which no
 //! port can provide. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and
-//! differ only in latency. The table does not apply to rings and meshes: there, a member sends one message at a time at
-//! the rate of one link, and receives messages from both sides.
+//! differ only in latency. The table does not apply to rings and meshes. On these shapes, a member sends one message at
+//! a time at the rate of one link, and receives messages from both sides.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

@@ -3,14 +3,14 @@
 //! execute the custom algorithm's scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the first.
-//! An NPU has at most [`ChunkPipeline::active`] chunks in one dimension at the same time (in trees at least four per
-//! level), and these chunks share its port. The order of chunks is computed for the whole collective in advance, as if
-//! all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]). Members that start
-//! late keep this order, so no two members ever wait for each other.
+//! An NPU has at most [`ChunkPipeline::active`] chunks in one dimension at the same time. In trees, this maximum is at
+//! least four per level. The chunks share the NPU's port. The order of chunks is computed for the whole collective in
+//! advance, as if all members started together and each stage took its uncontended time ([`simulate_flow_shop()`]).
+//! Members that start late keep this order, so no two members ever wait for each other.
 //!
 //! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
 //! the exact times. The members of a line (members that exchange data in a phase) end a stage together and with empty
-//! ports, so chunks pass through every line exactly as in the computed schedule.
+//! ports. Chunks therefore pass through every line exactly as in the computed schedule.
 
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
@@ -45,8 +45,8 @@ pub struct NativeBackend<'a> {
     /// Custom algorithms that replace the machine's algorithms. A collective uses the first custom algorithm that
     /// applies.
     pub custom: &'a [CustomCollective],
-    /// Measured collectives along each dimension. They replace the machine's algorithms for undisturbed collectives.
-    /// The list may be empty.
+    /// Measured collectives along each dimension. Measured times replace the machine's algorithms for undisturbed
+    /// collectives. The list may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,

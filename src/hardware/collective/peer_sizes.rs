@@ -2,9 +2,9 @@
 //!
 //! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends these bytes to t. In
 //! a group of several phases, data travels along the phases, innermost first, as in an all-to-all of equal parts.
-//! Before phase d, a member at position p has data from senders s whose positions differ from p only in earlier phases,
-//! for receivers t whose positions equal p in those phases. The member passes the data for index q along d to the
-//! member with that index:
+//! Before phase d, a member at position p has data from the senders s whose positions differ from p only in earlier
+//! phases. This data is for the receivers t whose positions equal p in the earlier phases. The member passes the data
+//! for index q along d to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!

@@ -16,9 +16,9 @@
 //! | broadcast | S to the children after the parent's message, the lower child first | hα + (2h−1)t |
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
-//! Members end at different times, so there is no closed form. In an all-reduce a member's message to its parent
-//! depends on the messages of all its children, so the number of received messages alone shows which messages have
-//! arrived.
+//! Members end at different times, so there is no closed form. In an all-reduce, a member's message to its parent
+//! depends on the messages of all its children. The number of received messages alone therefore shows which messages
+//! have arrived.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

@@ -252,8 +252,8 @@ mod tests {
         ];
         let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
         let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
-        // Above the largest work, (10 + 40 + 5) / (1000 + 1500 + 2000) seconds per operation; below
-        // the smallest, (1 + 5) / (100 + 200).
+        // Above the largest work, the time per operation is (10 + 40 + 5) / (1000 + 1500 + 2000) seconds. Below the
+        // smallest work, the time per operation is (1 + 5) / (100 + 200) seconds.
         assert_eq!(kernel.interpolate_seconds(9000, 1, 0.5).0, 110.0);
         assert_eq!(kernel.interpolate_seconds(50, 1, 0.5).0, 1.0);
     }

@@ -9,15 +9,15 @@
 //! al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread
 //! blocks. During `f`, a kernel does not fill the device (launch, first loads, last stores), so `f` is the same on all
 //! classes. Three public models were captured on H100 and on MI300X, whose memory is 1.58 times as fast. In these
-//! models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class (attention in one
-//! kernel takes 3 times as long), and longer kernels take 0.6 to 1.0 times as long.
+//! models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class; attention in one
+//! kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
 //!
 //! A kernel without FLOPs and bytes in the trace (launched by a graph, or fused) is assumed to move bytes. A kernel
 //! whose FLOPs are marked unknown keeps its time instead.
 //!
 //! Times are not scaled between makers: the makers' libraries are different programs, so a kernel does not reach the
 //! same fraction of the roofline. MI300X has 1.32 times the peak and 1.58 times the bandwidth of H100. However, in the
-//! three models, all kernels together take 1.40, 0.76 and 1.27 times as long on MI300X, and matrix products alone take
+//! three models, all kernels together take 1.40, 0.76 and 1.27 times as long on MI300X. Matrix products alone take
 //! 1.28, 1.01 and 0.88 times as long. No ratio of rates predicts these ratios of times. The recorded time is therefore
 //! kept, and the prediction interval is wide enough to include the measured ratios.
 

@@ -3,8 +3,8 @@
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
 //! efficiency `e = 1`, real kernels take at least this time. A single efficiency `e` lowers both roofs and does not
-//! move the ridge point: the arithmetic intensity at which a kernel becomes compute-bound depends only on the machine.
-//! The achieved fraction depends on the software.
+//! move the ridge point. The arithmetic intensity at which a kernel becomes compute-bound therefore depends only on the
+//! machine. The achieved fraction depends on the software.
 //!
 //! On a class with systolic arrays a matrix product of known sizes takes at least the cycles that the arrays need
 //! (`compute/systolic.rs`).

@@ -4,9 +4,9 @@
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
 //! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. If the name of a
 //! preset or of a preset's NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu`
-//! tables. Otherwise, the rates of the NPUs are unknown. If several presets have an NPU with this name, the first in
-//! the list is used. The number of chunks is chosen for each collective, as for every machine file that does not state
-//! the number.
+//! tables. Without the name of a preset or NPU, the rates of the NPUs are unknown. If several presets have an NPU with
+//! this name, the first in the list is used. The number of chunks is chosen for each collective, as for every machine
+//! file that does not state the number.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

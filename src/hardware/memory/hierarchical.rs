@@ -20,10 +20,10 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server,
-//! each node is one server (its S links always carry equal loads) and each NPU's port is one server. Thus NPUs of
-//! different nodes contend only at the memories. A store takes the same path in reverse, and stores and loads share the
-//! bandwidth of this path.
+//! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server.
+//! Each node is one server, because its S links always carry equal loads, and each NPU's port is one server. Thus NPUs
+//! of different nodes contend only at the memories. A store takes the same path in reverse, and stores and loads share
+//! the bandwidth of this path.
 //!
 //! With in-switch collectives, W is the part that the memory stores for each NPU. For loads, all n parts reach every
 //! node and every NPU; for stores, the switches reduce n parts on the way to the memory.
@@ -187,8 +187,8 @@ mod tests {
         assert_eq!(ends, [20_050_000; 4]);
         let ends = simulate_each_end(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
-        // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together, and four NPUs get 3 GB/s each, so 100 kB
-        // take 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
+        // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together. Four NPUs get 3 GB/s each, so 100 kB take
+        // 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
         let ends = simulate_each_end(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }

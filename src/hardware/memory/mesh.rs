@@ -7,8 +7,8 @@
 //! column, and then along that column.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
-//! send to the NPUs on the right, a fraction (a - x - 1) / a of all NPUs. Each memory has 1 / (a b) of the data of each
-//! of the n NPUs:
+//! send to the NPUs on the right. The NPUs on the right are a fraction (a - x - 1) / a of all NPUs. Each memory has 1 /
+//! (a b) of the data of each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row

@@ -1,13 +1,13 @@
 //! Memories and NPUs on a ring.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The ASTRA-sim 2.0 paper gives no
-//! formula, so the formula is derived here. The ring has k stations. A station connects one memory and n / k NPUs, and
-//! has a link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
+//! formula, so the formula is derived here. The ring has k stations. A station connects one memory and n / k NPUs. Each
+//! station has a link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
 //!
 //! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both
 //! directions are equally long, half of the bytes take each direction. A byte from a memory at distance d crosses d
-//! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, n x W
-//! bytes cross this number of links on average. By symmetry, all 2 k links carry equal loads:
+//! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, each of
+//! the n x W bytes crosses the mean distance in links. By symmetry, all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
@@ -123,7 +123,7 @@ mod tests {
             404_200_000
         );
         // There are 5 stations with one NPU each. The links take 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us, which is
-        // 25 stages of 2.4 us; the memory takes 0.4 us and the port 0.4 us.
+        // 25 stages of 2.4 us. The memory and the port take 0.4 us each.
         assert_eq!(
             simulate_common_end(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
             60_800_000

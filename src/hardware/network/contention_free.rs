@@ -22,8 +22,8 @@
 //! For each port, the network stores only the times until which the two directions are busy. A message is therefore
 //! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
 //! arrive, with ties resolved by [`NetworkMessage::order`]. If all messages into a port come from one sender, they
-//! arrive in the order of submission, so a message's end is known when it is submitted. Otherwise the end is determined
-//! when the first byte arrives.
+//! arrive in the order of submission. A message's end is then known when the message is submitted. If a port has
+//! several senders, the end of a message is determined when its first byte arrives.
 
 use super::contended::ContentionScope;
 use super::contended::route::{iter_servers_between, link_after_server};

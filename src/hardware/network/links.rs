@@ -1,6 +1,6 @@
 //! Link network: a message passes all links of its route, and each link carries one message at a time.
 //!
-//! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception: along a fully connected
+//! A link is a server of [`ContendedNetwork`]. Fully connected NPUs are an exception. Along a fully connected
 //! dimension, an NPU has one server for all messages that it sends, and one server for all messages that it receives.
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};

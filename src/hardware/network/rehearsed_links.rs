@@ -78,8 +78,8 @@ impl LinkRehearsal {
         }
     }
 
-    /// Ends the rehearsal. Returns the state of the links with other traffic, and the trial run's use of `links` since
-    /// `start` (`None` if a transfer in the trial run took no time).
+    /// Ends the rehearsal. Returns the state of the links with other traffic, and the rehearsal's use of `links` since
+    /// `start`. The use is `None` if a transfer of the rehearsal took no time.
     pub fn end_rehearsal(
         self,
         start: Time,

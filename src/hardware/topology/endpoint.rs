@@ -1,7 +1,7 @@
 //! Endpoints of the network (NPUs and memories, numbered together), and the paths between them.
 //!
 //! NPU n is endpoint n, and memories follow in the machine's order. One link connects a memory to the network. A memory
-//! at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has no link of its own; an access
+//! at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has no link of its own. An access
 //! uses the port of the NPU that accesses the memory.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};

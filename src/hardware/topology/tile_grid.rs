@@ -2,9 +2,10 @@
 //! has only on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
-//! neighbours is either *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
-//! dies, with the rate and latency of [`DieBorders`]. On a torus, the link that closes a row or column crosses a border
-//! if the row or column spans several dies. If links are *half duplex*, both directions share one link.
+//! neighbours is either *inside* a die or crosses the *border* between two dies. Links inside a die have the rate and
+//! latency of their dimension. Links across borders have the rate and latency of [`DieBorders`]. On a torus, the link
+//! that closes a row or column crosses a border if the row or column spans several dies. If links are *half duplex*,
+//! both directions share one link.
 //!
 //! Messages travel along x first and then along y (XY routing). If a link of this route is faulty, messages travel
 //! along y first. If both routes have a faulty link, there is no route. A faulty core runs nothing, but it forwards

@@ -81,16 +81,17 @@ fn flexible_chunks_close_the_gap() {
             (64, back.clone()),
         ]
     );
-    // The dimensions have 4 and 2 members, and the second is twice as fast: a chunk of s adds 3/4 s or s/4 to the
-    // dimension that it visits first. Chunk 0 adds 3/4 and 1/16. Chunk 1 would need a size of 11/4 to add 11/16 to
-    // dimension 1, so it has the maximum size of 1.
+    // The dimensions have 4 and 2 members, and the second is twice as fast. A chunk of size s adds a load of 3/4 s to
+    // dimension 0 or s/4 to dimension 1 if it visits this dimension first. Chunk 0 adds 3/4 and 1/16. Chunk 1 would
+    // need a size of 11/4 to add 11/16 to dimension 1, so it has the maximum size of 1.
     assert_eq!(
         cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
         [(256, out.clone()), (256, back.clone())]
     );
-    // The dimensions have 8 and 4 members, and the second is 8 times as fast: a chunk of s adds 7/8 s or 3/32 s to the
-    // dimension that it visits first. The first chunk adds 7/8 to dimension 0 and 3/256 to dimension 1; each later
-    // chunk adds 7/32 and 3/32. The gap never closes, so all chunks have the maximum size of 1.
+    // The dimensions have 8 and 4 members, and the second is 8 times as fast. A chunk of size s adds a load of 7/8 s to
+    // dimension 0 or 3/32 s to dimension 1 if it visits this dimension first. The first chunk adds 7/8 to dimension 0
+    // and 3/256 to dimension 1; each later chunk adds 7/32 and 3/32. The gap never closes, so all chunks have the
+    // maximum size of 1.
     let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
     assert!(whole.iter().all(|(grains, _)| *grains == EQUAL));
 }

@@ -2,12 +2,12 @@
 //!
 //! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA 2022; ASTRA-sim's
 //! `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in ascending order of the load that earlier
-//! chunks have put on them. Thus the chunk still has its full size in the least loaded dimension. Then the chunk's own
-//! load is added. A chunk that has s bytes on entry to dimension d, with n members and bandwidth B, adds a load of s
-//! (n−1)/n / B seconds and has s/n bytes afterwards. The chunk visits dimensions in ascending order if their loads are
-//! almost equal: if the difference is less than a sixteenth of the load that the chunk would add to the least loaded
-//! dimension. Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are
-//! visited in ascending order.
+//! chunks have put on them. Thus the chunk still has its full size in the least loaded dimension. After the order of a
+//! chunk is chosen, the chunk's own load is added. Let a chunk have s bytes on entry to dimension d, which has n
+//! members and bandwidth B. The chunk adds a load of s (n−1)/n / B seconds, and has s/n bytes afterwards. If the loads
+//! are almost equal, the chunk visits dimensions in ascending order. Loads are almost equal if their difference is less
+//! than a sixteenth of the load that the chunk would add to the least loaded dimension. Loads that differ by less than
+//! [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
 //! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but gives the chunks that are ordered by
 //! loads sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least

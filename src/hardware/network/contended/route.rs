@@ -89,8 +89,8 @@ impl RouteCursor {
             };
             if let Some(side) = self.second.take() {
                 self.crossed += 1;
-                // With a switch, the second server is the link from the switch. Otherwise, the second server is at the
-                // end of the route in this dimension.
+                // With a switch, the second server is the link from the switch. Without a switch, the second server is
+                // at the end of the route in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
                 return Some(RouteHop {

@@ -52,8 +52,8 @@ fn messages_share_a_link_while_both_are_there() {
     assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
 }
 
-/// Three messages from NPU 0 get a third of the link of NPU 0 each; the message from NPU 2 gets the
-/// rest of the link to NPU 1.
+/// Three messages from NPU 0 get a third of the link of NPU 0 each. The message from NPU 2 gets the rest of the link to
+/// NPU 1.
 #[test]
 fn rates_are_max_min_fair() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
@@ -66,8 +66,8 @@ fn rates_are_max_min_fair() {
             (0, 2, 1, 1000),
         ],
     );
-    // The messages from NPU 0 get a third each; the message from NPU 2 gets 2/3 of the link to NPU
-    // 1 and ends after 1,500 ns. The thirds do not change.
+    // The messages from NPU 0 get a third each. The message from NPU 2 gets 2/3 of the link to NPU 1 and ends after
+    // 1,500 ns. The thirds do not change.
     assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
 }
 
@@ -84,8 +84,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
-    // Depending on the hash, the two messages share one of two upward links or use different links. The same applies to
-    // the downward links.
+    // Depending on the hash, the two messages share one of two upward links or use different links. The two messages
+    // also share a downward link or use different downward links.
     let hashed: Vec<_> = (0..64)
         .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
         .collect();

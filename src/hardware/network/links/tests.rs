@@ -46,8 +46,8 @@ fn a_mesh_goes_straight_where_a_ring_goes_round() {
 
 #[test]
 fn ties_on_a_ring_go_up() {
-    // The message from NPU 0 to 2 goes through NPU 1, so it waits for the message that NPU 1 sends
-    // up, but not for the message that NPU 3 sends down.
+    // The message from NPU 0 to 2 goes through NPU 1, so it waits for the message that NPU 1 sends up. The message that
+    // NPU 3 sends down causes no delay.
     let t = create_topology(&[(Ring, 4, 1, 10)]);
     let up = [(0, 1, 2, 1000), (0, 0, 2, 1000)];
     assert_eq!(arrivals(&t, &up), [1010, 2010]);

@@ -12,8 +12,8 @@ use chakram_base::units::{Bandwidth, Span};
 /// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimensionLinks {
-    /// Links that follow from the shape: the links of a ring or mesh, or, along a switched or fully connected
-    /// dimension, one switch for each line of NPUs.
+    /// Links that follow from the shape. A ring or mesh has its own links, and a switched or fully connected dimension
+    /// has one switch for each line of NPUs.
     OfShape,
     /// Clos networks.
     Clos {
