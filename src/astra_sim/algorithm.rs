@@ -29,7 +29,7 @@ pub struct CollectiveImplementation {
     pub one: bool,
 }
 
-/// Names that error messages suggest. `<W>` is a placeholder for a whole number.
+/// Algorithm names that error messages suggest. `<W>` is a placeholder for a whole number.
 pub(super) const NAMES: [&str; 9] = [
     "ring",
     "direct",

@@ -11,11 +11,11 @@
 //! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them from the
 //! innermost outward. With `collective-optimization` set to `baseline`, an all-reduce is an all-reduce of the
 //! whole chunk in every dimension. With `localBWAware`, an all-reduce is a reduce-scatter in all dimensions except
-//! the last, an all-reduce in the last, and an all-gather in the others in reverse order. If the list of
-//! implementations is shorter than the list of dimensions, the remaining dimensions are omitted. A `one…`
-//! algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is one line of
-//! members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the list has
-//! several entries.
+//! the last, an all-reduce in the last dimension, and an all-gather in the remaining dimensions in reverse order.
+//! If the list of implementations is shorter than the list of dimensions, the remaining dimensions are omitted. A
+//! `one…` algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is one
+//! line of members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the
+//! list has several entries.
 //!
 //! # Costs
 //!
@@ -266,7 +266,7 @@ impl AstraCollectives {
         }
         let count = match chunk {
             // A chunk of 0 bytes occurs in an all-gather with fewer bytes than splits. If such an all-gather has
-            // several members, `check` rejects the collective.
+            // several members, `check_collective` rejects the collective.
             0 => 0,
             _ => size.div_ceil(chunk),
         };

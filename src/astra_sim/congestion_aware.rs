@@ -30,7 +30,7 @@ use chakram_hardware::topology::{DimensionShape, LinePattern};
 /// Sentinel for no op.
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// A directed link: whether it is busy, and its queue of messages, by op.
+/// A directed link: true if it is busy, and its queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,

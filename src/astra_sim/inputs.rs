@@ -86,7 +86,7 @@ pub struct AstraInputs {
     pub network: AstraNetworkFile,
     /// The remote memory; `None` if there is none.
     pub memory: Option<RemoteMemoryFile>,
-    /// The groups. Their members are NPUs of the network.
+    /// The groups. Members of groups are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms of single nodes.
     pub per_node: PerNodeFile,

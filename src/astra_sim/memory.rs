@@ -2,8 +2,8 @@
 //!
 //! A tensor occupies memory from the start of the node that writes the tensor to the end of the last node that
 //! reads the tensor. A tensor that is never read is never freed. A tensor that is read without being written
-//! first, such as a weight, exists from the start. At one instant, tensors are freed before others are allocated,
-//! so a tensor that replaces another does not increase the peak.
+//! first, such as a weight, exists from the start. At one instant, tensors are freed before other tensors are
+//! allocated, so a tensor that replaces another does not increase the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;

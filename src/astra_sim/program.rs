@@ -343,8 +343,8 @@ impl AstraPhase {
         Some(ReceiveSource { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers and sizes,
-    /// with the same partners.
+    /// Returns true if members of `other` exchange the same messages along the same lines: equal in number, sizes
+    /// and partners.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,

@@ -21,8 +21,8 @@ use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, Trace
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
 /// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and stores if
-/// they are separate. The lanes of single nodes follow: receives of a pure replay, and communication
-/// that waits for no other communication.
+/// they are separate. The lanes of single nodes follow, for receives of a pure replay and for
+/// communication that waits for no other communication.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;

@@ -63,7 +63,8 @@ pub struct PricingCoverage {
     pub comm_unknown_time: u128,
     /// Number of nodes in `comm_unknown` without a duration in the trace, which take no time.
     pub comm_unknown_free: u64,
-    /// Number of trace lanes beyond the machine's number of lanes, which share a lane with others.
+    /// Number of trace lanes beyond the machine's number of lanes, which share a lane with other
+    /// trace lanes.
     pub sharing: u64,
 }
 

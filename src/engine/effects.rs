@@ -17,9 +17,9 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// Lists of effects. The loop drains the fields in the order below: the first five after each event, the others after a
-/// round, and `arrivals` only when no event is left at the instant. Entries of `began`, `records`, `ends` and `work`
-/// are added only by methods.
+/// Lists of effects. The loop drains the fields in the order below. It drains the first five after each event, the
+/// following ones after a round, and `arrivals` only when no event is left at the instant. Only methods add
+/// entries to `began`, `records`, `ends` and `work`.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.

@@ -1,7 +1,7 @@
 //! Folding: if several ranks do the same work at the same time, replays only one of these ranks, which represents the
-//! others.
+//! other ranks.
 //!
-//! Ranks that exchange messages, directly or through others, form a *copy*, for example the stages of a pipeline.
+//! Ranks that exchange messages, directly or through other ranks, form a *copy*, for example the stages of a pipeline.
 //! Copies are sorted into classes by repeated refinement. In copies of one class, corresponding ranks have the same
 //! durations, and the same messages along the same dimensions of the machine. Corresponding members of their groups
 //! have the same classes. On a network without contention, copies of a class affect each other only through

@@ -1,9 +1,9 @@
 //! In-switch collectives of the memory pool: switches gather the loads and reduce the stores of all NPUs of the
 //! machine.
 //!
-//! Members do not wait for each other. Each access time assumes that all NPUs make the same access, so it already
-//! includes the load on the links. Therefore, the k-th in-switch access, in the order of ids, must be equal on all
-//! ranks, and every NPU must have a rank. Other jobs are rejected.
+//! Members do not wait for each other. Each access time assumes that all NPUs make the same access, so the access
+//! time already includes the load on the links. Therefore, the k-th in-switch access, in the order of ids, must be
+//! equal on all ranks, and every NPU must have a rank. Other jobs are rejected.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;

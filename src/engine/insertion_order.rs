@@ -89,7 +89,7 @@ impl Discipline for InsertionOrder {
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Carries out the work of components in the order in which they appended it, each entry with all its
+    /// Carries out the work in the order in which components appended it, each entry with all its
     /// consequences.
     #[inline(never)]
     pub(super) fn carry_out_follow_ups(&mut self, now: Time) {

@@ -2,8 +2,8 @@
 //!
 //! # The ordering contract
 //!
-//! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round*. It
-//! handles the events in content order (by class, rank, node or op), independently of the order in which they were
+//! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round*. The
+//! loop handles the events in content order (by class, rank, node or op), independently of the order in which they were
 //! scheduled. Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue
 //! for them, and then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this
 //! process, another round follows.
@@ -347,8 +347,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // The end of an access to one memory may start accesses to another memory at this instant, so the rates of
-            // the other memory are computed afterwards.
+            // The end of an access to one memory may start accesses to another memory at this instant, so compute the
+            // rates of the other memory afterwards.
             if !self.effects.agenda.has_event_at(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.run_follow_ups(now);

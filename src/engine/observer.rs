@@ -112,7 +112,8 @@ pub struct CollectiveRecord {
     /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, this is the sum
     /// of the captured waits.
     pub waited: Span,
-    /// True if the collective was simulated message by message, false if it was answered analytically.
+    /// True if the collective was simulated message by message, and false if the collective was
+    /// answered analytically.
     pub stepwise: bool,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,

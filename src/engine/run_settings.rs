@@ -20,8 +20,8 @@ pub(super) struct RunSettings<'a> {
     /// True if tile groups are used.
     pub aggregate: bool,
     pub comm: CommTiming,
-    /// True if a send between ranks, or of a script, completes when its message has arrived. False if it completes when
-    /// its last byte has left.
+    /// True if a send between ranks, or of a script, completes when its message has arrived. False if the send
+    /// completes when its last byte has left.
     pub sends_end_on_arrival: bool,
     pub host: HostTiming,
     /// True if there may be more than one launch.

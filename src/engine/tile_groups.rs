@@ -88,7 +88,7 @@ struct IncompleteStep {
     present: Vec<(InstanceIndex, Time)>,
 }
 
-/// A group of instances. Its first instance is simulated on behalf of all.
+/// A group of instances. The group's first instance is simulated on behalf of all.
 #[derive(Debug, Default)]
 struct TileGroup {
     /// Index of the original group, from which this group was split.

@@ -6,10 +6,10 @@
 //! file.
 //!
 //! A node takes 53 bytes (61 with its duration on one NPU class, 62 with the state of one run), and an edge takes 4
-//! bytes. Each collective takes another 24 bytes, and each message another 20 bytes. Names take additional memory.
-//! If one node uses an optional column, the column takes memory for every node. Per node, delays and waiting times
-//! take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes each. In
-//! addition, each distinct memory change takes 80 bytes, and each distinct kernel shape takes 64 bytes.
+//! bytes. Each collective takes another 24 bytes, and each message takes another 20 bytes. Names take additional
+//! memory. If one node uses an optional column, the column takes memory for every node. Per node, delays and
+//! waiting times take 8 bytes each; memory changes, kernel shapes, callers, steps and Python calls take 4 bytes
+//! each. In addition, each distinct memory change takes 80 bytes, and each distinct kernel shape takes 64 bytes.
 
 pub use crate::format::groups::DeclaredGroups;
 use crate::format::origin::CallStacks;
@@ -99,9 +99,9 @@ pub enum Lane {
     Compute,
     /// Loads and stores without a named stream.
     Memory,
-    /// Collectives of one group slot without a named stream.
+    /// Collectives without a named stream, of one group slot.
     Group(u32),
-    /// Sends to one peer slot without a named stream.
+    /// Sends without a named stream, to one peer slot.
     Peer(u32),
     /// Receives and nodes without an operation, which occupy no lane.
     None,

@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::Value;
 
-/// Builds tensors from uses: (node, name, bytes, whether the node writes the tensor).
+/// Builds tensors from uses: (node, name, bytes, true if the node writes the tensor).
 fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {

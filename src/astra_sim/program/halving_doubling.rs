@@ -8,7 +8,7 @@
 //! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over
 //! the distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if members form pairs at each
 //! distance. A member may then lack data of other members: with 6 members and the distances 3 and 1,
-//! each gets the data of only 3 others.
+//! each gets the data of only 3 other members.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;

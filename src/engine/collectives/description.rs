@@ -49,7 +49,7 @@ fn describe_queued_chunks(
     members: usize,
 ) -> String {
     let cells = progress.map_or(&[][..], |progress| &progress.cells);
-    // A member has one cell per chunk. Its cells are `members` entries apart.
+    // A member has one cell per chunk. The member's cells are `members` entries apart.
     let own = cells
         .iter()
         .skip(position.index())

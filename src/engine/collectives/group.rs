@@ -133,7 +133,7 @@ impl<'a> RunningGroups<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Skip members that do not wait for others, because they started before their place was reached.
+            // Skip members that do not wait for other members. They started before their place was reached.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

@@ -210,8 +210,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
-            // Other members were already processed at this instant. Their messages would leave before these members
-            // arrive, which a rehearsal does not reproduce.
+            // Members that were processed earlier at this instant would send before these members arrive. A
+            // rehearsal does not reproduce this order.
             self.materialize_run(fabric, effects, now, id);
             return false;
         }

@@ -75,8 +75,8 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members in the proved order of their ends; empty if this is the order of the members'
-    /// indices.
+    /// Members, sorted by the proved order in which they end; empty if this is the order of the
+    /// members' indices.
     pub ends: Vec<MemberIndex>,
 }
 
@@ -202,9 +202,9 @@ pub(super) struct StepwiseProgress {
     /// Number of messages that arrived before their receiver entered the stage, by cell and the members' common stage
     /// number.
     pub waiting: Vec<u32>,
-    /// Messages and rendezvous requests that arrived in their stage but before their step. A key consists of the cell
-    /// (a chunk at a member), the stage, the number of steps that the cell must have taken, and a flag that is true
-    /// for requests.
+    /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key
+    /// consists of the cell (a chunk at a member), the stage, the number of steps that the cell must have taken, and
+    /// a flag that is true for requests.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
     /// Number of completed chunks, by position.
     pub done: Vec<u32>,
@@ -337,8 +337,8 @@ impl CollectiveRun {
     /// a fixed order.
     pub(super) fn begin_simulation(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
-        // The multiplication cannot overflow, because `too_large` has already bounded the number of cells (chunks at
-        // members).
+        // The multiplication cannot overflow, because `check_simulation_size` has already bounded the number of
+        // cells (chunks at members).
         let cells = members * self.chunks as usize * self.strands as usize;
         let outside = ChunkProgress {
             stage: OUTSIDE,

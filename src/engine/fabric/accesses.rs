@@ -59,7 +59,8 @@ fn suggest_fewer_chunks() -> String {
 pub struct ApproachingAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
-    /// True if the network serves the access as a whole. False if its chunks follow later.
+    /// True if the network serves the access as a whole. False if chunks of the access follow
+    /// later.
     whole: bool,
 }
 

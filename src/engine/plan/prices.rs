@@ -151,7 +151,8 @@ pub(super) fn price_graph(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_access_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // The duration of a remote access may depend on contention, so it is determined during the run.
+                    // The duration of a remote access may depend on contention, so the duration is determined
+                    // during the run.
                     None => Span::ZERO,
                 }
             }
@@ -228,7 +229,7 @@ pub(super) fn price_graph(
 /// Returns one flag for each communicator (group slot) of `graph`: true if a lane of its collectives also runs
 /// other nodes. `lanes` maps the graph's lanes to lanes of the NPU.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
-    /// Nodes that use a lane.
+    /// Group slots whose nodes use a lane.
     #[derive(Clone, Copy, PartialEq)]
     enum LaneUser {
         Nobody,

@@ -17,8 +17,8 @@ pub(super) enum RankDifference {
 /// A rank of a launch, and the rank's plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
-/// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can
-/// simulate them.
+/// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if rank
+/// `a` can simulate them.
 pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {

@@ -1,7 +1,7 @@
 //! Lanes that gathering collectives share with other nodes. (A collective *gathers* if it is launched only when every
 //! member is ready.)
 //!
-//! When the last member is ready, a collective on a shared lane queues for this lane on all members at once. At that
+//! When the last member is ready, a collective on a shared lane queues for the lane on all members at once. At that
 //! time, lower ranks have already posted this round's nodes, and higher ranks have not. The simulated instance (the
 //! leader) posts a node for all members together. The leader reproduces this order only if no other node is posted to
 //! this lane in the round. If several nodes are posted to the lane, or one node while another collective waits for its

@@ -104,7 +104,7 @@ impl TraceError {
         }))
     }
 
-    /// Returns true if a file does not exist.
+    /// Returns true if the error states that a file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
@@ -120,7 +120,7 @@ impl TraceError {
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
-            // Readers of a stream do not know the name, so they leave it empty.
+            // Readers of a stream do not know the name, so they leave the name empty.
             TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
             TraceFault::Io { .. } | TraceFault::Interrupted(_) => {}
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {

@@ -5,9 +5,9 @@
 //!
 //! # Detecting the generation
 //!
-//! No field states the generation, so it is inferred from the fields of the records and their wire types. A record
-//! *rules out* a generation if the record is not a valid message of this generation: if it has an unknown field, a
-//! wrong wire type, text that is not UTF-8, or a number outside an enum.
+//! No field states the generation, so the generation is inferred from the fields of the records and their wire types.
+//! A record *rules out* a generation if the record is not a valid message of this generation: if it has an unknown
+//! field, a wrong wire type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
 //!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check cannot err: old

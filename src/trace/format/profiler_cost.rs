@@ -77,8 +77,8 @@ pub(super) struct ProfilerAttributes {
     basis: Option<CostBasis>,
 }
 
-/// Names of the numbers: captured steps; the median, shortest and longest step without a profiler; and the cost of a
-/// record with the ends of its interval, ns.
+/// Names of the attributes with numbers: captured steps; median, shortest and longest step without a profiler; cost
+/// of a record and both ends of its interval, ns.
 const NUMBERS: [&str; 7] = [
     "captured_steps",
     "unprofiled_step_ns",

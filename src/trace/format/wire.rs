@@ -56,7 +56,7 @@ impl<'a> WireCursor<'a> {
         self.rest
     }
 
-    /// Advances until only `behind` remains, which must be a suffix of the remaining bytes.
+    /// Advances until only `behind` remains. `behind` must be a suffix of the remaining bytes.
     #[inline]
     pub(super) fn skip_to(&mut self, behind: &'a [u8]) {
         debug_assert!(self.rest.ends_with(behind));

@@ -294,8 +294,8 @@ fn with_shape_labels<'a>(
     Ok(NodeIo { shapes, ..*io })
 }
 
-/// Appends the inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that they
-/// are known to be empty.
+/// Appends the inputs or outputs. Empty inputs or outputs are appended only if `stated` is true, which means that the
+/// inputs or outputs are known to be empty.
 fn append_io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
     if stated || *io != NodeIo::default() {
         put.append_nested(number, |put| {

@@ -74,8 +74,8 @@ impl Csr {
         (0..self.row_count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the topological order that prefers lower indices. This is program order if indices follow ids. Nodes on
-    /// a cycle and their successors are missing.
+    /// Returns the topological order that prefers lower indices. The order is program order if indices follow ids.
+    /// Nodes on a cycle and their successors are missing.
     pub fn topological_order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.row_count()];
         for &to in &self.list {

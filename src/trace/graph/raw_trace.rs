@@ -3,8 +3,8 @@
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
 //! the trace has every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. The
 //! raw trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each dependency. For
-//! each node, it takes 40 bytes plus the data that the reader [keeps](NodeRetention): by default nearly everything,
-//! about 200 bytes.
+//! each node, a raw trace takes 40 bytes plus the data that the reader [keeps](NodeRetention): by default nearly
+//! everything, about 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told_and_the_rest_is_kept() {
-        // The file has a send that names no peer and a second node 5, and is then truncated.
+        // The file has a send without a peer and a second node 5, and is then truncated.
         let send = Node {
             r#type: 5,
             ..node(5, &[1], &[])

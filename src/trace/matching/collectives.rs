@@ -34,7 +34,7 @@ pub enum CollectiveDifference {
 pub struct MemberCalls<'a> {
     /// Index of the member among the matched ranks.
     pub rank: u32,
-    /// Index of each of these calls among all calls of the rank.
+    /// Index of each call among all calls of the rank.
     pub calls: Cow<'a, [u32]>,
 }
 

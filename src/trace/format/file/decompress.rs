@@ -66,7 +66,7 @@ impl CompressedSize {
     }
 }
 
-/// Reader that counts the bytes that it returns.
+/// Reader that counts the bytes that the reader returns.
 pub(super) struct CountingReader<R>(pub R, pub Rc<Cell<u64>>);
 
 impl<R: Read> Read for CountingReader<R> {

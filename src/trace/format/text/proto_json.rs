@@ -1,5 +1,5 @@
-//! Records in protobuf's JSON mapping: a sequence of objects (whether or not on separate lines) or an array. If the
-//! first object has none of the keys that only nodes have, it is the metadata record.
+//! Records in protobuf's JSON mapping: a sequence of objects (on separate lines or not) or an array. If the first
+//! object has none of the keys that only nodes have, it is the metadata record.
 
 use super::RecordBuffer;
 use super::json::JsonReader;

@@ -18,10 +18,11 @@ fn step(delay: u64, length: u64, lane: u32) -> NodeTiming {
 
 #[test]
 fn nodes_start_a_delay_after_their_causes_and_take_turns_on_lanes() {
-    // Node 0 has no dependencies. It is ready at 2 and runs 2-12 on lane 0. Node 1 is ready at 0 and runs 0-5 on lane
+    // Node 0 has no dependencies. Node 0 is ready at 2 and runs 2-12 on lane 0. Node 1 is ready at 0 and runs 0-5 on
+    // lane
     // 1. Node 2 waits for node 1 and is ready at 5 + 1 = 6, but lane 0 is occupied until 12. Node 2 runs 12-15, and
     // its cause is node 0. Node 3 waits for nodes 0 and 1 and is ready at 12. Node 2 became ready earlier and takes
-    // lane 0 first, so node 3 runs 15-16, and its cause is node 2. Node 4 waits for node 2 and has no lane. It is
+    // lane 0 first, so node 3 runs 15-16, and its cause is node 2. Node 4 waits for node 2 and has no lane. Node 4 is
     // ready at 15 + 4 = 19 and runs 19-20, and its cause is node 2.
     let steps = [
         step(2, 10, 0),

@@ -278,7 +278,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
             && error.contains("before this one are of generation 0.0.2"),
         "{error}"
     );
-    // The last record has an unknown field, so it rules out all remaining generations.
+    // The last record has an unknown field, so the record rules out all remaining generations.
     let strange = encode_file([
         head(1, "n", 3, &[]),
         head(2, "n", 3, &[]).with_number(40, 1),

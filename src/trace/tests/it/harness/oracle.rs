@@ -65,7 +65,7 @@ pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
     })
 }
 
-/// Compares the fast reader with the generated types on one record. Invalid messages are not compared: the fast
+/// Compares the fast reader with the generated types on one record. Invalid messages are not compared. The fast
 /// reader may accept or reject them, because it skips text that replays do not need.
 pub fn compare(record: RawRecord<'_>) {
     let found = scanned(record);
