@@ -81,7 +81,7 @@ pub enum KernelShape {
 }
 
 impl KernelShape {
-    /// Returns the word for the kernel's class, which is also the first word of the shape's text.
+    /// Returns the name of the kernel's class, which is also the first word of the shape's text.
     pub fn class_name(&self) -> &'static str {
         match self {
             Self::Gemm { .. } => "gemm",

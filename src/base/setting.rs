@@ -28,7 +28,7 @@ pub fn name_as(write_name: NameWriter) {
 pub enum SettingKey {
     /// Changed durations of collectives.
     Collective,
-    /// Simulate one of several identical ranks on behalf of all.
+    /// Simulate one rank of each set of identical ranks, instead of all.
     Aggregate,
     /// Bandwidth of each dimension, for a machine given as a list of dimensions.
     Bandwidth,
@@ -188,12 +188,12 @@ impl SettingKey {
     }
 }
 
-/// A setting with a few possible values. Each value has a word in files.
+/// A setting with a few possible values. Each value has a name in files.
 pub trait SettingChoice: Copy + PartialEq + 'static {
-    /// The values, each with its word in files and its meaning.
+    /// The values, each with its name in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns the value's word (empty for a value that is selected only by leaving the setting out).
+    /// Returns the value's name (empty for a value that is selected only by leaving the setting out).
     fn choice_name(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)
@@ -203,7 +203,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     ///
     /// # Errors
     ///
-    /// Fails if no value has this word. The error lists the expected words.
+    /// Fails if no value has this name. The error lists the expected names.
     fn parse(text: &str) -> Result<Self, String> {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {

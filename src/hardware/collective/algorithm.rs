@@ -246,7 +246,7 @@ impl fmt::Display for CollectiveAlgorithm {
 /// A machine's choice of algorithm for one of its dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AlgorithmChoice {
-    /// The fastest algorithm by formula ([`auto`](super::auto)).
+    /// The fastest algorithm according to its formula ([`auto`](super::auto)).
     Auto,
     /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve_automatic`]).
     Named(CollectiveAlgorithm),

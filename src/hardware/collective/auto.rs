@@ -1,4 +1,5 @@
-//! `auto` selects the algorithm that takes the least time by formula, among all algorithms that support a primitive.
+//! `auto` selects the algorithm that takes the least time according to its formula, among all algorithms that support a
+//! primitive.
 //!
 //! The file of each algorithm has a table of its formulas; here the formulas also include the cost of the distance
 //! between members. A *line* has n members. For members k places apart, α(k) is the time of the first byte of a

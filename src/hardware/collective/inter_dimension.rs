@@ -55,7 +55,7 @@ pub(super) struct ChunkRoute {
 }
 
 impl ChunkRoute {
-    /// `whole` is the whole collective's buffer, and `chunks` is the number of chunks if all chunks were equal. The
+    /// `whole` is the buffer of the collective. `chunks` is the number of chunks if all chunks have equal sizes. The
     /// shares of a collective add up exactly to the whole if the whole is smaller than 2^56 bytes.
     pub fn share_of_buffer(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).nth_part(chunks)

@@ -1,4 +1,4 @@
-//! Times of NCCL's protocols by formula, for collectives whose number of members was not measured.
+//! Computes the times of NCCL's protocols by formulas, for collectives whose number of members was not measured.
 //!
 //! A library has several ways to run a collective, each with its own latency and rate: in NCCL the protocols LL, LL128
 //! and Simple over rings and trees, and sums in the switch (NVLS). The fastest way is used:

@@ -13,7 +13,7 @@
 //! kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
 //!
 //! A kernel without FLOPs and bytes in the trace (launched by a graph, or fused) is assumed to move bytes. A kernel
-//! whose FLOPs are marked unknown keeps its time instead.
+//! whose FLOPs are marked unknown keeps its recorded time.
 //!
 //! Times are not scaled between makers: the makers' libraries are different programs, so a kernel does not reach the
 //! same fraction of the roofline. MI300X has 1.32 times the peak and 1.58 times the bandwidth of H100. However, in the

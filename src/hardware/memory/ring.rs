@@ -6,8 +6,8 @@
 //!
 //! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both
 //! directions are equally long, half of the bytes take each direction. A byte from a memory at distance d crosses d
-//! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, each of
-//! the n x W bytes crosses the mean distance in links. By symmetry, all 2 k links carry equal loads:
+//! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. If every NPU loads W bytes, the links
+//! together carry n x W bytes times the mean distance. By symmetry, all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)

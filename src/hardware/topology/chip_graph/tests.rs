@@ -230,7 +230,7 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
 }
 
 /// Checks 250 random graphs of fewer than 50 chips: each graph is connected and symmetric, and equal seeds give equal
-/// graphs. The lowest mean of hops so far never rises.
+/// graphs. The number of links is at least the number of chips minus 1, and at most three per chip.
 #[test]
 fn random_graphs_are_connected_and_repeatable() {
     let draw = |seed: u64| {

@@ -13,7 +13,7 @@ pub struct ClosLevels {
     pub uplinks: Vec<u32>,
 }
 
-/// The NPUs that a Clos network above other dimensions connects.
+/// Rule for the NPUs that each Clos network connects, if the machine has inner dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
     /// Each rail has its own network of switches. A rail is the set of NPUs with equal coordinates in the inner

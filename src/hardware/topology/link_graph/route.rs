@@ -170,7 +170,7 @@ impl LinkGraph {
     }
 }
 
-/// Returns a hash of a word.
+/// Returns a hash of `word`.
 fn mix_bits(mut word: u64) -> u64 {
     split_mix(&mut word)
 }
