@@ -16,7 +16,7 @@
 //!   pass of one sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations,
 //!   softmax, sums) is not counted, as in most papers. All pairs of tokens in attention count, even
 //!   with a causal mask, as in Megatron-LM's formulas. Kernels for causal attention skip
-//!   [`OperatorKind::causally_skipped_multiplications`] of them.
+//!   [`OperatorKind::causally_skipped_multiplications`] of these multiplications.
 //! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
 //!   ([`OperatorKind::saved_bytes`]).
 //!
@@ -96,7 +96,7 @@ pub struct LayerOperator {
     pub name: String,
     /// Kind of the operator, with its sizes.
     pub work: OperatorKind,
-    /// Axis along which tensor parallelism splits the operator, if it does.
+    /// Axis that tensor parallelism splits the operator along, if it splits the operator.
     pub cut: TensorSplit,
     /// True for an operator on the skip path, which joins the branch again at an
     /// [`OperatorKind::Residual`].
@@ -289,8 +289,8 @@ pub enum OperatorKind {
         /// True if the activation has a gate (SwiGLU).
         gated: bool,
     },
-    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks, it
-    /// adds up the embeddings of an input.
+    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks, a
+    /// residual adds up the embeddings of an input.
     Residual {
         /// Rows of both summands: tokens, or pixels.
         rows: u64,
@@ -380,8 +380,8 @@ pub enum AttentionSpan {
 }
 
 impl AttentionSpan {
-    /// Returns the number of pairs of a query and a key that it uses, in a sequence of `tokens`
-    /// tokens under a causal mask.
+    /// Returns the number of pairs of a query and a key that this span allows, in a sequence of
+    /// `tokens` tokens under a causal mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {
@@ -406,7 +406,7 @@ pub struct RouterForm {
     /// True if the choice of experts uses scores plus a bias per expert. The bias balances the load
     /// of experts and has no gradient.
     pub correction: bool,
-    /// True if scores are computed with the logistic function, false if with a softmax.
+    /// True if scores are computed with the logistic function instead of a softmax.
     pub sigmoid: bool,
     /// Number of groups of experts, if a token first chooses the best groups; 0 or 1 without
     /// groups.

@@ -20,8 +20,8 @@ use super::{
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without the additional parts. If the model's block has experts, so do all layers
-    /// that are not dense.
+    /// The model without the additional parts. If the model's block has experts, all layers that
+    /// are not dense have experts.
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttention>,
@@ -32,7 +32,7 @@ pub struct TransformerArchitecture {
     /// The earlier tokens to which a token attends, in layers without full attention.
     pub span: AttentionSpan,
     /// Number of layers from one layer with full attention to the next; the last layer of each
-    /// period has full attention; 0 if no layer has it.
+    /// period has full attention; 0 if no layer has full attention.
     pub full_every: u64,
     /// True if attention and MLP each have a norm before and after them.
     pub sandwich_norm: bool,
@@ -88,8 +88,8 @@ impl TransformerArchitecture {
         }
     }
 
-    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, then `predict0`, … (blocks
-    /// that predict further tokens), and `head`.
+    /// Returns the model's layers, named `embedding`, `layer0`, `layer1`, …, then `predict0`, …
+    /// (blocks that predict further tokens), and `head`.
     pub fn expand_layers(&self) -> Vec<ModelLayer> {
         let mut layers = self.base.expand_layers();
         let blocks = layers
@@ -169,7 +169,8 @@ impl TransformerArchitecture {
         operators
     }
 
-    /// Returns the matrix products before attention: `qkv`, or the products of latent attention.
+    /// Returns the matrix products before attention, which are `qkv` or the products of latent
+    /// attention.
     fn products_before_attention(
         &self,
         block: &TransformerBlock,

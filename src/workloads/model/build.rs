@@ -20,7 +20,7 @@ const MOST_LAYERS: u64 = 20_000;
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
-    /// Parses a model file. Error messages name the file `file`. If `tokens` is given, it replaces
+    /// Parses a model file. Error messages call the file `file`. If `tokens` is given, it replaces
     /// the file's number of tokens per sample.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     }
 }
 
-/// Returns the caller's number of blocks if there is one, otherwise the file's.
+/// Returns the caller's number of blocks if there is one, otherwise the file's number.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.require_field("layers", "the number of blocks")?;
     let own = field.read_integer_between(1, MOST_LAYERS)?;

@@ -60,7 +60,7 @@
 
 use super::Model;
 
-/// A model, and properties of the whole model that its file gives.
+/// A model, with the whole model's properties from its file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelDefinition {
     /// Form in which the file describes the model.

@@ -46,8 +46,8 @@ pub(super) fn nearest_preset<'n>(
     found.or_else(|| find_nearest(model, all))
 }
 
-/// Splits a name at punctuation and before each number: `Llama-3.1-8B` becomes `llama`, `3`, `1`,
-/// `8b`.
+/// Splits a name at punctuation and before each number, so that `Llama-3.1-8B` becomes `llama`,
+/// `3`, `1`, `8b`.
 fn split_name(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut last = ' ';

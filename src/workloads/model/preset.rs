@@ -240,7 +240,7 @@ mod tests {
         let text = known.text.replace("layers = 32", "layers = 3");
         assert_ne!(text, known.text);
         std::fs::write(&path, text).unwrap();
-        // Parameters: 2 x 128256 x 4096 + 3 x 218,112,000 + 4096.
+        // The model has 2 x 128256 x 4096 + 3 x 218,112,000 + 4096 parameters.
         let mine = Model::load_named(path.to_str().unwrap()).unwrap();
         assert_eq!(
             mine.parameter_count(),

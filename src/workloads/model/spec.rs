@@ -1,7 +1,7 @@
 //! Operators as data: their axes, the tensors over these axes, the matrix products, and the tensors
 //! that are saved for the backward pass.
 //!
-//! Letters name axes, and tensors are words of such letters, as in `einsum`: a linear operator
+//! Letters name axes, and sequences of letters name tensors, as in `einsum`: a linear operator
 //! multiplies `mk` by `kn` to `mn`. An operator is one entry of [`OperatorKind::to_spec`]. From
 //! this entry, other modules compute parameters, multiplications, elements, saved bytes, the
 //! volumes of PALM's Table III, shards, layouts and kernels.
@@ -25,9 +25,9 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output also has the sample axis `b`, which the table omits. Degrees divide only
-//! the axes `b`, `m`, `n` and `k`; another axis is whole, or the degree of one of these four axes
-//! divides it too. The degree of m divides rows `h` of an image's output, rows `i` of its input,
+//! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only
+//! for the axes `b`, `m`, `n` and `k`. Another axis is whole, or is divided by the degree of one of
+//! these four axes. The degree of m divides rows `h` of an image's output, rows `i` of its input,
 //! and copies `c` of tokens; the degree of n divides heads `g` of keys and values. In a grouped
 //! convolution, a filter processes `c` channels instead of `k`.
 
@@ -68,17 +68,17 @@ pub struct AxisSpec {
 /// The degree that divides an axis, or the reason that no degree does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// The degree of this axis divides the axis; the text is the plural of the axis's units, for
-    /// error messages.
+    /// The degree of the given operator axis divides this axis; the text is a plural noun for the
+    /// axis's units, for error messages.
     By(OperatorAxis, &'static str),
-    /// The degree of this axis must be 1, because the axis must stay whole; the text is the reason,
-    /// for error messages.
+    /// The degree of the given operator axis must be 1, because this axis must stay whole; the text
+    /// is the reason, for error messages.
     Whole(OperatorAxis, &'static str),
     /// No degree divides the axis.
     Never,
 }
 
-/// Weights of an operator whose gradients form one tensor.
+/// Weights of an operator that have one gradient tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
     /// Letters of the tensor's axes.
@@ -107,7 +107,7 @@ pub struct ProductSpec {
 pub struct KeptTensor {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// Bytes per element; `None` for one number in the model's format.
+    /// Bytes per element; `None` for the size of a number in the model's format.
     pub bytes: Option<u64>,
     /// Kinds of attention kernels that save the tensor.
     pub with: KeptByKernels,
@@ -141,8 +141,8 @@ pub struct WindowSpec {
 pub enum ChainInput {
     /// The previous operator's output.
     Next,
-    /// The previous operator's output, and one result outside the chain: of the skip path, or of
-    /// tables.
+    /// The previous operator's output, and a result outside the chain: the skip path's result, or
+    /// the tables' results.
     Join,
     /// The previous operator's output, and all results outside the chain.
     Collect,
@@ -154,8 +154,8 @@ pub enum ChainInput {
     Beside,
 }
 
-/// Side of an operator that has the exchange of tokens with ranks that have other experts of a
-/// layer.
+/// Side of an operator (before or after it) where ranks with different experts of a layer exchange
+/// tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
     /// After the operator: copies of tokens are sent to their experts.
@@ -335,8 +335,8 @@ impl OperatorSpec {
         own.map(|one| self.tensor_volume(one.axes))
     }
 
-    /// Returns two numbers of bytes per sample: of all tensors that are saved, and of those tensors
-    /// that selective recomputation recomputes.
+    /// Returns the bytes per sample of all saved tensors, and of the saved tensors that selective
+    /// recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
             let each = one.bytes.unwrap_or(element);
@@ -361,7 +361,7 @@ pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, paddin
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
         // Strides are at least 1 in model files; `max` avoids a division by zero for models that
-        // code builds.
+        // are built in code.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }

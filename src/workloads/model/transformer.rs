@@ -1,4 +1,4 @@
-//! Transformers that a few numbers describe: GPT, BERT, Llama, Mixtral and similar models.
+//! Transformers that a few numbers describe, such as GPT, BERT, Llama and Mixtral.
 
 use super::{
     ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
@@ -93,9 +93,9 @@ pub enum OutputHead {
         tied: bool,
     },
     /// Logits with tied weights and a bias, after one more matrix product, an activation and a
-    /// norm: BERT's prediction of masked words.
+    /// norm, as in BERT's prediction of masked words.
     Masked,
-    /// A matrix product on the first token: BERT's pooler.
+    /// A matrix product on the first token, as in BERT's pooler.
     Pooler,
 }
 
@@ -274,7 +274,7 @@ impl TransformerBlock {
 }
 
 impl TransformerModel {
-    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    /// Returns the model's layers, named `embedding`, `layer0`, `layer1`, …, `head`.
     pub fn expand_layers(&self) -> Vec<ModelLayer> {
         let operators = self.block.block_operators();
         let block = |index| {

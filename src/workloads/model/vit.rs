@@ -39,7 +39,7 @@ impl VisionTransformer {
         height.saturating_mul(width).saturating_add(1)
     }
 
-    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    /// Returns the model's layers, named `embedding`, `layer0`, `layer1`, …, `head`.
     pub fn expand_layers(&self) -> Vec<ModelLayer> {
         let block = TransformerBlock {
             tokens: self.token_count(),

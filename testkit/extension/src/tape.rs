@@ -1,4 +1,4 @@
-//! A memory model: one tape for all NPUs, which winds before each access.
+//! A memory model: one tape that serves all NPUs and winds before each access.
 
 use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
 use chakram::units::{Bandwidth, Span, Time};

@@ -38,14 +38,14 @@ fn messages_pass_a_hub_one_after_another() {
     let hub = HubNetwork::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_over(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
-    // On the machine's own network, the messages do not contend, so they take 1 us and a latency of
-    // 0.2 us.
+    // On the machine's own network, the messages do not contend, so each takes 1 us plus a latency
+    // of 0.2 us.
     let own = ring.replay_on(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }
 
 /// Three buffers of 1,000 B go to the first member one after another, and three go back. Each
-/// direction takes 3 us and a latency of 0.2 us.
+/// direction takes 3 us plus a latency of 0.2 us.
 #[test]
 fn a_star_carries_out_an_all_reduce() {
     static STAR: StarAllReduce = StarAllReduce;

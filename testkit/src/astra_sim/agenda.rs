@@ -1,8 +1,9 @@
 //! Events in one list, ordered by time; events of the same tick (ns) are in insertion order.
 //!
-//! As in ASTRA-sim 2.x, an NPU groups its delays by the tick at their end. Such a tick has one
-//! event, at the position of the first registered delay. The calls of a tick run in registration
-//! order. If a call adds another call to the same tick, the new call also runs in this tick.
+//! As in ASTRA-sim 2.x, an NPU has one group of delays for each tick in which delays end. Each
+//! group has one event, at the position of its first registered delay. The calls of a tick run in
+//! registration order. If a call adds another call to the same tick, the new call also runs in this
+//! tick.
 
 use super::network::TransitMessage;
 use super::post::ArrivalHandler;
@@ -82,7 +83,7 @@ impl EventAgenda {
         }
     }
 
-    /// Removes the next of an NPU's calls that are due now.
+    /// Removes the next call that is due now on an NPU.
     pub fn next_call(&mut self, npu: usize) -> Option<DelayedCall> {
         let call = self.calls.get_mut(&(npu, self.now))?.pop_front();
         if call.is_none() {

@@ -33,7 +33,7 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the layout of the input that an operator with the spec `spec` needs.
+    /// Returns the input layout that an operator with the spec `spec` needs.
     pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
@@ -86,8 +86,8 @@ impl ShardSpec {
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Returns the number of rows of a member's image, so that the member has its share of `all`
-    /// rows of windows: `(share - 1) stride + kernel - 2 padding`.
+    /// Returns the number of image rows that give a member its share of `all` rows of windows,
+    /// which is `(share - 1) stride + kernel - 2 padding`.
     fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;

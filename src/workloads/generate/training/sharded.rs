@@ -11,8 +11,8 @@
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
-//! These are bytes as in PALM's Table III, for `B` samples of `M` rows, `d` bytes per number and
-//! `g` bytes per gradient:
+//! Byte counts, as in PALM's Table III, for `B` samples of `M` rows, `d` bytes per number and `g`
+//! bytes per gradient:
 //!
 //! | | buffer of a member | exchanged between members that differ in |
 //! |---|---|---|
@@ -94,7 +94,7 @@ struct MemberProgramWriter<'w> {
     member: u32,
     /// Number of messages in the layer's programs so far.
     slot: u32,
-    /// Number of messages in the layer's programs so far to the next rank of a context group.
+    /// Number of messages to the next rank of a context group in the layer's programs so far.
     ring_slot: u32,
 }
 
@@ -145,7 +145,7 @@ struct MemberOperator<'s> {
     output_bytes: u64,
     /// Number of elements that the member exchanges with ranks that have other experts.
     exchanged: u64,
-    /// Bytes that the member exchanges with ranks that have other tokens: of queries, and of keys
+    /// Bytes that the member exchanges with ranks that have other tokens: for queries, and for keys
     /// with values.
     context_bytes: [u64; 2],
     /// Attention to the keys of other ranks in a ring, or `None` if there is no ring.
@@ -189,8 +189,8 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// For a matrix product that is split by outputs: returns the number of shards of its input if
-    /// members gather the input, and gather it again in the backward pass. With sequence
+    /// For a matrix product that is split by outputs, returns the number of shards of its input;
+    /// `None` unless members gather the input again in the backward pass. With sequence
     /// parallelism, members gather again, because each member keeps only its own tokens
     /// (Korthikanti et al., 2022, section 4.2.2). Token copies for experts stay gathered, as in
     /// Megatron-LM's dispatcher.
@@ -238,8 +238,8 @@ impl ShardedLowering {
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes that a member exchanges with ranks that have other tokens: of queries, and
-    /// of keys with values. The member's shard of the operator has the spec `spec`.
+    /// Returns the bytes that a member exchanges with ranks that have other tokens: for queries,
+    /// and for keys with values. The member's shard of the operator has the spec `spec`.
     fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let silent = self
             .context
@@ -309,12 +309,12 @@ impl ShardedLowering {
                 weights,
                 is_trained: training == WeightTraining::All,
             }));
-            // If the matrix and the table are on one stage, they share one gradient, which is
+            // If a tied matrix and its table are on one stage, they share one gradient, which is
             // summed with the table.
             let copy = tied_weights.filter(|_| self.copies && training == WeightTraining::All);
             let gradient = trained.saturating_add(copy.unwrap_or(0));
-            // Heads that share a gain each add to the gain's gradient, like samples and rows for
-            // every weight.
+            // Every head that shares a gain adds to the gain's gradient, as every sample and row
+            // adds to a weight's gradient.
             let shared = spec
                 .weights
                 .iter()

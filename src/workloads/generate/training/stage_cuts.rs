@@ -42,7 +42,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 
 /// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the
 /// start of each run and, as the last entry, the end of the last run. Later runs are filled first,
-/// so that the first run gets only the rest: its stage has the most micro-batches in flight.
+/// so that the first run is small, because its stage has the most micro-batches in flight.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    /// The counts are work; Llama's head takes more work than a block, so the stage with the head
-    /// gets fewer blocks.
+    /// The counts are units of work; Llama's head takes more work than a block, so the stage with
+    /// the head gets fewer blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];

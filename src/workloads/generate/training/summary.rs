@@ -34,7 +34,7 @@ pub struct PlanSummary {
     /// chakram chose.
     pub recompute: super::RecomputePolicy,
     /// Idle time of a stage divided by its computing time, if all passes take the same time and
-    /// messages take none. `None` if the schedule has no formula.
+    /// messages take no time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
     /// Process groups of the job, by kind.
     pub groups: Vec<ParallelGroups>,
@@ -59,7 +59,7 @@ pub struct ParallelGroups {
 pub struct StageSummary {
     /// Names of the first and the last layer of each chunk.
     pub layers: Vec<[String; 2]>,
-    /// Parameters of a rank, including copies of tied weights and adapters.
+    /// Parameters of a rank, including adapters and copies of tied weights.
     pub parameters: u64,
     /// Number of a rank's parameters that have gradients.
     pub trained_parameters: u64,

@@ -30,8 +30,8 @@ fn released_models_have_their_published_counts() {
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in its norms, 3 h f in
     // the MLP, and 2 h in norms of the block. Outside the blocks are V h weights of words, and h
-    // weights of the last norm. With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 +
-    // 5,120) + 388,956,160 + 2,560.
+    // weights of the last norm. With h = 2560 and f = 9728, the count is 36 (26,214,400 + 256 +
+    // 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
     // The models below have the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768 words
     // instead of 32000, which adds 2 x 768 x 6144 weights.
@@ -104,9 +104,9 @@ fn latent_attention_has_the_weights_of_its_formula() {
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// A token takes two FLOPs for each weight that multiplies it. For each token to which a token
-/// attends, it also takes 4 A d FLOPs, or 2 A ((n + r) + v) FLOPs with latent vectors. With a
-/// causal mask, a token attends to (s + 1) / 2 of s tokens on average.
+/// A token takes two FLOPs for each weight that multiplies it. For each attended token, a token
+/// also takes 4 A d FLOPs, or 2 A ((n + r) + v) FLOPs with latent vectors. With a causal mask, a
+/// token attends to (s + 1) / 2 of s tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [

@@ -32,8 +32,9 @@ fn mixtrals_are_those_that_were_released() {
 
 #[test]
 fn qwens_are_those_that_were_released() {
-    // As in Mixtral, but heads have d = 128 columns, and queries and keys each have a gain of d.
-    // The block has one MLP of 3 h f weights, or a router and experts of 3 h f weights each.
+    // The counts are as in Mixtral, but heads have d = 128 columns, and queries and keys each have
+    // a gain of d. The block has one MLP of 3 h f weights, or a router and experts of 3 h f weights
+    // each.
     let qwen = |h: u64, l: u64, [a, kv]: [u64; 2], f: u64, experts: u64| {
         let (v, d) = (151_936, 128);
         let router = if experts > 1 { h * experts } else { 0 };

@@ -39,7 +39,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
         assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
     }
-    // 12 x 40 x 6144^2 + 13 x 40 x 6144 + 53248 x 6144 + 2 x 6144
+    // The count is 12 x 40 x 6144^2 + 13 x 40 x 6144 + 53248 x 6144 + 2 x 6144
     //   = 18,119,393,280 + 3,194,880 + 327,155,712 + 12,288.
     assert_eq!(found("megatron-18.4b"), 18_449_756_160);
 }
@@ -70,8 +70,8 @@ fn gpts_are_those_that_were_released() {
     ] {
         assert_eq!(found(name), gpt(l, h, 2048), "{name}");
     }
-    // Words, positions, 96 blocks and the last norm: 617,558,016 + 25,165,824 + 96 x
-    // 1,812,099,072 + 24,576.
+    // Words, positions, 96 blocks and the last norm have 617,558,016 + 25,165,824 + 96 x
+    // 1,812,099,072 + 24,576 weights.
     assert_eq!(found("gpt3-175b"), 174_604_259_328);
 }
 
@@ -102,8 +102,8 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 
 #[test]
 fn llamas_are_those_that_were_released() {
-    // Llama has two tables of V h. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f in
-    // the MLP, and two gains. After the blocks, there is a final gain of h.
+    // Llama has two tables of V h weights. A block has h (2 h + 2 kv h / a) weights in attention, 3
+    // h f in the MLP, and two gains. After the blocks, there is a final gain of h.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };

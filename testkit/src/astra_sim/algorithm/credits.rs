@@ -1,6 +1,6 @@
-//! One state machine for the algorithms ring, direct and halving-doubling. At the start, it
-//! prepares one packet for each message that may be in flight; later, it prepares one packet for
-//! each message that it receives. Each packet that has crossed the bus gives a credit, and each
+//! One state machine for the algorithms ring, direct and halving-doubling. At the start, the
+//! machine prepares one packet for each message that may be in flight; later, it prepares one
+//! packet for each received message. Each packet that has crossed the bus gives a credit, and each
 //! credit sends the oldest prepared packet.
 //!
 //! Packets come in rounds: first packets that are never reduced, then packets that may be reduced.

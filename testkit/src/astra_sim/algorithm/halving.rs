@@ -44,7 +44,7 @@ impl HalvingWalk {
         self.message_count(1)
     }
 
-    /// Returns `true` while there is a next message, which is the case while the distance is not 0.
+    /// Returns `true` if there is a next message, that is, if the distance is not 0.
     pub fn has_distance(&self) -> bool {
         self.distance > 0
     }

@@ -9,8 +9,8 @@ use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
-/// For each operator, the nodes that end it in the program that is being written; operators that
-/// use its result wait for these nodes. Empty if operators run one after another.
+/// For each operator, its last nodes in the current program; operators that use its result wait for
+/// these nodes. Empty if operators run one after another.
 pub(super) struct BranchDependencies {
     parallel: bool,
     /// Nodes that the whole program depends on.

@@ -209,7 +209,7 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one`
-    /// is the operator at the end `at` of the experts.
+    /// is the operator that `at` names (dispatch or combine).
     fn exchange_tokens(
         &mut self,
         one: &MemberOperator<'_>,

@@ -129,9 +129,9 @@ impl MemberProgramWriter<'_> {
         after
     }
 
-    /// Sends `bytes` to the next rank after the nodes `have`. Also receives the same number of
-    /// bytes from the previous rank, but not before the current end of the chain, because earlier
-    /// steps still use the memory. Returns the index of the receiving node.
+    /// Sends `bytes` to the next rank when the nodes `have` have ended. Also receives the same
+    /// number of bytes from the previous rank, but not before the current end of the chain, because
+    /// earlier steps still use the memory. Returns the index of the receiving node.
     fn pass_on(
         &mut self,
         one: &MemberOperator<'_>,

@@ -146,7 +146,8 @@ fn gathered_tokens_are_gathered_again() {
     ];
     assert_eq!(of("embedding/"), ends);
     // In the forward pass, word embeddings are summed before positions are looked up. In the
-    // backward pass, their gradients are gathered after the gradients of positions.
+    // backward pass, the gradients of word embeddings are gathered after the gradients of
+    // positions.
     let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
     let behind = |[one, other]: [&str; 2]| {
         at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
@@ -237,9 +238,9 @@ fn rows_of_images_come_from_neighbours() {
     // size in the backward pass. `first` receives rows of the input samples (8 x 4 x 2 x 2 = 128
     // B), but the samples need no gradients. Windows of the pool do not cross the edges of shards.
     // The pool's output has 16 channels of 4 x 4 (1,024 B); each member sends half of it, and the
-    // product gets all. In the backward pass, every member already has the whole gradient of this
-    // output. Each member computes weight gradients for half of the rows: `first` 8 x 4 x 9 = 288,
-    // the norm 16, and `second` 16 x 8 x 9 = 1152, of 2 B each.
+    // next product needs all of it. In the backward pass, every member already has the whole
+    // gradient of the pool's output. Each member computes weight gradients for half of the rows:
+    // `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -275,15 +276,16 @@ fn rows_of_images_come_from_neighbours() {
 
 #[test]
 fn channels_are_summed_over_those_that_share_them() {
-    // There are four members. `first` is sharded by output channels into 4, and `second` by 2 input
-    // channels and 2 output channels; the numbering (b, c, i, k) gives input channels a stride of
-    // 2. The batch has two samples in numbers of 2 bytes. For `second`, a member needs half of the
+    // On four members, `first` has 4 shards along output channels, and `second` has 2 shards along
+    // input channels and 2 along output channels. The numbering (b, c, i, k) gives input channels
+    // the stride 2. The batch has two samples in numbers of 2 bytes. For `second`, a member needs half of the
     // 8 channels but has only a quarter, so the pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 =
     // 1024 B, 512 B from each member. The output of `second` has 16 channels; the partial sums of
     // one half are on 0 and 2, and of the other half on 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B. In
-    // the backward pass, the gradient of its input (half of the channels) has partial sums over {0,
-    // 1} and {2, 3}. Each member needs a quarter of all channels, so the sum is a reduce-scatter of
-    // 1024 B. Pool and loss are replicated, so the pool's gradient is sharded without a message.
+    // the backward pass, the gradient of the input of `second` (half of the channels) has partial
+    // sums over {0, 1} and {2, 3}. Each member needs a quarter of all channels, so the sum is a
+    // reduce-scatter of 1024 B. Pool and loss are replicated, so the pool's gradient is sharded
+    // without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),

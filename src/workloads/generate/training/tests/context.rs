@@ -535,7 +535,7 @@ fn keys_and_values_pass_around_a_ring() {
             vec![core("fwd", ".step1.receive"), core("fwd", "")],
         ),
         (core("fwd", ".merge.step1"), vec![core("fwd", ".step1")]),
-        // A rank sends received keys on at once.
+        // A rank immediately forwards received keys.
         (
             core("fwd", ".step2.send"),
             vec![core("fwd", ".step1.receive")],

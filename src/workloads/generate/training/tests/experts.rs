@@ -541,7 +541,7 @@ fn ranks_keep_and_step_their_own_experts() {
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Returns a rank's reductions, each with its group, its bytes and, for each node id, whether the
+/// Returns a rank's reductions, each with its group, its bytes and, for each node id, true if the
 /// reduction waits for the node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();

@@ -37,7 +37,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     let fp8 = gpt2(&plan);
     let [n, k, m] = UP;
     let up = |phase: &str, suffix: &str| format!("mb0/layer3/{phase}/mlp.up{suffix}");
-    // Operands have 1 B per number, and results 2 B.
+    // Operands have 1 B per number, and results have 2 B.
     let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
     assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
     // For each element of the input and of the output's gradient, the kernel reads 2 B and writes 1

@@ -220,7 +220,7 @@ fn frozen_weights_have_no_state() {
 fn model_flops_count_no_gradients_of_frozen_weights() {
     let all = summary(&ParallelismPlan::new());
     let own = summary(&lora(&[]));
-    // These weights, in products of blocks and in the logits, need no gradients.
+    // The weights in products of blocks and in the logits need no gradients.
     let products = LAYERS * (H * 3 * H + H * H + 3 * H * F) + H * WORDS;
     let expected = all.model_flops - u128::from(2 * T * products) + u128::from(6 * T * ADAPTERS);
     assert_eq!(own.model_flops, expected);

@@ -41,7 +41,7 @@ fn attention_counts_the_pairs_of_its_kernels() {
     let selective = summary(&model, &plan).unwrap();
     assert_eq!(selective.model_flops, unfused.model_flops);
     assert_eq!(selective.flops, unfused.flops + 4 * 2 * 9 * pair);
-    // If the plan removes logits, neither number includes them.
+    // If the plan removes logits, neither FLOP count includes them.
     plan.recompute = RecomputePolicy::None;
     plan.without.add_effect(AblationEffect::Logits);
     let headless = summary(&model, &plan).unwrap();
@@ -165,8 +165,8 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// The hardware always executes at least the model FLOPs. The two are equal if nothing is
-    /// recomputed, padded, or replicated in a tensor group.
+    /// The hardware always executes at least the model FLOPs. Hardware FLOPs equal model FLOPs if
+    /// nothing is recomputed, padded, or replicated in a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
         let found = summary(&model, &plan);

@@ -83,12 +83,11 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     // DLRM on four members, with 8 samples in numbers of 2 bytes. In the MLPs 13-512-256-64 and
-    // 415-512-512-256-1, products are split alternately by outputs and by inputs. The outputs of
-    // products that are split by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The
-    // interaction needs all 64 columns of all 27 vectors. A member gathers these columns: it has a
-    // quarter of 8 x 64 x 2 B and of 26 x 8 x 64 x 2 B. In the backward pass, the gradients of
-    // inputs of products that are split by outputs are summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x
-    // 256 x 2 B.
+    // 415-512-512-256-1, products are split alternately by outputs and by inputs. Products that are
+    // split by inputs sum their outputs: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The interaction
+    // needs all 64 columns of all 27 vectors. A member gathers these columns: it has a quarter of
+    // 8 x 64 x 2 B and of 26 x 8 x 64 x 2 B. In the backward pass, products that are split by
+    // outputs sum their inputs' gradients: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::load_named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -176,8 +175,8 @@ fn heads_are_padded_on_request() {
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
     // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members,
-    // the 8 heads become 16 and the 32 remain: each member has 2 + 1 + 1 heads, even if the plan
-    // gives degrees for operators.
+    // the 8 heads become 16 and the 32 heads stay 32: each member has 2 + 1 + 1 heads, even if the
+    // plan gives degrees for operators.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

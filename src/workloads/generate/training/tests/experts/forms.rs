@@ -15,8 +15,8 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// Each rank has T tokens of H numbers of 2 B. It sends C copies of each token, or one copy to each
-/// rank with a chosen expert, which is 2 (1 - C(X - X / 2, C) / C(X, C)) copies on average; or
+/// Each rank has T tokens of H numbers of 2 B. A rank sends C copies of each token, or one copy to
+/// each rank with a chosen expert, which is 2 (1 - C(X - X / 2, C) / C(X, C)) copies on average; or
 /// every rank gathers the T tokens of each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
