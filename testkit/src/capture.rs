@@ -14,9 +14,9 @@
 //! collectives. A collective begins to transfer when its last member has started, and ends on all
 //! members within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, each group has two workers, which run collectives in order. The thread
-//!   continues meanwhile; at the end, it waits until the gradients are reduced. In a pipeline,
-//!   messages are annotations on the program's own thread.
+//! - On a CPU with Gloo, each group has two workers, which run collectives in order. The program's
+//!   thread continues meanwhile, and at the end waits until the gradients are reduced. In a
+//!   pipeline, messages are annotations on the program's own thread.
 //! - On GPUs with NCCL, operators launch kernels, and kernels queue on the compute stream.
 //!   Collectives run on their group's stream, and streams wait for one another through events. The
 //!   host waits for the device only at the end of a step.
@@ -162,7 +162,7 @@ impl SimulatedCapture {
         step::build_program(&self.options, &self.layout, rank).0
     }
 
-    /// Returns the program of `rank` without these names.
+    /// Returns the program of `rank` without the names of groups and devices.
     fn shared_program(&self, rank: u32) -> &StepProgram {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }
@@ -171,7 +171,7 @@ impl SimulatedCapture {
         create_clock(&self.options, rank)
     }
 
-    /// Returns by how many ns the clock of `rank` is ahead of the shared clock.
+    /// Returns the lead of the clock of `rank` over the shared clock, in ns.
     fn clock_offset_ns(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

@@ -1,7 +1,7 @@
 //! A plain serving engine for language models. The engine runs step by step, and tests compare the
 //! fast engine with it.
 //!
-//! Its code was written only from a description of the rules, and prefers simplicity to speed. The
+//! The code was written only from a description of the rules, and prefers simplicity to speed. The
 //! free list is a vector that is searched, contents of blocks are lists of tokens that are compared
 //! as a whole, queues are vectors that are sorted, and time is a sum.
 

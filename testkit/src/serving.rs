@@ -1,5 +1,5 @@
 //! Plain simulators of requests on processors, one task or one request at a time. Tests compare
-//! closed forms and policies with them.
+//! closed forms and policies with these simulators.
 //!
 //! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are
 //! searched completely, and the next time is the minimum over all pending events.
@@ -22,16 +22,16 @@ pub struct TaskRequest {
 }
 
 /// Assigns tasks one by one to `cores` cores in turn, and returns the end times of the requests. At
-/// the same time, jobs whose predecessors have ended precede jobs of new requests, and earlier
-/// requests precede later ones.
+/// equal times, later jobs of old requests precede first jobs of new requests, and earlier requests
+/// precede later requests.
 pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
-        // `next` is the first ready job, by time; at the same time, jobs of old requests come
-        // before jobs of new requests, and lower requests and indices come first.
+        // `next` is the first ready job. At equal times, jobs of old requests come before jobs of
+        // new requests, then lower requests and lower indices come first.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {
@@ -135,7 +135,7 @@ struct PlainWaiting {
 /// serves one request or batch at a time. The jobs of a batch of n requests take n times as long.
 /// If `preemption` is given, a request can be preempted at the end of a job, at this cost in time.
 ///
-/// At the same time, ends of jobs come first, in the order in which their requests started. After
+/// At equal times, ends of jobs come first, in the order in which their requests started. After
 /// each end, the processor starts its next job or request. Then ready requests join the queue, and
 /// idle processors take requests from the queue.
 pub fn serve_plainly(

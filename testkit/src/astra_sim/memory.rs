@@ -1,6 +1,6 @@
-//! Remote memory, with an access time in ns of latency + trunc(bytes / bandwidth). With PER_NPU,
-//! all requests are served immediately. Otherwise, the server of a pool or of a node's memory
-//! serves one request at a time, in order of arrival.
+//! Remote memory: an access takes latency + trunc(bytes / bandwidth) ns. With PER_NPU, all requests
+//! are served immediately. Otherwise, the server of a pool or of a node's memory serves one request
+//! at a time, in order of arrival.
 //!
 //! As in ASTRA-sim 2.x, at the end of a request the NPU's workload continues before the server
 //! starts the next request.
@@ -33,7 +33,7 @@ impl OracleSimulator<'_> {
     pub fn request_access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = MemoryRequest { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // ASTRA-sim aborts here with a message; this simulator never ends the node instead.
+            // ASTRA-sim aborts here with a message; in this simulator, the node never ends.
             ServerAttachment::None => return,
             ServerAttachment::PerNpu => {
                 let ns = self.access_time(bytes);

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct TransitMessage {
     pub key: MessageKey,
-    /// The devices on the rest of its path, beginning with the current device.
+    /// The devices on the rest of the message's path, beginning with the current device.
     pub route: VecDeque<usize>,
 }
 
@@ -44,7 +44,8 @@ impl SimulatedNetwork {
         }
     }
 
-    /// Moves a message to its next device. Returns its key if it has reached its destination.
+    /// Moves a message to its next device. Returns the message's key if the message has reached its
+    /// destination.
     pub fn advance_transfer(
         &mut self,
         mut transfer: TransitMessage,

@@ -1,9 +1,9 @@
 //! Matches sends with receives of the same (tag, source, destination, bytes), in the order in which
-//! they are issued.
+//! the operations are issued.
 //!
 //! As in ASTRA-sim 2.x, when a message arrives, the sender's handler runs first. Then the
 //! receiver's handler runs, if the receive is already posted. If a receive is posted after the
-//! message's arrival, an event in the same tick completes it.
+//! message's arrival, an event in the same tick completes the receive.
 
 use super::OracleSimulator;
 use super::agenda::AgendaEvent;
@@ -62,8 +62,7 @@ pub struct MessageMatching {
     pub messages: u64,
 }
 
-/// Number of tags that are reserved for nodes, and also number of tags that are reserved for
-/// collectives.
+/// Number of tags that are reserved for nodes; the same number is reserved for collectives.
 const RANGE: u64 = 500_000_000;
 /// Size in bytes of the message that signals that a receiver is ready.
 const HANDSHAKE: u64 = 8192;

@@ -1,8 +1,8 @@
 //! Issues the nodes of an NPU, and releases the dependents of nodes that end.
 //!
 //! As in ASTRA-sim 2.x, the workload lists the ready nodes in ascending order of ids, and issues
-//! each node whose resource is free. The workload does so at the start and whenever a node ends. If
-//! a node ends immediately, its dependents must wait until the next node ends.
+//! each node whose resource is free. The workload lists and issues nodes at the start, and whenever
+//! a node ends. If a node ends immediately, its dependents must wait until the next node ends.
 
 use super::OracleSimulator;
 use super::agenda::DelayedCall;

@@ -1,7 +1,7 @@
 //! Durations of actions on the simulated computer, in ns.
 //!
-//! The numbers are round, so that a schedule can be derived by hand, and are similar to durations in real captures.
-//! The options of a rank scale them.
+//! The numbers are round, so that a schedule can be derived by hand, and are similar to durations
+//! in real captures. The options of a rank scale the durations.
 
 use super::{Bound, Device, Options};
 

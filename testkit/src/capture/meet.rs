@@ -47,7 +47,7 @@ impl MeetingAccess for HistoryReplay<'_> {
     fn record_wait(&mut self, _: u32, _: u32, _: WaiterKind, _: u64, _: u64) {}
 }
 
-/// Number of a rank's events, the first start and the last end.
+/// Number of a rank's events, start of the first event, and end of the last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EventTally {
     pub ops: u64,
@@ -112,7 +112,8 @@ pub(super) struct SimulationOutcome {
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
-/// Number of members that have arrived at a meeting in the current step, and their last start.
+/// Number of members that have arrived at a meeting in the current step, and the latest start of
+/// these members.
 #[derive(Clone, Default)]
 struct OpenMeeting {
     arrived: u32,

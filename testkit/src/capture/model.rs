@@ -295,7 +295,7 @@ impl StepProgramBuilder<'_> {
             return grad.clone();
         };
         // In the backward pass, the inverse collective runs: a reduce-scatter for an all-gather,
-        // and the opposite.
+        // and vice versa.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",

@@ -54,15 +54,15 @@ impl Device {
     }
 }
 
-/// How ranks divide the work, and which collectives they call.
+/// Division of the work among ranks, and the collectives that the ranks call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
-    /// Replicas, as in `DistributedDataParallel`: `c10d::allreduce_` of buckets.
+    /// Replicas that call `c10d::allreduce_` for buckets, as in `DistributedDataParallel`.
     Ddp,
     /// Replicas that call `_c10d_functional` collectives and `wait_tensor`.
     Functional,
-    /// Pipeline stages with messages between neighbours, which alternate between one forward and one
-    /// backward pass. Only on the CPU.
+    /// Pipeline stages that exchange messages with neighbours, and alternate between one forward
+    /// and one backward pass. Valid only on the CPU.
     Pipeline,
 }
 
@@ -105,7 +105,7 @@ pub struct Options {
     /// Microbatches per step of a pipeline
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub microbatches: u32,
-    /// Bytes after which a bucket of gradients is reduced
+    /// Size of a full bucket of gradients, in bytes
     #[arg(long, default_value_t = 1 << 20, value_name = "BYTES")]
     pub bucket: u64,
     /// Bytes per second of a collective or message
@@ -114,13 +114,14 @@ pub struct Options {
     /// Bound of a step on a GPU
     #[arg(long, value_enum, default_value_t = Bound::Kernel, value_name = "WHAT")]
     pub bound: Bound,
-    /// Random extra time of every action: up to this many thousandths
+    /// Maximum random extra time of every action, in thousandths
     #[arg(long, default_value_t = 50, value_name = "PERMILLE")]
     pub skew: u32,
-    /// Members of a collective end up to this many nanoseconds after it
+    /// Maximum random delay from the end of a collective to its end on a member, in nanoseconds
     #[arg(long, default_value_t = 200, value_name = "NS")]
     pub jitter: u32,
-    /// A rank that takes FACTOR times as long for everything, kept in thousandths; may be repeated
+    /// A rank that takes FACTOR times as long for every action, rounded to thousandths; may be
+    /// repeated
     #[arg(long = "straggler", value_name = "RANK=FACTOR", value_parser = parse_straggler)]
     pub stragglers: Vec<(u32, u32)>,
     /// A rank that begins this many nanoseconds after the others; may be repeated

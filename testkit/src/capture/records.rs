@@ -1,7 +1,7 @@
 //! Records of a rank's step: operators with all ids that PyTorch gives them.
 //!
-//! Both files of a rank use these records, so they agree. A rank's ids depend only on the order of
-//! operator starts and ends on the rank's threads.
+//! Both files of a rank use these records, so the files agree. A rank's ids depend only on the
+//! order of operator starts and ends on the rank's threads.
 
 use super::program::{AutogradRole, GroupAxis, StepProgram};
 use super::simulate::{EventRecorder, RuntimeCall, StreamWork};
@@ -344,7 +344,8 @@ impl EventRecorder for StepRecords<'_> {
 
 impl StepRecords<'_> {
     /// Returns the external id of the innermost open record of a kind; 0 if there is none. With
-    /// `role`, the record is an annotation; without it, an operator that is not an annotation.
+    /// `role`, the record is an annotation; without `role`, it is an operator that is not an
+    /// annotation.
     fn enclosing_id(&self, role: Option<AutogradRole>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

@@ -8,7 +8,7 @@ use super::cost::{
 };
 use super::program::{GroupAxis, StepProgram, ThreadInstruction};
 
-/// Access to a rank's meetings with other ranks (collectives and messages), which its clock waits
+/// Access to the meetings with other ranks (collectives and messages) that a rank's clock waits
 /// for.
 pub(super) trait MeetingAccess {
     /// Records that this rank starts its part of the meeting `m` in `step`.

@@ -90,7 +90,7 @@ impl StepProgramBuilder<'_> {
         }
     }
 
-    /// Adds the step's input. If there is a device, the input is copied to it from the host.
+    /// Adds the step's input. If there is a device, the host copies the input to the device.
     fn add_input_data(&mut self) -> ProgramTensor {
         let rows = self.options.tokens / self.options.tensor_parallel;
         let x = self.create_temporary(&[rows.into(), self.options.hidden.into()]);
@@ -144,7 +144,8 @@ impl StepProgramBuilder<'_> {
         x
     }
 
-    /// Adds the broadcast of the first rank's buffers; DDP calls it before a forward pass.
+    /// Adds the broadcast of the first rank's buffers; DDP broadcasts buffers before each forward
+    /// pass.
     fn add_buffer_broadcast(&mut self) {
         let buffer = self.create_kept_tensor(&[self.options.hidden.into()]);
         let ask = RequestedCollective {

@@ -1,4 +1,4 @@
-//! The true times of a generated job; tests compare the times in its captures with them.
+//! The true times of a generated job, for comparison with the times in its captures.
 
 use super::meet::MeetingPart;
 use super::simulate::WaiterKind;

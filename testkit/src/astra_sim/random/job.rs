@@ -98,7 +98,7 @@ impl RandomWorkload<'_> {
         self.add_node(npu, deps, NodeWork::Compute { ops, bytes }, dice)
     }
 
-    /// Adds kernels on some NPUs, which run before or during their next communication.
+    /// Adds kernels on some NPUs; a kernel runs before or during its NPU's next communication.
     fn add_kernels(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
             if dice.draw_one_in(2) {
@@ -304,8 +304,8 @@ impl RandomWorkload<'_> {
         self.last[dst] = sizes.into_iter().map(&mut receive).collect();
     }
 
-    /// Adds nodes that do nothing or only take time. If a node does nothing, ASTRA-sim issues its
-    /// dependents only when another node ends.
+    /// Adds nodes that do nothing or only take time. If a node does nothing, ASTRA-sim issues the
+    /// node's dependents only when another node ends.
     fn add_idle_nodes(&mut self, dice: &mut RandomGenerator) {
         for npu in 0..self.last.len() {
             let deps = self.last[npu].clone();
