@@ -1,5 +1,4 @@
-//! Regression checks of predictions, with baselines for the workloads in an archive and with the
-//! causes of changes.
+//! Checks an archive's predictions against stored baselines, and finds the causes of changes.
 //!
 //! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
 //! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
@@ -41,7 +40,7 @@ pub enum RegressionError {
     /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Values in the machine's text cannot be replaced by the requested ones.
+    /// A requested value cannot be set in the machine's text.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
     /// The traces do not form a job.
@@ -121,8 +120,8 @@ pub fn predict_run(
     })
 }
 
-/// Returns the features that a prediction covers: operators, kinds of collectives by group, size,
-/// schema version, and machine.
+/// Returns the features that a prediction covers: operators, collectives (group and kind), size and
+/// format of the traces, and the machine.
 pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -168,13 +167,13 @@ pub struct CheckedPrediction {
     pub moved: bool,
     /// Causes of the change, most important first; empty if the prediction did not move.
     pub causes: Vec<ReportCause>,
-    /// Mean over NPUs of the time in each category, for the baseline and for the prediction; `None`
-    /// if the prediction did not move.
+    /// Time in each category (mean over NPUs), first in the baseline, then in the prediction;
+    /// `None` if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, from oldest to newest. The prediction is compared with the newest
     /// baseline.
     pub baselines: Vec<BaselineRecord>,
-    /// Distance of the prediction from measured steps; `None` if the archive has none.
+    /// Distance of the prediction from measured steps; `None` if the archive has no measured steps.
     pub measured: Option<MeasuredVerdict>,
 }
 
@@ -246,7 +245,8 @@ pub fn check_baseline(
             for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
                 let part = replay.parts.iter().find(|part| part.name == key);
                 let mean = part.expect("a comparison has all parts").mean;
-                // A mean does not exceed the makespan, which has 64 bits.
+                // The conversion to `u64` is exact, because no mean exceeds the makespan, which is
+                // a `u64`.
                 means[0][*category as usize] = Span(mean.before as u64);
                 means[1][*category as usize] = Span(mean.after as u64);
             }

@@ -1,10 +1,10 @@
-//! Comparison of predictions with measured runs: the size of errors, and whether plans are ranked
-//! in the measured order.
+//! Compares predictions with measured runs. The comparison shows how large the errors are, and
+//! whether predictions rank plans in the measured order.
 //!
 //! A table of runs ([`RunTable`]) is parsed from CSV. A file of columns ([`RunColumns`]) maps the
 //! table's columns to options of a model and its plan. Every run is generated, replayed, and
-//! compared with its measurement ([`score_runs`]). [`ScoreSummary`] has the statistics, which are
-//! also computed for a null model that knows only FLOPs.
+//! compared with its measurement ([`score_runs`]). [`ScoreSummary`] contains error statistics of
+//! the predictions, and of a null model that knows only FLOPs.
 
 use chakram_base::interrupt::inherit_token;
 use chakram_base::units::Span;
@@ -132,8 +132,8 @@ pub struct PredictedRun {
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predicts the runs of a table, and calls `ended` with each prediction in the table's order. For a
-/// run that cannot be predicted, calls it with the reason.
+/// Predicts the runs of a table, and calls `ended` with each prediction in the table's order. If a
+/// run cannot be predicted, `ended` receives the reason.
 ///
 /// Runs are generated and replayed independently on `threads` threads. The number of threads does
 /// not affect the results. `ended` receives a result as soon as all earlier results are known.
@@ -261,8 +261,7 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
     })
 }
 
-/// Predicts the makespan of a run. Without an interval, the replay needs no report, which saves
-/// time.
+/// Predicts the makespan of a run. Omits the report, which only intervals need, to save time.
 fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
@@ -270,8 +269,8 @@ fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, 
     })
 }
 
-/// Replays `run`, and returns the result of `answer` for the replay. The second value that `answer`
-/// returns is true if the replayed ranks may represent all ranks.
+/// Replays `run`, and returns the value that `answer` computes from the replay. `answer` also
+/// returns a flag, which is true if the replayed ranks may represent all ranks.
 fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -309,8 +308,9 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Returns for each row: whether one copy represents all ranks, the makespan of one copy, and
-    /// the makespan of all ranks.
+    /// Replays each row with representative ranks and with all ranks. Returns, for each row:
+    /// whether representative ranks were enough, the makespan that they gave, and the makespan of
+    /// all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -345,7 +345,8 @@ mod tests {
     #[test]
     fn rows_end_in_order_and_one_refused_row_ends_nothing() {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
-        // 3 replicas cannot share 16 samples evenly, and tensor groups of 3 cannot share 8 heads.
+        // Rows 2 and 4 cannot be predicted: 3 replicas cannot share 16 samples evenly, and tensor
+        // groups of 3 cannot share 8 heads.
         let csv = "tp,dp,pp,order,seconds\n1,1,1,,1\n1,3,1,,1\n2,2,1,,1\n3,1,1,,1\n1,2,2,,1\n";
         let table = RunTable::parse(csv, "runs", &columns).unwrap();
         assert_eq!((table.runs.len(), table.refused.len()), (5, 0));
@@ -436,7 +437,7 @@ mod tests {
                 .as_seconds()
         };
         // If gradients are reduced during the backward pass, some kernels are slower by a factor of
-        // 1.19; if they are reduced after it, no kernel is slower.
+        // 1.19. If gradients are reduced after the backward pass, no kernel is slower.
         let slower = seconds("true", stated) / seconds("true", "");
         assert!(slower > 1.001 && slower < 1.19, "{slower}");
         let [with, without] = [stated, "beside_collectives = 1"].map(|text| seconds("false", text));

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct CoveredWorkload {
     /// Name of the workload in the archive.
     pub name: String,
-    /// Features that the workload covers: `operator aten::mm`, `group data`, `size 2^14 nodes`,
+    /// Features that the workload covers: `operator aten::mm`, `group data`, `size 2^14 bytes`,
     /// `schema .et`, `machine dgx-h100`.
     pub features: BTreeSet<String>,
     /// Expected duration of the check, in milliseconds.
     pub millis: u64,
 }
 
-/// The predictions that can be checked within a time budget.
+/// The workloads to check within a time budget, and the omitted workloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
     /// Names of the selected workloads, in order of selection.
@@ -26,8 +26,8 @@ pub struct BudgetChoice {
 }
 
 /// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly
-/// adds the workload that covers the most new features per time; then, while time is left, adds
-/// workloads with the rarest features.
+/// adds the workload that covers the most new features per millisecond. Then, while time is left,
+/// adds workloads with the rarest features.
 pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
@@ -38,7 +38,8 @@ pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice
     let mut rest = millis;
     let mut choice = BudgetChoice::default();
     loop {
-        // A feature that several workloads cover counts only a little more than once.
+        // Compare new features per millisecond first, then rarity per millisecond. A feature's
+        // rarity is 1000 divided by the number of workloads that have the feature.
         let gain = |workload: &CoveredWorkload| {
             let new = workload
                 .features

@@ -1,4 +1,4 @@
-//! Causes why a prediction moved away from its baseline.
+//! Finds out why a prediction moved away from its baseline.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
@@ -57,7 +57,7 @@ impl std::fmt::Display for ReportCause {
 
 /// Maximum number of operators or groups that are listed for each part of the time.
 const TIMES: usize = 2;
-/// Maximum number of constants that are listed, and of collectives.
+/// Maximum number of listed constants, and maximum number of listed collectives.
 const LISTED: usize = 8;
 
 /// Returns the inputs that changed, followed by the parts of the time that changed.

@@ -1,4 +1,4 @@
-//! Differences between two machine files, key by key; they show which constants changed.
+//! Compares two machine files key by key, to show which constants changed.
 
 use std::collections::BTreeMap;
 

@@ -20,9 +20,9 @@ pub struct MeasuredVerdict {
 }
 
 /// A prediction is outside the measured steps if it differs from their median by more than this
-/// number of standard deviations. Of normally distributed steps, 0.27 % are outside by this limit.
-/// If there are few measured steps, more of them are outside, because the estimate of their spread
-/// is less certain. `docs/how-to/archives.md` gives these rates, which a test below measures.
+/// number of standard deviations. Of normally distributed steps, 0.27 % exceed this limit. With few
+/// measured steps, the estimate of the spread is less certain, so more steps exceed the limit.
+/// `docs/how-to/archives.md` gives these rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;
@@ -108,10 +108,10 @@ mod tests {
         assert!(read_steps("\n").is_err());
     }
 
-    /// Three numbers per entry: the number of measured steps, the percentage of further steps of
-    /// the same distribution that are wrongly reported as outside, and the percentage of
-    /// predictions at five standard deviations that are not reported. `docs/how-to/archives.md`
-    /// gives these rates.
+    /// Each entry contains a number of measured steps and two percentages. The first is the
+    /// percentage of further steps from the same distribution that are wrongly reported as outside.
+    /// The second is the percentage of predictions at five standard deviations from the median that
+    /// are not reported. `docs/how-to/archives.md` gives these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),
@@ -149,8 +149,8 @@ mod tests {
                 let wrong = MeasuredVerdict::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside());
             }
-            // Accept a deviation of four standard errors of the count, plus half a unit of the
-            // stated rate.
+            // Accept a deviation of four standard errors of the count, plus half a unit in the last
+            // digit of the stated rate.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

@@ -1,6 +1,5 @@
 //! The HTML page of a check: a single file that needs neither network nor scripts. For each
-//! prediction that moved, the page shows its times and the baseline's times, the causes, and
-//! earlier baselines.
+//! prediction that moved, the page shows both times, the causes, and earlier baselines.
 //!
 //! A number that is also in the check's JSON has its JSON pointer in an attribute, as on a report's
 //! page.
@@ -106,7 +105,7 @@ fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     body + &baselines_table(checked, at)
 }
 
-/// Formats the change of a time with its sign.
+/// Formats the difference between two times with its sign.
 fn format_signed(before: Span, after: Span) -> String {
     let sign = if after < before { "-" } else { "+" };
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))

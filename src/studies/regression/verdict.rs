@@ -21,7 +21,7 @@ pub struct FailedPrediction {
     pub error: String,
 }
 
-/// All results of a check of an archive.
+/// Results of checking an archive.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
     /// Threshold in percent: a prediction has moved if its change is larger.
@@ -57,7 +57,7 @@ impl CheckOutcome {
         text
     }
 
-    /// Returns lines of text that name the workloads that were not checked.
+    /// Describes the workloads and features that the check omits, as lines of text.
     pub(super) fn describe_gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
@@ -101,7 +101,7 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     )
 }
 
-/// Maximum width of the column with the names of a workload and its machine.
+/// Maximum width, in characters, of the column with the names of a workload and its machine.
 const NAME: usize = 64;
 
 /// Renders a verdict as a table, with the causes of changes below it.
@@ -179,7 +179,7 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
-    /// Mean times; `None` for predictions that did not move.
+    /// Mean time in each category; `None` if the prediction did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanRow>,
     baselines: Vec<BaselineRow<'a>>,

@@ -1,14 +1,14 @@
 //! Corrections of a machine's kernel times, computed from measured steps.
 //!
-//! Steps form a group if their models have the same two most frequent matrix products, which means
-//! equal tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric
-//! mean of measured time / predicted time. The factor is found in two rounds, because the
+//! Steps form a group if their models have the same two most frequent matrix products. Such models
+//! have equal tokens per micro-batch, width and tensor parallelism. A group's factor is the
+//! geometric mean of measured time / predicted time. The factor is found in two rounds, because the
 //! uncorrected parts of a step (messages, sums over replicas between nodes) do not grow with the
 //! factor.
 //!
-//! The factors of all groups share a common factor. Let `t` be the variance between groups and `s`
-//! the variance within a group, both of the factors' logarithms. A group of `n` steps keeps the
-//! part `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared
+//! The factors of all groups share a common factor. Let `t` be the variance of the factors'
+//! logarithms between groups, and `s` their variance within a group. A group of `n` steps keeps the
+//! fraction `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared
 //! factor's logarithm is reduced by its own variance (James and Stein, 1961). Models outside the
 //! groups use the shared factor.
 
@@ -32,27 +32,27 @@ const LEAST_GROUPS: usize = 3;
 /// Number of rounds in which a factor is computed.
 const ROUNDS: usize = 2;
 
-/// Correction of kernel times that a group of measured steps gives.
+/// Correction of kernel times, computed from a group of measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
     /// Factor that multiplies the times of the group's kernels.
     pub correction: PriceCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
-    /// Leave-one-out error of each step: the step's error if the other steps of the group determine
-    /// the factor; empty for a group with a single step.
+    /// Leave-one-out error of each step, with a factor from the other steps of the group; empty for
+    /// a group with a single step.
     pub left_out: Vec<f64>,
 }
 
-/// All corrections that measured steps give for a machine's kernel times.
+/// All corrections of a machine's kernel times, computed from measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCalibration {
     /// Corrections of the groups, sorted by their matrix products in ascending order.
     pub groups: Vec<StepCorrection>,
     /// Correction for models outside all groups; `None` if there are too few groups.
     pub shared: Option<PriceCorrection>,
-    /// Leave-one-group-out mean error of the steps: first corrected by the shared factor of the
-    /// other groups, then uncorrected. `None` if there are too few groups to leave one out.
+    /// Mean leave-one-group-out errors of the steps: `[0]` with the shared factor of the other
+    /// groups, `[1]` without a correction. `None` if there are too few groups to omit one.
     pub left_out_groups: Option<[f64; 2]>,
 }
 
@@ -69,8 +69,7 @@ fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
-/// Returns the corrections that the steps of `table` give, sorted by matrix products in ascending
-/// order.
+/// Computes corrections from the steps of `table`, sorted by matrix products in ascending order.
 ///
 /// # Errors
 ///
@@ -157,7 +156,7 @@ pub fn fit_corrections(
     })
 }
 
-/// Statistics over groups of steps, of the logarithms of factors.
+/// Statistics of the factors' logarithms, over groups of steps.
 struct PooledFactors {
     /// Logarithm of the factor that all groups have in common.
     shared: f64,
@@ -168,7 +167,8 @@ struct PooledFactors {
 }
 
 impl PooledFactors {
-    /// Computes the statistics; `groups` has the logarithm of each step's factor, by group.
+    /// Computes the statistics from the logarithms of the steps' factors; `groups` has one list of
+    /// logarithms per group.
     fn new(groups: &[Vec<f64>]) -> Self {
         let count = groups.len() as f64;
         let means: Vec<f64> = groups
@@ -184,15 +184,16 @@ impl PooledFactors {
             0 => INSIDE * INSIDE,
             _ => squares.sum::<f64>() / freedom as f64,
         };
-        // The mean of a group also varies because its steps vary, so subtract this part.
+        // The variation of steps contributes to the spread of group means, so subtract this
+        // contribution.
         let of_steps = inside * mean_value(groups.iter().map(|own| 1.0 / own.len() as f64));
         let all = mean_value(means.iter().copied());
         let spread = means
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // If there are fewer groups, the variance between groups is unknown, so each group keeps
-        // its own factor.
+        // With fewer groups than `LEAST_GROUPS`, the variance between groups is unknown, so each
+        // group keeps its own factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
             false => (spread / (count - 1.0) - of_steps).max(0.0),

@@ -38,7 +38,7 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs, which is optional: it is used to group runs, and to compute a missing
+/// Key of the number of NPUs (optional). The number of NPUs groups runs, and determines a missing
 /// data-parallel degree.
 pub(super) const NPUS: &str = "npus";
 /// Key for the machine, in tables with runs on different machines.
@@ -78,7 +78,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
 pub(super) struct ConditionalOptions {
     /// Heading of the column in the table.
     pub column: String,
-    /// Options with their values, for each value that occurs in the column.
+    /// Options and their values, for each value of the column.
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
@@ -100,7 +100,7 @@ pub struct RunColumns {
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
     pub(super) options: BTreeMap<String, OptionSource>,
-    /// For each value of the column `model`, the name of the model that replaces it.
+    /// Maps values of the column `model` to names of models.
     pub(super) names: BTreeMap<String, String>,
     /// Columns, each with its accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
@@ -133,7 +133,7 @@ fn option_key(name: &str) -> String {
     }
 }
 
-/// Returns the key of the option `name`. Unknown names are errors at the place of `field`.
+/// Returns the key of the option `name`. Reports an unknown name as an error at `field`.
 fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
     if is_known_key(&key) {
@@ -151,7 +151,7 @@ fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError>
         .into())
 }
 
-/// Parses the values that rows must have in some columns to be counted.
+/// Parses the table `only`, which gives the column values of rows that are counted.
 fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
@@ -171,7 +171,7 @@ fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>,
     Ok(only)
 }
 
-/// Parses the options that the values in columns determine.
+/// Parses the table `when`, which gives options for values of columns.
 fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
@@ -256,8 +256,8 @@ impl RunColumns {
         Ok(columns)
     }
 
-    /// Replaces the name of a machine, stack or model by a path, if the folder of `file` has a file
-    /// with this name.
+    /// If the folder of `file` has a file with the name of a machine, stack or model, replaces the
+    /// name by the path of that file.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
@@ -303,7 +303,7 @@ impl RunColumns {
         Ok(())
     }
 
-    /// Returns the machine for runs without a machine in their columns.
+    /// Returns the machine of runs whose row does not name one.
     pub fn default_machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,
@@ -311,9 +311,9 @@ impl RunColumns {
         }
     }
 
-    /// Replays all runs on `machine`, in place of the table's machines.
+    /// Replays all runs on `machine`, whatever machines the table names.
     pub fn replay_all_on(&mut self, machine: &str) {
-        // An option `machine` overrides the machine in the file.
+        // The option `machine` overrides the machine that the file of columns names.
         let _ = self.set_for_all(MACHINE, machine);
     }
 }

@@ -15,8 +15,8 @@ pub enum FittedConstant {
     Collective,
     /// The host's time to launch one side of a message.
     Message,
-    /// The fraction of the memory bandwidth that kernels reach if they only move bytes, except
-    /// softmax and loss kernels.
+    /// The fraction of the memory bandwidth that kernels reach if they only move bytes. Softmax and
+    /// loss kernels have fractions of their own.
     Memory,
     /// The fraction of the memory bandwidth that softmax kernels reach.
     Softmax,

@@ -1,8 +1,8 @@
 //! Cross-validation: each run is predicted with constants that are fitted only to other runs.
 //!
-//! Runs with equal values of the option `folds` are in one fold, and folds have similar numbers of
-//! runs. For each fold, the Gauss-Newton method fits constants to the logarithms of the measured
-//! times in all other folds. Runs with large errors have less weight
+//! Runs with equal values of the options in `folds` are in the same fold, and folds have similar
+//! numbers of runs. For each fold, the Gauss-Newton method fits constants to the logarithms of the
+//! measured times in all other folds. Runs with large errors have less weight
 //! (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
 //!
 //! ```text
@@ -33,9 +33,9 @@ const ROUNDS: usize = 2;
 /// Constants that are fitted to all runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoldFit {
-    /// Number of runs in the fold; the fit does not use them.
+    /// Number of runs in the fold. The fit does not use these runs.
     pub runs: usize,
-    /// Constants, each with its factor on the machine's value.
+    /// Constants, each with the factor that multiplies the machine's value.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
@@ -104,8 +104,8 @@ pub fn fit_in_folds(
     }
     let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
-    // The first round is the same for all folds, because folds differ only in the runs that they
-    // omit.
+    // All folds start from the machine's own constants, so they share the derivatives of the first
+    // round.
     let first = compute_sensitivity(table, options, &unit_factors(constants), threads)?;
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
@@ -157,7 +157,8 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
     constants.iter().map(|&constant| (constant, 1.0)).collect()
 }
 
-/// Predictions, and derivatives of their logarithms with respect to logarithms of constants.
+/// Predicted times, and the derivative of each time's logarithm with respect to each constant's
+/// logarithm.
 struct ConstantSensitivity {
     /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,

@@ -29,8 +29,8 @@ pub struct KernelTimes {
     pub total: f64,
     /// Relative standard deviation among kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error of each size if it is predicted from the others, weighted by time;
-    /// `None` for fewer than two sizes.
+    /// Mean relative error of predicting each size from the other sizes, weighted by time; `None`
+    /// for fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
@@ -60,8 +60,7 @@ impl TimeMoments {
         self.sum / self.count as f64
     }
 
-    /// Returns the variance of a kernel's time, multiplied by the number of kernels; zero for a
-    /// single kernel.
+    /// Returns the sum of squared deviations from the mean time; zero for a single kernel.
     fn size_variance(&self) -> f64 {
         (self.squares - self.sum * self.mean_time()).max(0.0)
     }
@@ -81,7 +80,7 @@ impl<'w> RecordedKernels<'w> {
     /// Adds up the times of kernels that `workload` recorded on the NPUs of `machine`.
     ///
     /// In a capture, a kernel without a time ran within another kernel, so its time is zero. In
-    /// other traces, the time of such a kernel is unknown.
+    /// other traces, a missing time is unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {
@@ -163,8 +162,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     }
 }
 
-/// Returns the mean relative error of sizes that are predicted from the other sizes, weighted by
-/// time.
+/// Predicts each size from the other sizes, and returns the mean relative error, weighted by time.
 fn left_out_error(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {

@@ -1,8 +1,8 @@
 //! Parser for logs of nccl-tests, which measure collectives.
 //!
 //! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
-//! other lines begin with the bytes of the whole buffer. The columns `time` give microseconds; the
-//! first of them is for out-of-place operation.
+//! other lines begin with the bytes of the whole buffer. Columns `time` are in microseconds. The
+//! first one is for out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;
@@ -103,7 +103,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
 }
 
 /// Predicts each size between the first and the last from the other sizes, and returns the mean
-/// relative error. Returns `None` if there is no such size.
+/// relative error. Returns `None` for fewer than three sizes.
 pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {
