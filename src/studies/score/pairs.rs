@@ -1,10 +1,9 @@
-//! Pairs of measured runs: a captured job, a change of the job, and the measured step time of the
-//! changed job.
+//! Scores predicted effects of changes to captured jobs against measured step times.
 //!
 //! A pair is a captured job and the same job after a change; the changed job is predicted from the
-//! capture. The captured job is replayed unchanged and [edited](edit_job). The prediction is the
-//! measured step time of the captured job, multiplied by the ratio of the two replays. If the
-//! captured job has no measured step, the prediction is the time of the edited replay. For
+//! capture. The captured job is replayed once unchanged and once [edited](edit_job). The prediction
+//! is the measured step time of the captured job, multiplied by the ratio of the two replays. If
+//! the captured job has no measured step, the prediction is the time of the edited replay. For
 //! comparison, two null models are scored: a step that does not change, and a step that changes in
 //! proportion to the samples.
 //!
@@ -50,8 +49,8 @@ pub struct MeasuredPair {
     pub baseline: Option<Span>,
     /// Measured step time of the changed job.
     pub measured: Span,
-    /// Noise of measured steps, in percent. If the measured change is smaller, its sign has no
-    /// meaning.
+    /// Noise of measured steps, in percent. If the measured change is within the noise, the sign of
+    /// the change has no meaning.
     pub noise: f64,
 }
 
@@ -100,7 +99,7 @@ pub struct PredictedPair {
     /// measured change is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
-    /// For each edit, the numbers of items that it matched and changed.
+    /// Numbers of items that each edit matched and changed.
     pub edits: Vec<EditRow>,
 }
 
@@ -122,8 +121,8 @@ pub struct PairScores {
     pub no_change: PairErrors,
     /// Errors of the null model that scales step times by the ratio of samples.
     pub sample_ratio: PairErrors,
-    /// Two counts: the pairs with a measured change above the noise, and the pairs among them with
-    /// a correctly predicted sign.
+    /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of
+    /// these pairs with a correctly predicted sign.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<PredictedPair>,
@@ -263,8 +262,8 @@ impl PairTable {
         let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
-        // If the captured job has no measured step, use its replay in place of it, so that the
-        // prediction is the edited replay.
+        // Without a measured step of the captured job, use the time of the unedited replay, so that
+        // the prediction equals the edited replay.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scale_by(ratio);
         let change_percent = (ratio - 1.0) * 100.0;

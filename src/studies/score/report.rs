@@ -71,8 +71,8 @@ pub struct CorrectionSummary {
 }
 
 impl CorrectedRuns {
-    /// Summarizes the runs that the null model has a rate for. Returns `None` if there is no such
-    /// run.
+    /// Summarizes the runs that the null model also predicts. Returns `None` if the null model
+    /// predicts no run.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);
         let known =

@@ -1,11 +1,11 @@
 //! Correction of predictions by measured steps of other jobs. The method is kriging of the
 //! logarithm of measured / predicted time.
 //!
-//! The logarithm is modelled as a sum of independent normal variables. One variable is shared by
-//! steps on the same NPU class, others by steps with the same class and format of linear layers, by
-//! similar jobs, and by jobs with the same matrix products; each step also has a variable of its
+//! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
+//! share one variable. Steps with the same class and format of linear layers, similar jobs, and
+//! jobs with the same matrix products share further variables. Each step also has a variable of its
 //! own. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
-//! length scale. The covariance of two steps on one class is
+//! length scale. The covariance of two steps on the same class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
@@ -17,10 +17,10 @@
 //! the same steps (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
 //! equations 2.25 and 2.26).
 //!
-//! A job whose products were not measured gets only a part of this correction. The part is chosen
-//! so that predictions of steps from steps with other products have the smallest error. If the gain
-//! is less than one standard error, the part is zero (Breiman et al., "Classification and
-//! Regression Trees", 1984, section 3.4.3).
+//! A job whose products were not measured gets only a part of this correction. The part minimises
+//! the error of predicting steps from steps with other products. If the gain is less than one
+//! standard error, the part is zero (Breiman et al., "Classification and Regression Trees", 1984,
+//! section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -42,15 +42,16 @@ const ALONE: f64 = 0.03;
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// Number of standard deviations from the mean beyond which, on both sides together, a tenth of a
-/// normal distribution is.
+/// Number of standard deviations that a tenth of a normal distribution exceeds, counting both sides
+/// of the mean.
 const SIDE: f64 = 1.645;
 
 /// Number of a job's sizes that determine its kernel times.
 const SIZES: usize = 7;
 
-/// Length scales of the logarithms of sizes, beyond which jobs are not similar: width, tokens of a
-/// micro-batch, tensor degree, ranks, stages, context degree, sequence.
+/// Length scales of the sizes' logarithms. The sizes are width, tokens of a micro-batch, tensor
+/// degree, ranks, stages, context degree, and sequence. Jobs that differ by more than a length
+/// scale are hardly similar.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
 /// Properties of a step that determine its similarity to other steps.
@@ -254,8 +255,7 @@ impl StepResiduals {
             .collect()
     }
 
-    /// Mean of the logarithms of the rates of the steps that `wanted` selects; `None` if no step is
-    /// selected.
+    /// Mean logarithm of the rates of steps that `wanted` selects; `None` if no step is selected.
     fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
@@ -263,7 +263,7 @@ impl StepResiduals {
         (!picked.is_empty()).then(|| picked.iter().sum::<f64>() / picked.len() as f64)
     }
 
-    /// Corrects the predicted time of `run` and the interval of this time.
+    /// Corrects the predicted time of `run`, and its interval.
     fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
@@ -292,7 +292,7 @@ impl StepResiduals {
         )
     }
 
-    /// Corrects a predicted time of `job` and the interval of this time.
+    /// Corrects a predicted time of `job`, and its interval.
     fn correct_time(
         &self,
         job: &StepKey,
@@ -385,7 +385,7 @@ fn invert_lower(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     inverse
 }
 
-/// Corrects the predictions of `runs` by the measured `steps`, which are given with their predicted
+/// Corrects the predictions of `runs` by the measured `steps`, each given with its predicted
 /// seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
@@ -400,8 +400,8 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects the prediction of each run by the runs with other values of the option `key`, which is
-/// `model` or an option of the table.
+/// Corrects each run's prediction by runs with another value of the option `key` (`model`, or an
+/// option of the table).
 pub fn correct_by_others(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],
@@ -432,8 +432,8 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     }
 }
 
-/// FLOPs of a step per NPU without recomputation: two per multiplication that the causal mask
-/// leaves, and twice that number in the backward pass.
+/// FLOPs of a step per NPU, without recomputation. The forward pass has two FLOPs per
+/// multiplication that the causal mask leaves, and the backward pass has twice this number.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
     let passes = if plan.has_training() { 3.0 } else { 1.0 };
@@ -477,7 +477,8 @@ mod tests {
 
     #[test]
     fn two_steps_solve_two_equations() {
-        // Steps at a distance of 1 in one size, and a job halfway between them.
+        // Two steps differ in one size by one length scale, and the job is halfway between the
+        // steps.
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             sizes[0] = x;

@@ -95,7 +95,7 @@ impl RunTable {
         };
         // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // If lines end in two characters, the CSV reader's line numbers are too high by one.
+        // Replace CR LF, because the CSV reader would report line numbers that are too high by one.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -237,7 +237,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds the runs of another table, whose groups and folds stay separate from this table's.
+    /// Adds the runs of another table, and keeps the groups and folds of the two tables separate.
     pub fn append_table(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -384,8 +384,8 @@ fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static st
     None
 }
 
-/// Divides the blocks by multiplications, if stages cannot have equal numbers of blocks and the run
-/// gives no other split.
+/// If stages cannot have equal numbers of blocks and the run gives no split, gives all stages about
+/// the same number of multiplications.
 fn split_unevenly(
     model: &Model,
     plan: &mut ParallelismPlan,

@@ -1,12 +1,12 @@
-//! Signs of options: pairs of measured runs that differ in one option, and whether predictions put
-//! each pair in the measured order.
+//! Checks whether predictions put two measured runs that differ in one option in the measured
+//! order.
 
 use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Relative difference between repeated measurements of a plan. Smaller differences between plans
-/// are not considered clear.
+/// are within the noise.
 const CLEAR: f64 = 0.03;
 
 /// Degrees of parallelism. If the number of NPUs is constant, two degrees must change together.

@@ -14,15 +14,15 @@ pub struct ScoreSetting {
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// The runs without the setting; `None` if it is not a setting of runs.
+    /// The runs without the setting; `None` if the setting does not change the runs.
     pub table: Option<RunTable>,
-    /// The key of the setting and the options without it, if it is a replay option.
+    /// For a replay option, its key and the replay options without it.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
 /// Returns the settings of `given` that do not change the `answers` for the runs of `table`, each
-/// with the reason. If runs change without a setting, the changed runs are predicted again until
-/// one prediction differs.
+/// with the reason. Without a setting, only the runs that the setting changes are predicted again,
+/// until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
@@ -84,7 +84,7 @@ fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
     table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))
 }
 
-/// Returns the reason why option `key` has no effect on the first run.
+/// Returns the reason why option `key` has no effect on the first run that can be predicted.
 fn reason_on_first_run(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
     let reason = table.runs.iter().find_map(|run| {
         let reason = replay_run(run, options, |compiled| {
