@@ -1,12 +1,12 @@
-//! Sub-layers on chips: the sub-layer that each chip runs in each step, the location of its data,
-//! and the duration of each step.
+//! Schedules sub-layers on chips: which sub-layer each chip runs in each step, where the data are,
+//! and how long each step takes.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
 //! [`ChipMachine::simulate_steps`] tracks the data on each chip, to find the sources of each step's
-//! data. [`ChipMachine::simulate_steps`] also computes the time and energy of steps with a barrier
-//! after each stage. For chips without barriers, [`ScheduledJob`] writes traces for a replay.
+//! data. The simulation has a barrier after each stage, and also computes the time and energy of
+//! each step. For chips without barriers, [`ScheduledJob`] writes traces for a replay.
 
 mod cycles;
 mod family;
@@ -34,8 +34,8 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers that this sub-layer reads outputs from. All these indices are
-    /// smaller than the sub-layer's own index.
+    /// Indices of the sub-layers whose outputs this sub-layer reads. All these indices are smaller
+    /// than the sub-layer's own index.
     pub after: Vec<u32>,
     /// Index of the piece that is read from each of these outputs; `None` if the whole outputs are
     /// read.
@@ -58,7 +58,7 @@ pub struct TaskGraph {
     pub tasks: Vec<SubLayer>,
 }
 
-/// The sub-layer that each accelerator runs in each step; `None` if it is idle.
+/// The sub-layer that each accelerator runs in each step; `None` if the accelerator is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
     /// For each accelerator, a list with an entry per step. The accelerators of a chip are
@@ -72,7 +72,7 @@ impl ChipSchedule {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Returns the sub-layer of an accelerator in `step`; `None` if it is idle.
+    /// Returns the sub-layer of an accelerator in `step`; `None` if the accelerator is idle.
     pub fn task_at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }

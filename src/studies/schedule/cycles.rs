@@ -1,4 +1,4 @@
-//! Tables of the cycles that other tools computed for layers. These cycle counts determine the
+//! Tables of layers' clock cycles, as other tools computed them. These cycle counts determine the
 //! durations of sub-layers.
 //!
 //! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and
@@ -18,11 +18,11 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 pub struct CycleRow {
     /// Number of clock cycles that the layer takes.
     pub cycles: u64,
-    /// Energy in picojoules, or `None` if the table has no column for it.
+    /// Energy in picojoules, or `None` if the table has no energy column.
     pub energy: Option<f64>,
 }
 
-/// Cycles by layer.
+/// Cycles and energy of layers, by the layers' sizes, strides and dilations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CycleTable {
     rows: BTreeMap<LayerKey, CycleRow>,

@@ -10,7 +10,8 @@
 //! another. Sub-layers that have the same columns of a product share weights. A sub-layer waits for
 //! the sub-layers of the previous product that compute its inputs: the sub-layers with the same
 //! rows or, for scores, all sub-layers. Sub-layers of the first product read the input of their
-//! micro-batch; sub-layers with the same rows read the same part of it.
+//! micro-batch. If two of these sub-layers have the same rows, they read the same part of the
+//! input.
 
 use super::partition::{
     CutDirection, PartPosition, ProductCut, ProductSize, overlap_of_rows, partition_products,
@@ -26,7 +27,7 @@ pub struct LanguageModel {
     pub embedding: u64,
     /// Intermediate size of the feed-forward network.
     pub forward: u64,
-    /// Number of attention heads; must divide the width.
+    /// Number of attention heads; must divide the hidden size.
     pub heads: u64,
     /// Number of encoder layers.
     pub encoders: u32,
@@ -108,7 +109,7 @@ const MOST: u64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,
-    /// Number of tokens, or for matrix products per head, of tokens times heads.
+    /// Number of tokens; for matrix products per head, tokens times heads.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -132,7 +133,7 @@ impl LayerProduct {
     }
 }
 
-/// Prefix of the names of matrix products of queries with keys.
+/// Name prefix of the products of queries and keys.
 const SCORES: &str = "scores";
 
 impl LanguageModel {
@@ -301,8 +302,8 @@ impl LanguageModel {
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero, if heads do not divide the width, if there are too many sub-layers,
-    /// or if a matrix product has too few rows or columns to be cut.
+    /// Fails if a size is zero, if the number of heads does not divide the hidden size, if there
+    /// are too many sub-layers, or if a matrix product has too few rows or columns to be cut.
     pub fn build_task_graph(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.list_all_products()?;
         let places = self.part_places(&products)?;

@@ -1,28 +1,27 @@
-//! Layer-wise partition: hierarchical dynamic programming, which decides for each matrix product
-//! whether to cut its rows or its columns.
+//! Layer-wise partition by hierarchical dynamic programming. The method decides for each matrix
+//! product whether to cut its rows or its columns.
 //!
 //! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. The chips are repeatedly divided
 //! into halves. At each level, every product is cut in two. If a product is cut along rows, each
-//! half has all weights and half of the data. If it is cut along columns, each half has half of the
-//! weights and all data. HyPar counts the transfers of training; this module counts only the
+//! half has all weights and half of the data. If a product is cut along columns, each half has half
+//! of the weights and all data. HyPar counts the transfers of training; this module counts only the
 //! transfers of a forward pass, as DEAP does. Part p of every product is on chip p. A product of P
 //! parts, with a row blocks and b = P / a column blocks, moves these numbers of words:
 //!
 //! - weights = a W, once, for W words of weights;
-//! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, whose F
-//!   outputs are in a' x b' blocks;
-//! - input = I P / a per micro-batch from memory, if it is the first product and its input has I
-//!   words.
+//! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, for F
+//!   outputs of the previous product in a' x b' blocks;
+//! - input = I P / a per micro-batch from memory, for a first product with an input of I words.
 //!
 //! n is the number of parts whose row block contains, or is inside, the row block that the same
-//! chip has in the previous product. If a product needs the whole previous output, as scores need
-//! all keys, it moves F (P − 1). Costs depend only on a product and its predecessor. So at each
-//! level, one pass over the products finds the best of all 2^L choices for L products. Cuts are
-//! decided level by level, from the outermost inward.
+//! chip has in the previous product. If a product needs the whole previous output (scores need all
+//! keys), the product moves F (P − 1) words. Costs depend only on a product and its predecessor. So
+//! at each level, one pass over the products finds the best of all 2^L choices for L products. Cuts
+//! are decided level by level, from the outermost inward.
 
 use std::collections::BTreeMap;
 
-/// Direction that a matrix product is divided in: by rows or by columns.
+/// Direction in which a matrix product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutDirection {
     /// Rows: tokens, or tokens times heads.
@@ -59,11 +58,11 @@ pub struct PartPosition {
     pub column: (u32, u32),
 }
 
-/// Costs are counted in units of this fraction of a word, so that they are integers.
+/// Number of units per word in which costs are counted, so that costs are integers.
 const SHARES: u128 = 1 << 24;
 
-/// Returns the position of `part` in a matrix product with these cuts. Each level adds one binary
-/// digit to the index of the block that it cuts.
+/// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit
+/// to the row block's index or to the column block's index.
 pub fn place_of_part(cut: &[CutDirection], part: u32) -> PartPosition {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
@@ -107,9 +106,9 @@ pub fn partition_products(
     Some(cuts)
 }
 
-/// Divides the rows `held` into equal pieces so that the rows `needed` are one of them. Returns the
-/// index of this piece and the number of pieces. If `needed` contains all rows of `held`, there is
-/// one piece. Returns `None` if `held` and `needed` have no row in common.
+/// Divides the rows `held` into equal pieces so that one piece has exactly the rows `needed`.
+/// Returns the index of this piece and the number of pieces. If `needed` contains all rows of
+/// `held`, there is one piece. Returns `None` if `held` and `needed` have no row in common.
 pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -168,14 +167,14 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
     Some(())
 }
 
-/// Returns the words of weights on all parts together, in fractions (`SHARES`) of a word.
+/// Returns the words of weights on all parts together, in units of `1 / SHARES` word.
 fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let rows = u128::from(place_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Returns the words of the model's input that all parts of the first matrix product together read
-/// from memory, in fractions of a word.
+/// from memory, in units of `1 / SHARES` word.
 fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
@@ -185,13 +184,13 @@ fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
 #[derive(Default)]
 struct CutCosts {
     /// Number of parts whose row block under one cut contains, or is inside, the row block under
-    /// the other.
+    /// the other cut.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 
 impl CutCosts {
-    /// Returns the words of the first matrix product's output that the second product's parts
-    /// receive from other chips, in fractions of a word.
+    /// Returns how many words of the first matrix product's output the second product's parts
+    /// receive from other chips, in units of `1 / SHARES` word.
     fn moved_words(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();

@@ -9,7 +9,8 @@
 //! a sub-layer without dependencies reads its own part; `None` means no input. If an output is read
 //! in pieces, `pieces` is the number of pieces, and `piece` is the index of the piece that a
 //! sub-layer reads. Layers that inference does not compute (dropout and batch normalization) are
-//! omitted, and sub-layers that depend on them depend on their predecessors instead.
+//! omitted. A sub-layer that depends on an omitted layer depends on the predecessors of this layer
+//! instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -52,7 +53,7 @@ pub enum RecordError {
     Literal {
         /// Name of the file, for error messages.
         file: String,
-        /// Line of the file, from 1.
+        /// Line of the error in the file, from 1.
         line: usize,
         /// The text that was found, and the text that was expected.
         why: String,
@@ -66,7 +67,7 @@ pub enum RecordError {
         place: String,
         /// The invalid value.
         found: String,
-        /// The valid values.
+        /// Description of the valid values.
         expected: String,
     },
 }
@@ -190,7 +191,8 @@ enum InputReference {
 /// A sub-layer that records can refer to, or an omitted layer. The predecessors of an omitted layer
 /// replace it.
 struct KnownLayer {
-    /// Sub-layers that replace an omitted layer: their outputs are read instead of its output.
+    /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
+    /// sub-layers.
     stands_for: Vec<u32>,
     /// Part of the model's input that an omitted layer passes on.
     input: Option<u32>,
@@ -325,7 +327,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // DEAP's format has no weights that sub-layers share.
+            // In DEAP's own format, which has no ids, sub-layers do not share weights, so each
+            // sub-layer has weights of its own.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,
@@ -418,7 +421,8 @@ fn parse_placed(
         ..shape
     });
     let shape = shape.filter(|shape| {
-        // With large strides, windows span more inputs than the layer has multiplications.
+        // Also limit the inputs: with large strides, windows span more inputs than the layer has
+        // multiplications.
         let [n, _, c, p, q, r, s] = shape.sizes;
         let sides = [
             n,

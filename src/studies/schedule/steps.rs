@@ -1,5 +1,5 @@
-//! Steps with barriers: the location of data, the transfers that each step needs, and the duration
-//! of each step.
+//! Simulates steps with barriers: where data are, which transfers each step needs, and how long
+//! each step takes.
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
 //! weights and, at the beginning of the model, the input. Data that are already on its chip need no
@@ -14,7 +14,7 @@
 //! transfers that a chip receives at the same time take max t + Σ m / M, where M is the bandwidth
 //! of the chip's memory. A step takes
 //!
-//! T = (maximum over chips of this time) + (maximum over chips of the time of their sub-layers).
+//! T = (longest communication time of a chip) + (longest processing time of a chip).
 //!
 //! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
 //! is full, the least recently used data are evicted. Outputs that are still needed and are on no
@@ -57,7 +57,7 @@ impl DataId {
     }
 }
 
-/// Place that data are transferred from.
+/// Source of data that a chip needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferSource {
     /// The chip that needs the data, so there is no transfer.
@@ -198,7 +198,7 @@ pub enum StepError {
 }
 
 impl TaskGraph {
-    /// Returns the bytes of a sub-layer's output, with `word` bytes per number.
+    /// Returns the bytes of a sub-layer's output, with `word` bytes per element.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
         n * k * p * q * word

@@ -139,7 +139,7 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time over all orders of sub-layers, where each one starts as early as its
+/// Returns the shortest time over all orders of sub-layers. Each sub-layer starts as early as its
 /// chip and its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
@@ -205,8 +205,8 @@ proptest! {
     }
 
     /// Tests that the time is at least the time of the longest path and at most the sum of all
-    /// sub-layers' times. By Graham's bound, it is also at most 2 - 1/N times the shortest time on
-    /// N chips.
+    /// sub-layers' times. By Graham's bound, the time is also at most 2 - 1/N times the shortest
+    /// time on N chips.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = schedule_by_durations(&graph, chips);
@@ -223,9 +223,9 @@ proptest! {
     }
 }
 
-/// Three sub-layers have no dependencies, and one depends on the last of them. As printed, the
-/// algorithm gives the first chip all three, and the second chip the fourth. As printed, the
-/// algorithm never completes a chain of three sub-layers on two chips.
+/// Three sub-layers have no dependencies, and a fourth depends on the last of the three. As
+/// printed, the algorithm gives all three to the first chip, and the fourth to the second chip. As
+/// printed, the algorithm never completes a chain of three sub-layers on two chips.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
@@ -273,7 +273,7 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
 /// Chip 0 computes A (10 B), and chip 2 computes B (20 B). Chip 1 receives both over one hop at 4
 /// B/s. The longer transfer takes 5 s, and the 30 B take 3.75 s to enter chip 1's memory at 8 B/s.
 /// In the next step, chip 0 receives B over one hop from chip 1, which has had B since the previous
-/// step; chip 2 is two hops away.
+/// step, because chip 2 is two hops away.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -437,8 +437,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.total_seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
-    // With one accelerator on each of four chips, A must also be sent to one more chip, for which
-    // the host issues a fourth command.
+    // With one accelerator on each of four chips, A must also be sent to one more chip, so the host
+    // issues a fourth command.
     let machine = ChipMachine {
         accelerators: 1,
         ..machine

@@ -1,4 +1,4 @@
-//! Schedules written as traces: one rank per chip, with or without barriers around each step's
+//! Writes schedules as traces: one rank per chip, with or without barriers around each step's
 //! sub-layers.
 //!
 //! A sub-layer becomes a kernel with the sub-layer's cost as its duration. A receive from another

@@ -10,8 +10,7 @@ use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Number of cells into which each side of a tensor is divided in the test; a block is a range of
-/// cells.
+/// Number of cells along each side of a tensor in this test; a block is a range of cells.
 const GRID: u32 = 16;
 
 type Cells = BTreeSet<(u32, u32)>;
@@ -117,8 +116,8 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition_products(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // Levels are decided one after another, so their total cost may exceed the minimum, but it
-        // is never below the minimum.
+        // Levels are decided one after another, so the total cost may exceed the minimum, but
+        // cannot be less.
         let deep = partition_products(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
@@ -141,10 +140,10 @@ fn weights_are_held_against_data() {
     // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
     // rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // If the first product is cut along columns and the second along rows, they move 100 + 2 x 16
-    // words of weights, and each half lacks a quarter of 32 words in each of two micro-batches: 164
-    // words in total. Columns for both products move 116 + 64 = 180 words, rows for both move 232,
-    // and rows then columns move 200 + 16 + 64 = 280.
+    // Cuts along columns for the first product and along rows for the second move 100 + 2 x 16
+    // words of weights. Each half then lacks a quarter of the 32 words in each of two
+    // micro-batches, so the total is 164 words. Columns for both products move 116 + 64 = 180
+    // words, rows for both move 232, and rows then columns move 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
