@@ -14,7 +14,7 @@ pub fn processor_count() -> usize {
 ///
 /// # Errors
 ///
-/// Fails with the error of the first item in the list that fails, independent of the threads' timing. Items after the
+/// Fails with the error of the first item in the list that fails, regardless of the threads' timing. Items after the
 /// first failing item may be skipped.
 pub fn map_in_order<T: Sync, R: Send, E: Send>(
     threads: usize,

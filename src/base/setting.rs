@@ -193,7 +193,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values, each with its name in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns the value's name (empty for a value that is selected only by leaving the setting out).
+    /// Returns the value's name. The name is empty if the value is selected only by leaving the setting out.
     fn choice_name(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)

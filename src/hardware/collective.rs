@@ -1,5 +1,5 @@
-//! Execution of collectives. A collective runs in stages over the phases of a group; in each stage
-//! a small program per member computes the member's next step on demand.
+//! Execution of collectives. A collective runs in stages over the phases of a group. In each stage, a small program per
+//! member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
 //! that the group spans. [`CollectiveAlgorithm::nth_send`] returns a member's next message, and the number of

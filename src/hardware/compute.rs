@@ -78,9 +78,9 @@ impl PeakRates {
 /// recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComputeModel {
-    /// The recorded duration. A kernel without a recorded duration is timed by the NPU class's curves or, if the curves
-    /// or the kernel's shape are missing, by roofline. If an efficiency is given, a kernel without a recorded duration
-    /// is always timed by roofline at this fraction of the peak rates.
+    /// The recorded duration. The NPU class's curves time a kernel without a recorded duration. If the curves or the
+    /// kernel's shape are missing, the roofline model times the kernel. If an efficiency is given, a kernel without a
+    /// recorded duration is always timed by roofline at this fraction of the peak rates.
     Recorded(RooflineEfficiency),
     /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),

@@ -44,7 +44,7 @@ fn split_words(name: &str) -> Vec<String> {
     parts.map(str::to_ascii_lowercase).collect()
 }
 
-/// Returns the maker of a device or an NPU class with this name, or `None` if no word of the name identifies one.
+/// Returns the maker of a device or an NPU class with this name, or `None` if no word of the name identifies a maker.
 pub fn maker_of(name: &str) -> Option<&'static str> {
     let words = split_words(name);
     let has = |known: &&(&str, &[&str])| words.iter().any(|word| known.1.contains(&&**word));

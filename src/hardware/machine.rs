@@ -138,8 +138,8 @@ impl Machine {
     }
 
     /// Parses `text`, an edited version of the machine file of `original`. Measured times may state the links or NPUs
-    /// on which they were measured. Times without this statement count as measured on the links or NPUs of the
-    /// original.
+    /// on which they were measured. Measured times that state neither links nor NPUs count as measured on the links or
+    /// NPUs of the original.
     ///
     /// # Errors
     ///

@@ -337,8 +337,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the uncontended time of a message, or `None` if the model does not know it. If [`Self::SHARED`] is
-    /// false, the time also excludes delays by other messages of the same operation.
+    /// Returns the uncontended time of a message, or `None` if the model does not know this time. If [`Self::SHARED`]
+    /// is false, the time also excludes delays by other messages of the same operation.
     fn uncontended_time(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
@@ -350,8 +350,8 @@ pub trait NetworkBackend {
     }
 
     /// Returns true if messages in this pattern, among `members` members in one line of `dimension`, delay one another
-    /// only by [`Self::link_time`]. Each member then sends at most one message and receives at most one message at a
-    /// time, except with [`LinePattern::Staggered`].
+    /// only by [`Self::link_time`]. If the result is true, each member sends at most one message and receives at most
+    /// one message at a time, except with [`LinePattern::Staggered`].
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
     /// Returns the model's links or ports if they can be reserved. If messages contend and links cannot be reserved,

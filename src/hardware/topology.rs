@@ -93,7 +93,7 @@ impl DimensionShape {
     }
 
     /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
-    /// ring of `size` the message takes the shorter direction, or upwards if both are equally long.
+    /// ring of `size` the message takes the shorter direction, or upwards if both directions are equally long.
     #[inline]
     pub fn is_upward(self, size: u32, from: u32, to: u32) -> bool {
         match self {

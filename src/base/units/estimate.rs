@@ -87,8 +87,8 @@ mod tests {
         let third = rate.estimate_serialization(BufferShare::from_bytes(1).nth_part(3));
         let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
-        // A millisecond and a picosecond differ from a millisecond by 10^-9, which is above the margin. A second and a
-        // picosecond differ from a second by less than the margin.
+        // A millisecond plus a picosecond differs from a millisecond by 10^-9, which is above the margin. A second plus
+        // a picosecond differs from a second by less than the margin.
         let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));
         let [less, more] =

@@ -144,8 +144,7 @@ pub enum ScriptAction {
 
 /// Costs of messages on a network without other traffic.
 pub struct UncontendedCost<'a> {
-    /// Time of a message between two NPUs without contention, or `None` if the model does not know
-    /// it.
+    /// Time of a message between two NPUs without contention, or `None` if the model does not know this time.
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if other operations may send messages at the same time.
     pub shared: bool,

@@ -23,7 +23,7 @@
 //! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
 //! chunks are first tried in steps of an eighth of the current number. Numbers around the best number are tried last.
-//! The search ends when the messages of all trials together exceed both [`MOST_MESSAGES`] and the messages of
+//! The search ends when the messages of all trials together exceed two bounds: [`MOST_MESSAGES`], and the messages of
 //! [`MOST_TRIALS`] collectives with the most chunks. In trees of 2 to 31 members, a collective with the chosen number
 //! of chunks takes at most 1.5 % longer than with the best number from 1 to 128. This bound applies if sending the
 //! whole buffer takes 0.3 to 20,000 times the latency.
@@ -78,8 +78,8 @@ pub(super) struct ChunkChoice {
     algorithms: Option<Arc<[AlgorithmChoice]>>,
 }
 
-/// Division of a collective into chunks, and the collective's algorithms if they were chosen together with the number
-/// of chunks.
+/// Division of a collective into chunks. Also contains the collective's algorithms if they were chosen together with
+/// the number of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedChunks {
     pub pipeline: ChunkPipeline,
@@ -133,7 +133,7 @@ pub(super) struct CountedCollective<'a> {
     pub of: (CollectiveKind, u64),
     pub extent: &'a GroupExtent,
     pub topology: &'a Topology,
-    /// For each phase of `extent`, the paths between members, if they are equal for all members.
+    /// For each phase of `extent`, the paths between members, if these paths are equal for all members.
     pub paths: &'a [SharedPaths],
     pub choices: &'a [AlgorithmChoice],
 }

@@ -499,9 +499,9 @@ impl NativeBackend<'_> {
     }
 
     /// Returns the uncontended duration of a stage. Without a closed form the duration is an estimate, which affects
-    /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree;
-    /// each has the algorithm's message size and the latency of one link. The estimate is proportional to the message
-    /// times. If all message times are whole picoseconds, the estimate is too.
+    /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree.
+    /// Each message has the algorithm's message size and the latency of one link. The estimate is proportional to the
+    /// message times. If all message times are whole picoseconds, the estimate is too.
     fn uncontended_duration(
         &self,
         assignment: &StageAssignment,

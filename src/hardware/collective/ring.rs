@@ -15,7 +15,7 @@
 //! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous member, with B/2 each. A
+//! ([`GroupExtent::closes_ring`]), each member has two links with B/2 each, to the next and to the previous member. A
 //! stage then consists of two concurrent runs, with half of the buffer each. One run goes to the next member, as above.
 //! The other run goes in the opposite direction, where the member with index i takes the place of n−1−i. The two runs
 //! share neither links nor dependencies. Half a share takes s/2 · B/(B/2) = s over one link, so the table is valid with

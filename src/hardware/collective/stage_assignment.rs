@@ -193,7 +193,7 @@ mod tests {
         use CollectivePrimitive as P;
         let ring = [AlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
         let order = [2, 0, 1];
-        // Phases of sizes 3, 4 and 2 in that order: the buffers are S, S/3 and S/12.
+        // The phases have sizes 3, 4 and 2 in this order, so the buffers are S, S/3 and S/12.
         let out = [
             (2, P::ReduceScatter, 1),
             (0, P::ReduceScatter, 3),

@@ -2,7 +2,7 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Waves in which multiprocessors compute query tiles, and the time of a partly filled wave.
+/// Waves of query tiles on multiprocessors, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
     /// Number of multiprocessors. Each multiprocessor computes one tile at a time: 128 queries of a head.

@@ -5,8 +5,8 @@
 //! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. If the name of a
 //! preset or of a preset's NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu`
 //! tables. Without the name of a preset or NPU, the rates of the NPUs are unknown. If several presets have an NPU with
-//! this name, the first in the list is used. The number of chunks is chosen for each collective, as for every machine
-//! file that does not state the number.
+//! this name, the first of these presets in the list is used. The number of chunks is chosen for each collective, as
+//! for every machine file that does not state the number.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

@@ -27,7 +27,7 @@
 //! If an access is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits for an
 //! earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L + f − L + p,
 //! which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share
-//! the port, p is the sum over the accesses of the time of one chunk. The access whose chunk is served last ends at the
+//! the port, p is the sum of the times of one chunk of each access. The access whose chunk is served last ends at the
 //! time above. Each other access ends earlier, by one chunk for each access served after it. A smaller last chunk takes
 //! less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times at the port are
 //! differences of rounded sums, so rounding errors do not accumulate.

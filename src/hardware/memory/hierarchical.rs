@@ -11,7 +11,7 @@
 //!
 //! Every NPU loads W bytes, spread evenly over the groups. The chunk c is the number of bytes sent at once over a link
 //! between a group and a switch. A group's bandwidth is the sum over its S links, and a node's bandwidth is the sum
-//! over its S links (bytes, bytes per second, seconds):
+//! over its S links. Units are bytes, bytes per second and seconds:
 //!
 //! ```text
 //! stages        = W x n / (G x S x c)

@@ -91,7 +91,8 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Returns the load of every link, in the order of dimensions, and then of the link of every memory at an NPU.
+    /// Returns the load of every link in the order of dimensions, followed by the load of the link of every memory at
+    /// an NPU.
     pub fn collect_link_loads(&self) -> Vec<LinkLoad> {
         let (dimensions, npus) = (self.graph.all_links().len(), self.topology.npu_count());
         let links = self.links.iter().zip(&self.bytes).enumerate();

@@ -9,8 +9,8 @@
 //! than a sixteenth of the load that the chunk would add to the least loaded dimension. Loads that differ by less than
 //! [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions are visited in ascending order.
 //!
-//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but gives the chunks that are ordered by
-//! loads sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least
+//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`) uses the same order, but chunks that are ordered by loads
+//! have sizes of their own. In the Themis paper, all chunks are equal. A chunk ordered by loads visits the least
 //! loaded dimension first, and is just large enough to raise this dimension's load to the load of the most loaded
 //! dimension:
 //!

@@ -84,7 +84,7 @@ const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
 
 /// Parses the bandwidth of a dimension. Links of a graph may take their bandwidth from a table that gives the rate for
 /// each number of links per NPU. All links use one technology, so the NPU with the most links determines the rate of
-/// all.
+/// all links.
 pub(super) fn parse_bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {

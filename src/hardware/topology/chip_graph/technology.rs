@@ -4,7 +4,7 @@
 //! for chips with 1, 3 and 12 links. The table also has a rate for chips without links, which reach one another through
 //! a network interface. The table's unit is GB/s although its heading is "latency". The values only make sense as
 //! rates; the inverse of a rate is the factor of DEAP's Eq. 2, latency = factor × size × distance. DEAP gives no rule
-//! for other numbers of links, so the user must choose one.
+//! for other numbers of links, so the user must choose a rule.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;

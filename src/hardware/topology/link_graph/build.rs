@@ -96,7 +96,7 @@ impl GraphBuilder {
             DimensionShape::Ring | DimensionShape::Mesh => {
                 let closes = shape == DimensionShape::Ring && size > 2;
                 let wires = if closes { size } else { size - 1 };
-                // Add upward links first, so that a message takes the upward one of two equally long paths.
+                // Add upward links first, so that a message takes the upward path if two paths are equally long.
                 (0..wires).for_each(|x| self.add_link(at(x), at(x + 1)));
                 (0..wires).for_each(|x| self.add_link(at(x + 1), at(x)));
             }
