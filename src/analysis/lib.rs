@@ -1,4 +1,4 @@
-//! Analysis and transformation of traces: validation, inspection, comparison, and edits.
+//! Validates, inspects, compares and transforms traces.
 
 pub mod diff;
 pub mod edit;

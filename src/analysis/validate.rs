@@ -1,18 +1,18 @@
-//! Validation of traces before a replay.
+//! Checks traces before a replay.
 //!
-//! The validator first checks each trace separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies,
-//! cycles, durations. The check collects the parts that must agree with other ranks, in program order: collectives,
-//! messages, loads that switches gather, and the declared groups. [`validate_job`] compares these parts across
-//! ranks. [`job`] checks the traces of all ranks together: each rank has a trace, each group has its members, all
-//! members of a group run the same collectives, and each send has a receive. It also checks that ranks do not
-//! deadlock (wait in a cycle).
+//! First, each trace is checked separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles and
+//! durations. This check also collects, in program order, what must agree with other ranks: collectives, messages,
+//! loads that switches gather, and declared groups. Then [`validate_job`] compares the collected data of all ranks. It
+//! checks that each rank has a trace, that each group has its members, that all members of a group run the same
+//! collectives, and that each send has a receive ([`job`]). It also checks that ranks do not deadlock, that is, wait
+//! for each other in a cycle.
 //!
-//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect is an error if a
-//! replay would reject it, a warning if a replay repairs it, and a note otherwise. The validator counts all defects
-//! and keeps the first few of each kind.
+//! The [`DefectKind`] of a defect gives its severity, meaning and remedy. A defect is an error if a replay would reject
+//! it, a warning if a replay repairs it, and otherwise a note. All defects are counted, but only the first few of each
+//! kind are stored.
 //!
-//! If a trace is truncated or has a duplicate id or a cycle, the rank is left out of comparisons between ranks.
-//! Otherwise, the missing parts would look like faults of the other ranks.
+//! If a trace is truncated, or has duplicate ids or a cycle, its rank is not compared with other ranks, because the
+//! missing parts would look like defects of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::graph::DependencyPolicy;
@@ -42,29 +42,29 @@ pub use kind::{DefectKind, Severity};
 pub use text::{ValidationStyle, render_text as to_text};
 pub use trace::ValidatedTrace;
 
-/// Sentinel for an absent index or rank.
+/// Marks an absent index or rank.
 const NONE: u32 = u32::MAX;
 
 /// Options of a validation.
 #[derive(Clone, Debug, Default)]
 pub struct ValidateOptions {
-    /// Policy that selects the dependencies to enforce.
+    /// Selects which dependencies are enforced.
     pub dependencies: DependencyPolicy,
-    /// Whether a rank without a trace is accepted as a copy of a rank with a trace.
+    /// True to accept ranks without a trace, which are then copies of ranks with a trace.
     pub mirror: bool,
-    /// Number of ranks of the job, if it is larger than the number of ranks that the traces name.
+    /// Number of ranks of the job. Needed only if it is larger than the traces show.
     pub ranks: Option<u32>,
-    /// Declared groups, which take precedence over declarations in traces.
+    /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Sizes of the machine's dimensions, innermost first; `None` if the machine is unknown. The sizes determine which
-    /// ranks take part in a collective over some of the dimensions.
+    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. They determine which
+    /// ranks take part in a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
-    /// Maximum number of defects of each kind that are kept; all defects are counted.
+    /// Maximum number of defects of each kind that are stored; all defects are counted.
     pub show: usize,
 }
 
 impl ValidateOptions {
-    /// Returns the default options, modified by `change`.
+    /// Returns the default options, changed by `change`.
     pub fn apply_changes(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();
         change(&mut options);
@@ -72,30 +72,30 @@ impl ValidateOptions {
     }
 }
 
-/// Trace of a rank with its name in reports.
+/// The checked trace of a rank, with the name of its file.
 #[derive(Clone, Debug)]
 pub struct ReportedTrace<'a> {
     /// Rank of the trace.
     pub rank: u32,
     /// Name of the file.
     pub file: String,
-    /// Result of checking the trace.
+    /// Result of checking the trace by itself.
     pub trace: &'a ValidatedTrace,
 }
 
-/// Defects of a job and its traces.
+/// The defects of a job and of its traces.
 #[derive(Clone, Debug)]
 pub struct ValidationReport<'a> {
-    /// Traces in ascending order of their ranks.
+    /// The traces, in ascending order of ranks.
     pub sources: Vec<ReportedTrace<'a>>,
-    /// All defects of traces and of the job.
+    /// All defects, of single traces and of the job.
     pub findings: DefectLog,
-    /// Whether warnings count as errors.
+    /// True if warnings count as errors.
     pub strict: bool,
 }
 
 impl<'a> ValidationReport<'a> {
-    /// Validates the job formed by `sources`.
+    /// Validates the job that consists of the traces `sources`.
     pub fn new(
         mut sources: Vec<ReportedTrace<'a>>,
         options: &ValidateOptions,
@@ -111,13 +111,13 @@ impl<'a> ValidationReport<'a> {
         }
     }
 
-    /// Returns whether the traces allow a replay of the job.
+    /// Returns true if the job can be replayed: it has no errors and, if `strict`, no warnings.
     pub fn is_sound(&self) -> bool {
         let tally = self.findings.count_by_severity();
         tally.errors == 0 && (tally.warnings == 0 || !self.strict)
     }
 
-    /// Returns the number of nodes of all ranks.
+    /// Returns the number of nodes, summed over ranks.
     pub fn node_count(&self) -> u64 {
         self.sources
             .iter()

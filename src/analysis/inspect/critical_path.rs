@@ -49,8 +49,8 @@ impl CriticalPath {
     }
 }
 
-/// Returns the track and node of the rank that arrived last at the communication `step` of a track. Returns `None`
-/// unless this rank arrived after `start` and before `end`.
+/// Returns the track and node of the rank that arrived last at the same collective or message as `step` of a track.
+/// Returns `None` unless this rank arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[PathInput],
@@ -62,12 +62,12 @@ fn find_last_arrival(
     let came = |&(t, n): &(u32, u32)| tracks[t as usize].start[n as usize];
     let others = nodes.filter(|&(t, _)| t != track);
     let late = others.filter(|other| came(other) > start && came(other) < end);
-    // If several ranks arrived last, the lowest rank is returned.
+    // If several ranks arrived last, choose the lowest.
     late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
-/// Returns the critical path through `tracks`, up to the node that ends last, or `None` if no node runs. If `joined` is
-/// true, the times of all ranks share one origin, and the path may change ranks.
+/// Returns the critical path through `tracks`, up to the node that ends last; `None` if no node runs. If `joined` is
+/// true, the times of all ranks share one origin, so the path may change ranks.
 pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {
@@ -76,8 +76,8 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     });
     let (mut end, std::cmp::Reverse(mut at), mut node) = ends.max()?;
     let mut path = CriticalPath::default();
-    // The path is followed backwards from cause to cause, because each node has one known cause. A search for the
-    // longest path would visit all edges.
+    // Follow the path backwards from cause to cause, because each node has one known cause. A search for the longest
+    // path would have to visit all edges.
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];
@@ -97,7 +97,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
                 work: end.since(came),
             });
             path.changes += 1;
-            // Each change of rank moves the path back in time, so the loop ends.
+            // Each change of rank goes back in time, so the loop ends.
             (at, node, end) = (other, met, came);
             continue;
         }
@@ -122,16 +122,16 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     Some(path)
 }
 
-/// Time of parts of a path, by use.
+/// Time of several parts of a path, divided by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTime {
-    /// Number of parts of the path.
+    /// Number of these parts.
     pub pieces: u64,
-    /// Time before the nodes of the parts started.
+    /// Time before the nodes started.
     pub delay: Span,
     /// Time that the nodes waited for other ranks.
     pub wait: Span,
-    /// Remaining time: work and transfers.
+    /// The rest: work and transfers.
     pub work: Span,
 }
 
@@ -143,13 +143,13 @@ impl PathTime {
         self.work += piece.work;
     }
 
-    /// Returns the total time.
+    /// Returns the sum of delay, waiting and work.
     pub fn total_time(&self) -> Span {
         self.delay + self.wait + self.work
     }
 }
 
-/// Sums the time of the path's parts by `key`, and returns the sums, largest first.
+/// Sums the time of a path's parts by `key`; returns the sums, largest time first.
 pub fn spent_by<K: Ord>(
     path: &CriticalPath,
     key: impl Fn(&PathSegment) -> K,
@@ -164,17 +164,17 @@ pub fn spent_by<K: Ord>(
 }
 
 impl PathSegment {
-    /// Returns the kind of the part's node.
+    /// Returns the type of the part's node.
     pub fn class_of_node(&self, tracks: &[PathInput]) -> NodeClass {
         tracks[self.track as usize].classes[self.node as usize]
     }
 
-    /// Returns the id of the part's node.
+    /// Returns the id of the part's node in the trace.
     pub fn id_of_node(&self, tracks: &[PathInput]) -> u64 {
         tracks[self.track as usize].ids[self.node as usize]
     }
 
-    /// Returns the duration of the part.
+    /// Returns the duration of this part.
     pub fn duration(&self) -> Span {
         self.delay + self.wait + self.work
     }

@@ -1,4 +1,4 @@
-//! Faults of a file: counts, and the first fault of each kind.
+//! Faults of a file: for each kind, their number and the first of them.
 
 use chakram_trace::format::escape_name;
 use chakram_trace::graph::cycle::find_short_cycle;
@@ -6,7 +6,7 @@ use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 use serde::Serialize;
 
-/// Number of faults of one kind, with examples.
+/// Number of faults of one kind, and a description of the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CountedFault {
     /// Number of faults.
@@ -19,17 +19,17 @@ pub struct CountedFault {
 /// Faults of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSummary {
-    /// Faults that a replay would reject.
+    /// Faults for which a replay would reject the file.
     pub faults: Vec<CountedFault>,
-    /// Faults that a replay repairs, and about which it prints a notice.
+    /// Faults that a replay repairs and reports in a notice.
     pub notes: Vec<CountedFault>,
 }
 
-/// Maximum number of unreadable records listed individually.
+/// Maximum number of unreadable records that are listed one by one.
 const NAMED: usize = 5;
 
 impl FaultSummary {
-    /// Returns the number of faults that a replay would reject.
+    /// Returns the number of faults for which a replay would reject the file.
     pub fn fault_count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
@@ -52,13 +52,13 @@ impl FaultSummary {
         }
     }
 
-    /// Adds the records that cannot be read.
+    /// Adds the records that could not be decoded.
     pub(super) fn add_unreadable(&mut self, raw: &mut RawTrace<'_>) {
         let faults = std::mem::take(&mut raw.faults);
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // Only the first line of the error is shown, because the next lines describe a remedy for replays.
+            // Show only the first line of the error, because the others describe a remedy for replays.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.add_fault(1, || text),
@@ -68,7 +68,7 @@ impl FaultSummary {
         }
     }
 
-    /// Adds the faults of ids and dependencies.
+    /// Adds faults in the ids and dependencies of nodes.
     pub(super) fn add_structure(&mut self, raw: &RawTrace<'_>) {
         let id = |i: u32| raw.nodes[i as usize].view.id;
         let mut twice = FaultCounter::default();
@@ -104,7 +104,7 @@ impl FaultSummary {
         self.add_note(own[1].count, || format!("node {own_node} follows itself"));
     }
 
-    /// Adds the notice that `count` control dependencies were left out because they close a cycle.
+    /// Adds a notice that `count` control dependencies are ignored because they close a cycle.
     pub(super) fn without_control(&mut self, count: u64) {
         self.add_note(count, || {
             "control dependencies close a cycle; times and chains use only data dependencies"
@@ -112,7 +112,7 @@ impl FaultSummary {
         });
     }
 
-    /// Adds the nodes that do not run in `recorded`, because they are on a cycle or depend on a cycle; `next` has the
+    /// Adds the nodes that do not run in `recorded` because they are on a cycle or depend on one; `next` contains the
     /// successors of each node.
     pub(super) fn add_cycle(
         &mut self,
@@ -143,7 +143,7 @@ impl FaultSummary {
     }
 }
 
-/// Counts faults and keeps the ids of the first faults.
+/// Counts faults of one kind, and stores the ids of the first.
 #[derive(Clone, Copy, Default)]
 struct FaultCounter {
     count: u64,

@@ -1,4 +1,4 @@
-//! Filters that select nodes.
+//! Filters that select nodes for an inspection.
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
@@ -10,8 +10,8 @@ use chakram_trace::format::{GroupName, Op};
 use std::fmt;
 use std::str::FromStr;
 
-/// Pattern of a name, case-sensitive. A pattern with `*`, `?` or `[` must match the whole name; any other pattern must
-/// occur somewhere in the name.
+/// Pattern for names, case-sensitive. A pattern that contains `*`, `?` or `[` must match the whole name. Any other
+/// pattern must occur somewhere in the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Glob pattern that matches the whole name.
@@ -21,7 +21,7 @@ pub enum NamePattern {
 }
 
 impl NamePattern {
-    /// Returns whether `name` matches the pattern.
+    /// Returns true if `name` matches the pattern.
     pub fn matches_name(&self, name: &str) -> bool {
         match self {
             Self::Whole(pattern) => pattern.matches(name),
@@ -57,7 +57,7 @@ impl FromStr for NamePattern {
     }
 }
 
-/// Types of nodes, by the names that [`NodeClass::parse_names`] accepts.
+/// A set of node types, by the names that [`NodeClass::parse_names`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassFilter(Vec<NodeClass>);
 
@@ -89,12 +89,12 @@ impl FromStr for ClassFilter {
     }
 }
 
-/// Set of ranks, such as `0,4-7`.
+/// A set of ranks, such as `0,4-7`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSet(Vec<(u32, u32)>);
 
 impl RankSet {
-    /// Returns whether the set contains `rank`.
+    /// Returns true if the set contains `rank`.
     pub fn has_rank(&self, rank: u32) -> bool {
         self.0.iter().any(|&(from, to)| (from..=to).contains(&rank))
     }
@@ -135,7 +135,7 @@ impl FromStr for RankSet {
     }
 }
 
-/// An attribute with its required value, such as `phase=backward` or `layer=3`.
+/// An attribute and its required value, such as `phase=backward` or `layer=3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeFilter {
     name: String,
@@ -174,34 +174,32 @@ impl FromStr for AttributeFilter {
     }
 }
 
-/// Filter of nodes; a node must satisfy every condition that is set.
+/// A filter of nodes. A node must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
-    /// Selects nodes whose name matches one of these patterns.
+    /// The name matches one of these patterns.
     pub names: Vec<NamePattern>,
-    /// Selects nodes of these types.
+    /// The type is one of these.
     pub types: Vec<ClassFilter>,
-    /// Selects collectives of these groups.
+    /// The node is a collective of one of these groups.
     pub groups: Vec<String>,
-    /// Selects nodes on lanes whose name (in tables or in the file) matches one of these patterns.
+    /// The name of the lane, in tables or in the file, matches one of these patterns.
     pub lanes: Vec<NamePattern>,
-    /// Selects nodes with these attributes. If several values are given for one attribute, a node must have one of
-    /// them.
+    /// The node has these attributes. If several values are given for one attribute, one of them is enough.
     pub labels: Vec<AttributeFilter>,
-    /// Selects nodes that end after this time. A node without a duration is also selected if it is exactly at this
-    /// time.
+    /// The node ends after this time. A node without a duration may also be exactly at this time.
     pub from: Option<Time>,
-    /// Selects nodes that start before this time.
+    /// The node starts before this time.
     pub to: Option<Time>,
 }
 
 impl NodeFilter {
-    /// Returns whether no condition is set.
+    /// Returns true if no condition is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns for each node of `trace` whether the node is selected, or `None` if all nodes are selected.
+    /// For each node of `trace`, returns true if it is selected; `None` if all nodes are.
     pub fn select_nodes(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
@@ -252,14 +250,14 @@ impl NodeFilter {
             }
         }
         self.labels.iter().all(|label| {
-            // If several values are required of one attribute, one of them suffices.
+            // If several values are given for one attribute, one of them is enough.
             let alike = |other: &&AttributeFilter| other.name == label.name;
             let mut wanted = self.labels.iter().filter(alike);
             wanted.any(|label| attributes.iter().any(|attr| label.matches_attribute(attr)))
         })
     }
 
-    /// Returns whether the node is in the time window; nodes without times are never in the window.
+    /// Returns true if the node overlaps the time window. A node without times never does.
     fn matches_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;

@@ -7,9 +7,9 @@ use super::trace::InspectedTrace;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{RankFile, TraceContents};
 
-/// Summarizes the nodes in `files` that match `filter`, on up to `threads` threads. `files` are sorted by rank.
+/// Summarizes the nodes in `files` that match `filter`, with up to `threads` threads. `files` must be sorted by rank.
 ///
-/// Fails with the first error if no file can be read at all.
+/// If no file can be read, fails with the first error.
 pub fn inspect_job(
     files: &[RankFile],
     filter: &NodeFilter,
@@ -18,7 +18,7 @@ pub fn inspect_job(
     inspect_job_with(files, filter, threads, &|| ())
 }
 
-/// Summarizes a job as [`inspect_job`] does, and calls `read` for each file that was read.
+/// Does the same as [`inspect_job`], and calls `read` after each file.
 pub fn inspect_job_with(
     files: &[RankFile],
     filter: &NodeFilter,
@@ -63,7 +63,7 @@ fn inspect_rank(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, 
     Ok(RankInspection::new(&trace, filter, &file.path, sizes))
 }
 
-/// Formats an error with its cause on one line. The remedy is left out, because it concerns replays.
+/// Formats an error and its cause on one line. The remedy is omitted, because it concerns replays.
 pub(super) fn find_error_cause(error: &TraceError) -> String {
     let text = error.to_string();
     let mut line = text.lines().next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Lanes on which the nodes of a rank ran.
+//! The lanes on which the nodes of a rank ran.
 
 use super::class::NodeClass;
 use chakram_trace::format::{GroupName, Op};
@@ -7,10 +7,10 @@ use chakram_trace::graph::{Interner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Group as a node names it: the name, and the mask of participating dimensions (`None` if all participate).
+/// A group as stated by a node: the name, and the mask of participating dimensions (`None` if all participate).
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
-/// Returns the display name of a group.
+/// Returns the name of a group for users.
 pub fn group_label(group: GroupName<'_>) -> String {
     match group {
         GroupName::World => "all ranks".to_owned(),
@@ -19,22 +19,22 @@ pub fn group_label(group: GroupName<'_>) -> String {
     }
 }
 
-/// A lane; the order of the variants is the order in tables.
+/// A lane. Tables show lanes in the order of these variants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaneKey {
     /// A host thread.
     Host(Option<i64>),
-    /// Kernels without a stream in the trace.
+    /// Kernels for which the trace states no stream.
     Compute,
     /// A stream of the NPU.
     Stream(i64),
-    /// Loads and stores without a stream in the trace.
+    /// Loads and stores for which the trace states no stream.
     Memory,
-    /// Collectives of a group without a stream in the trace.
+    /// Collectives of a group for which the trace states no stream.
     Group(String),
-    /// Sends to a rank without a stream in the trace.
+    /// Sends to a rank for which the trace states no stream.
     Peer(u32),
-    /// No lane, for nodes that occupy no lane: receives and empty nodes.
+    /// No lane: receives and empty nodes occupy none.
     None,
 }
 
@@ -54,12 +54,12 @@ impl fmt::Display for LaneKey {
     }
 }
 
-/// Lanes of a rank, assigned by the rules of a replay.
+/// The lanes of a rank, assigned to nodes by the rules of replays.
 #[derive(Debug)]
 pub struct LaneTable<'a> {
     /// For each node, the index of its lane in `keys`.
     of: Vec<u32>,
-    /// Lanes in order of first use; a group is an index into `groups`, and a peer is a rank.
+    /// The lanes in order of first use. A group is stated as its index in `groups`, and a peer as its rank.
     keys: Vec<Lane>,
     /// Groups in order of first use.
     groups: Vec<GroupKey<'a>>,
@@ -80,7 +80,7 @@ impl<'a> LaneTable<'a> {
                 Op::Host => Lane::Host(view.lane),
                 Op::Compute { .. } | Op::Communication { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
-                // As in a replay, a posted receive occupies no lane.
+                // As in a replay, a receive that is posted occupies no lane.
                 Op::Message { receive: true, .. } => Lane::None,
                 Op::Message { peer, .. } => stream(Lane::Peer(peer)),
                 Op::Collective {
@@ -100,7 +100,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the number of lanes.
+    /// Returns the number of lanes in use; [`LaneKey::None`] counts as one lane.
     pub fn lane_count(&self) -> usize {
         self.keys.len()
     }
@@ -110,7 +110,7 @@ impl<'a> LaneTable<'a> {
         self.of[node as usize]
     }
 
-    /// Returns the lane that a node occupies exclusively while it runs, or [`NONE`].
+    /// Returns the lane that a node occupies alone while it runs; [`NONE`] if there is no such lane.
     pub fn find_exclusive_lane(&self, node: u32) -> u32 {
         let lane = self.lane_of_node(node);
         match self.keys[lane as usize] {
@@ -119,7 +119,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the lane with the index `lane`, in the form that tables use.
+    /// Returns the lane with this index, in the form for tables.
     pub fn lane_key(&self, lane: u32) -> LaneKey {
         match self.keys[lane as usize] {
             Lane::Host(thread) => LaneKey::Host(thread),
@@ -132,7 +132,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the name that the file gives to a lane, or `None`.
+    /// Returns the name of a lane in the file, if the file states one.
     pub fn lane_name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),
@@ -142,8 +142,7 @@ impl<'a> LaneTable<'a> {
         self.names.get(&key).map(|name| &name[..])
     }
 
-    /// Returns whether a node of this class begins only after all other events of the same instant, as collectives
-    /// do.
+    /// Returns true if a node of this type starts only after all other events at the same time, as collectives do.
     pub fn begins_when_settled(class: NodeClass) -> bool {
         matches!(class, NodeClass::Collective(_))
     }

@@ -1,20 +1,20 @@
-//! Metadata record of a file, with all fields.
+//! The metadata record of a file, with all its fields.
 
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::escape_name;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 
-/// Metadata record of a file.
+/// The metadata record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceHeader {
-    /// Schema version that the file states.
+    /// Schema version stated by the file.
     pub version: String,
-    /// Attributes, each as name, type, and value as text. Attributes with names of lanes are left out.
+    /// Name, type and value (as text) of each attribute. Attributes with the names of lanes are not included.
     pub attributes: Vec<(String, &'static str, String)>,
 }
 
 impl TraceHeader {
-    /// Reads the record from the (decompressed) contents of a file; stops at the first field that cannot be decoded.
+    /// Reads the record from the decompressed contents of a file. Stops at the first field that cannot be decoded.
     pub fn read_header(contents: &[u8]) -> Self {
         let mut header = Self::default();
         let Ok(Some(record)) = FrameCursor::new(contents).next_record() else {

@@ -1,4 +1,4 @@
-//! Single nodes with all their fields and their neighbourhood.
+//! A node with all its fields, and the nodes around it.
 
 use super::row::NodeRow;
 use super::trace::InspectedTrace;
@@ -9,61 +9,61 @@ use chakram_trace::graph::dot::{DotEdge, DotVertex, render_dot};
 use chakram_trace::graph::neighbourhood::find_neighbourhood;
 use std::collections::BTreeMap;
 
-/// Attribute or other field of a node: name, type, and value as text.
+/// An attribute or other field of a node: name, type, and value as text.
 pub type FieldText = (String, &'static str, String);
 
 /// A node with all its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord<'a> {
-    /// Row of the node in lists.
+    /// The node as a row of a list.
     pub row: NodeRow<'a>,
-    /// Name of the node's lane in the file, if the file states one.
+    /// Name of the node's lane, if the file states one.
     pub lane_name: Option<String>,
-    /// Number of the node's record, and the record's byte offset in the (decompressed) file.
+    /// Number of the node's record, and its byte offset in the decompressed file.
     pub place: (usize, usize),
-    /// Fields except name, id and dependencies, in the order of the file.
+    /// All fields except name, id and dependencies, in file order.
     pub fields: Vec<FieldText>,
 }
 
-/// A node in the neighbourhood of another node.
+/// A node near another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearbyNode<'a> {
-    /// Row of the neighbour in lists.
+    /// The node as a row of a list.
     pub row: NodeRow<'a>,
-    /// Number of dependencies on the shortest path between the two nodes.
+    /// Number of dependencies on the shortest path to the other node.
     pub distance: u32,
-    /// Whether the neighbour is connected to nearer nodes only by control dependencies.
+    /// True if only control dependencies connect this node with nearer nodes.
     pub control: bool,
 }
 
-/// Nodes before or after a node, nearest first.
+/// The nodes before or after a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NearbyNodes<'a> {
-    /// Listed nodes, nearest first.
+    /// The listed nodes, nearest first.
     pub nodes: Vec<NearbyNode<'a>>,
-    /// Whether there are further nodes, which are not listed.
+    /// True if there are more nodes than are listed.
     pub more: bool,
 }
 
-/// A node with its neighbourhood.
+/// A node, and the nodes around it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNeighbourhood<'a> {
     /// The node in the centre.
     pub node: NodeRecord<'a>,
-    /// Nodes that `node` depends on, transitively.
+    /// Nodes on which `node` depends, directly or through other nodes.
     pub before: NearbyNodes<'a>,
-    /// Nodes that depend on `node`, transitively.
+    /// Nodes that depend on `node`, directly or through other nodes.
     pub after: NearbyNodes<'a>,
-    /// Ids that `node` depends on, but that no node in the trace has.
+    /// Ids on which `node` depends, but which no node of the trace has.
     pub nowhere: Vec<u64>,
-    /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and whether only control
-    /// dependencies connect the two.
+    /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if the two are
+    /// connected only by control dependencies.
     pub edges: Vec<(u64, u64, bool)>,
 }
 
 impl<'a> NodeNeighbourhood<'a> {
-    /// Collects the node with this id in `trace`, and the nodes within `depth` dependencies, at most `most` on each
-    /// side. Returns `None` if no node has this id.
+    /// Collects the node `id` of `trace`, and the nodes up to `depth` dependencies away, at most `most` on each side.
+    /// Returns `None` if there is no such node.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find_node(id)?;
         let raw = &trace.raw;
@@ -71,14 +71,15 @@ impl<'a> NodeNeighbourhood<'a> {
         let previous = next.reverse_edges();
         let (before, more_before) = find_neighbourhood(centre, depth, most, &previous);
         let (after, more_after) = find_neighbourhood(centre, depth, most, &next);
-        // Distance from the centre, for each node that is shown.
+        // For each node that is shown, its distance from the centre.
         let near = before.iter().chain(&after).copied();
         let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
         let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
         for &node in near.keys() {
             for dep in raw.dependencies_of(node) {
                 if dep.node != node && near.contains_key(&dep.node) {
-                    // An edge is control-only if all dependencies between the two nodes are control dependencies.
+                    // An edge is marked as control only if all dependencies between its two nodes are control
+                    // dependencies.
                     *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
                 }
             }
@@ -131,7 +132,7 @@ impl<'a> NodeNeighbourhood<'a> {
         })
     }
 
-    /// Renders the neighbourhood in DOT.
+    /// Renders the neighbourhood in Graphviz's DOT language.
     pub fn render_dot(&self) -> String {
         let rows: Vec<&NodeRow<'_>> = [&self.node.row]
             .into_iter()
@@ -143,7 +144,7 @@ impl<'a> NodeNeighbourhood<'a> {
                     .map(|near| &near.row),
             )
             .collect();
-        // On a cycle, a node can be both a predecessor and a successor of the centre node.
+        // On a cycle, a node may be both before and after the centre.
         let mut places: BTreeMap<u64, u32> = BTreeMap::new();
         let mut vertices = Vec::new();
         for row in rows {
@@ -171,7 +172,7 @@ impl<'a> NodeNeighbourhood<'a> {
     }
 }
 
-/// Reads all fields of `node`.
+/// Decodes all fields of `node`.
 fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
     let item = &trace.raw.nodes[node as usize];
     let mut fields = Vec::new();
@@ -212,7 +213,7 @@ fn read_record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
     }
 }
 
-/// Reads the three texts of inputs or outputs.
+/// Appends the three texts of the node's inputs or outputs.
 fn collect_io_texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
     let mut cursor = WireCursor::new(message, at);
     while !cursor.is_empty() {

@@ -1,4 +1,4 @@
-//! Processes items (such as files) in parallel, and passes on the results in the order of the items.
+//! Processes items such as files in parallel, and passes the results on in the order of the items.
 
 use chakram_base::interrupt::inherit_token;
 use std::collections::BTreeMap;
@@ -6,20 +6,20 @@ use std::panic;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
-/// Progress shared by the threads.
+/// Progress of the work, shared by all threads.
 struct OrderedWork<R> {
     /// Index of the next item to process.
     next: usize,
-    /// Number of results passed to the consumer.
+    /// Number of results that the consumer has received.
     taken: usize,
-    /// Results waiting for the consumer.
+    /// Results that the consumer has not received yet, by index.
     done: BTreeMap<usize, R>,
-    /// True if the threads must not start further items.
+    /// True if no further item may be started.
     over: bool,
 }
 
-/// Applies `work` to each of `items` on up to `threads` threads, and passes the results to `take` in the order of the
-/// items. At any time, at most two results per thread exist. An error of `take` ends the work.
+/// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in the order of the items.
+/// At most two results per thread exist at the same time. If `take` fails, the work ends with its error.
 pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,
@@ -36,9 +36,9 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
         done: BTreeMap::new(),
         over: false,
     });
-    // Workers and consumer share one condition variable, because both wait for changes of the same state.
+    // Workers and the consumer share one condition variable, because all of them wait for changes of the same state.
     let changed = Condvar::new();
-    // Poisoning of the lock is ignored: its data is still consistent, because `work` runs without the lock.
+    // Ignore poisoning: `work` runs without the lock, so a panic leaves the state consistent.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
@@ -64,7 +64,7 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
                             changed.notify_all();
                         }
                         Err(cause) => {
-                            // Without this flag, the consumer would wait for a result that never comes.
+                            // Otherwise, the consumer would wait forever for the missing result.
                             guard.over = true;
                             changed.notify_all();
                             drop(guard);
@@ -109,7 +109,7 @@ mod tests {
             let mut taken = Vec::new();
             let work = |&item: &u32| {
                 most.fetch_max(alive.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Of every five items, the first takes longest, so items end out of order.
+                // The first of every five items takes longest, so items do not end in order.
                 (0..(200 - item % 5 * 40) * 100).for_each(|i| {
                     std::hint::black_box(i);
                 });

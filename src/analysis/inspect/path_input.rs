@@ -1,4 +1,4 @@
-//! Data of a rank that the critical path of a job needs, in flat arrays of about 50 bytes per node.
+//! The data of a rank that the critical path of a job needs, in flat arrays of about 50 bytes per node.
 
 use super::class::NodeClass;
 use super::times::TimeBasis;
@@ -10,20 +10,20 @@ use chakram_trace::graph::captured_timeline::NONE;
 use chakram_trace::graph::{CapturedTimeline, NameTable};
 use chakram_trace::matching::{CommStep, RankComms};
 
-/// Data of a rank that the critical path of a job needs.
+/// The data of a rank that the critical path of a job needs.
 #[derive(Debug)]
 pub struct PathInput {
     /// Rank of the trace.
     pub rank: u32,
-    /// Source of the rank's times.
+    /// Source of the times of this rank.
     pub basis: TimeBasis,
-    /// Whether every duration is a whole number of microseconds.
+    /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// Recorded end of the rank's last event, if the file states it.
+    /// End of the rank's last event in the capture, if the file states it.
     pub captured: Option<Span>,
     /// Number of nodes that run.
     pub ran: usize,
-    /// Number of nodes that do not run, because they are on a cycle or depend on a cycle.
+    /// Number of nodes that do not run, because they are on a cycle or depend on one.
     pub stuck: usize,
     pub(super) last: Option<u32>,
     pub(super) start: Vec<Time>,
@@ -33,16 +33,16 @@ pub struct PathInput {
     pub(super) classes: Vec<NodeClass>,
     pub(super) names: NameTable,
     pub(super) name_of: Vec<u32>,
-    /// Communication of the rank, sorted by node.
+    /// The collectives and messages of the rank, sorted by node.
     pub(super) comms: RankComms,
-    /// For each communication step, the time that the step waited for other ranks.
+    /// For each collective or message, the time that the rank waited for other ranks.
     waits: Vec<Span>,
 }
 
 impl PathInput {
-    /// Extracts the data from `trace`.
+    /// Extracts the data from an inspected trace.
     ///
-    /// Fails on more than 4 GiB of names.
+    /// Fails if the names of nodes take more than 4 GiB.
     pub fn new(trace: InspectedTrace<'_>) -> Result<Self, TraceError> {
         let nodes = &trace.raw.nodes;
         let mut names = NameTable::default();
@@ -89,7 +89,7 @@ impl PathInput {
         })
     }
 
-    /// Returns the communication step of a node, and the waiting time of this step.
+    /// Returns a node's collective or message, and the time that it waited; `None` if the node does not communicate.
     pub(super) fn communication_of_node(&self, node: u32) -> Option<(&CommStep, Span)> {
         let found = self
             .comms
@@ -98,7 +98,7 @@ impl PathInput {
         found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
-    /// Returns the node whose end released `node`, or `None`.
+    /// Returns the node whose end released `node`, if there is one.
     pub(super) fn find_releasing_node(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
@@ -108,13 +108,13 @@ impl PathInput {
         self.names.get(self.name_of[node as usize])
     }
 
-    /// Returns the end of the last node, or `None` if no node runs.
+    /// Returns the time at which the last node ends; `None` if no node runs.
     pub fn end_of_last_node(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }
 }
 
-/// Lists the communication of a rank, numbered in program order and sorted by node.
+/// Lists the collectives and messages of a rank, numbered in program order and sorted by node.
 fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
     let raw = &trace.raw;
     let mut declared = DeclaredGroups::new();
@@ -125,7 +125,7 @@ fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // Without a machine, it is unknown which ranks a mask of dimensions selects.
+    // Without a machine, it is unknown which ranks a mask of dimensions excludes.
     let whole = |node: &u32| {
         let op = raw.nodes[*node as usize].view.op;
         !matches!(

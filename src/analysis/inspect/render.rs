@@ -17,27 +17,27 @@ pub use node::{NeighbourhoodDocument, build_node_document as node_json, render_n
 pub use path::{PathReport, PathsDocument, TrackPath, find_paths};
 pub use summary::render_summary as text;
 
-/// Hints on how to see the parts that a text omits, in the syntax of the program that shows the text.
+/// Hints on how to see what a text omits, in the syntax of the program that prints the text.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderHints {
-    /// Option that makes the program show everything.
+    /// Option to show everything.
     pub all: &'static str,
-    /// Options that make the program show the paths of all ranks, or of one rank.
+    /// Options to show the paths of all ranks, or of one rank.
     pub all_paths: &'static str,
-    /// Returns the option that makes the program show a whole table.
+    /// Returns the option to show all rows of a table.
     pub table: fn(InspectTable) -> String,
-    /// Returns the option that makes the program show a given number of nodes.
+    /// Returns the option to show a given number of nodes.
     pub limit: fn(usize) -> String,
 }
 
 /// Tables of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InspectTable {
-    /// Overview of each rank.
+    /// One row per rank.
     Ranks,
-    /// Types of nodes.
+    /// Sums by type of node.
     Types,
-    /// Lanes.
+    /// Sums by lane.
     Lanes,
     /// Collectives by group and kind.
     Collectives,

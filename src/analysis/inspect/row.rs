@@ -1,4 +1,4 @@
-//! Rows of single nodes in lists.
+//! Rows of lists, one per node.
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
@@ -6,34 +6,34 @@ use super::trace::InspectedTrace;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::Op;
 
-/// Row of a node in a list.
+/// A node as a row of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRow<'a> {
     /// Rank of the node's trace.
     pub rank: u32,
-    /// Id of the node in the file.
+    /// Id of the node in its file.
     pub id: u64,
-    /// Start and end of the node, or `None` for a node that is on a cycle of dependencies or depends on such a cycle.
+    /// Start and end of the node; `None` if the node is on a cycle of dependencies or depends on one.
     pub ran: Option<(Time, Time)>,
-    /// Duration, including waiting for other ranks.
+    /// Duration of the node, including waiting for other ranks.
     pub length: Span,
-    /// Time that the node waited for other ranks, as part of its duration.
+    /// Part of the duration in which the node waited for other ranks.
     pub wait: Span,
-    /// Delay from the end of the node's last dependency until the node was ready.
+    /// Time between the end of the node's last dependency and the moment when the node was ready.
     pub delay: Span,
     /// Type of the node.
     pub class: NodeClass,
     /// Lane on which the node ran.
     pub lane: LaneKey,
-    /// Name of the node in the file.
+    /// Name of the node in its file.
     pub name: &'a str,
-    /// Group of a collective.
+    /// Name of the group of a collective.
     pub group: Option<String>,
-    /// For a message: the rank that it is sent to or received from, and the tag.
+    /// For a message, the other rank and the tag.
     pub peer: Option<(u32, i32)>,
-    /// Floating-point operations.
+    /// FLOPs of a kernel.
     pub flops: u64,
-    /// Bytes moved.
+    /// Bytes that the node moves, sends or reduces.
     pub bytes: u64,
 }
 
@@ -68,7 +68,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the `selected` nodes, sorted by start and then id; nodes without times come last.
+    /// Returns the indices of the `selected` nodes, sorted by start and then by id; nodes without times come last.
     pub fn order_by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
         let mut nodes: Vec<u32> = self.raw.node_indices().filter(chosen).collect();

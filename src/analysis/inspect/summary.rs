@@ -1,4 +1,4 @@
-//! Summaries of a rank and of a job.
+//! Summarizes the nodes of a rank and of a job.
 
 use super::attributes;
 use super::class::NodeClass;
@@ -17,28 +17,28 @@ use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Properties of a rank as a whole, independent of the filter.
+/// Facts about a rank as a whole. Except `selected`, they do not depend on the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOverview {
     /// Rank of the trace.
     pub rank: u32,
-    /// Path of the file.
+    /// Path of the rank's file.
     pub path: PathBuf,
     /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// Size of the file's contents after decompression, in bytes.
+    /// Size of the contents after decompression, in bytes.
     pub contents_bytes: u64,
     /// Number of nodes in the file.
     pub nodes: u64,
     /// Number of nodes that match the filter.
     pub selected: u64,
-    /// Number of data dependencies that the file lists.
+    /// Number of data dependencies in the file.
     pub data: u64,
-    /// Number of control dependencies that the file lists.
+    /// Number of control dependencies in the file.
     pub control: u64,
     /// Number of nodes on the longest chain of dependencies.
     pub depth: u32,
-    /// Maximum number of nodes at the same depth, where the depth of a node is its position on its longest chain of
+    /// Largest number of nodes with equal depth; the depth of a node is its position in its longest chain of
     /// dependencies.
     pub width: u32,
     /// Start of the rank's first node.
@@ -49,15 +49,15 @@ pub struct RankOverview {
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds.
     pub whole_micros: bool,
-    /// Recorded end of the rank's last event, if the file states it.
+    /// End of the rank's last event in the capture, if the file states it.
     pub captured: Option<Span>,
-    /// Number of nodes whose start time the file states.
+    /// Number of nodes with a start time in the file.
     pub given_starts: u64,
     /// Faults of the file.
     pub faults: FaultSummary,
 }
 
-/// Summary of one rank.
+/// The summary of one rank.
 #[derive(Clone, Debug)]
 pub struct RankInspection {
     facts: RankOverview,
@@ -71,14 +71,14 @@ pub struct RankInspection {
     attributes: BTreeMap<(String, &'static str), u64>,
 }
 
-/// Index of the sends in the sums of messages between two ranks.
+/// Index of sends in the sums of messages between two ranks.
 pub const SENT: usize = 0;
-/// Index of the receives in the sums of messages between two ranks.
+/// Index of receives in the sums of messages between two ranks.
 pub const RECEIVED: usize = 1;
 
 impl RankInspection {
-    /// Sums the nodes of `trace` that match `filter`. The file of the trace is `path`; `sizes` are the bytes of the
-    /// file and of its contents.
+    /// Sums the nodes of `trace` that match `filter`. `path` is the trace's file; `sizes` are the bytes of the file and
+    /// of its contents.
     pub fn new(
         trace: &InspectedTrace<'_>,
         filter: &NodeFilter,
@@ -91,15 +91,14 @@ impl RankInspection {
         Self::sum_selected_nodes(trace, selected, attributes, path, sizes)
     }
 
-    /// Reads `contents` and sums all nodes.
+    /// Reads a trace from `contents`, and sums all its nodes.
     pub(super) fn inspect_contents(
         rank: u32,
         path: &Path,
         file_bytes: u64,
         contents: &TraceContents,
     ) -> Result<Self, TraceError> {
-        // The counts of attributes need only records, so they are computed in parallel with the other sums, which
-        // need decoded nodes.
+        // Counts of attributes need only records, so compute them in parallel with the sums, which need decoded nodes.
         let count = |raw: &RawTrace<'_>| attributes::count_attributes(raw, |_| true);
         let bytes = contents.as_slice();
         let told = |e| contents.with_source(e);
@@ -165,7 +164,7 @@ impl RankInspection {
     }
 }
 
-/// Collects the groups that metadata nodes declare; unreadable declarations are added to the faults.
+/// Returns the groups that metadata nodes declare. Declarations that cannot be decoded are added to `faults`.
 fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
     let mut groups = DeclaredGroups::new();
     for item in &trace.raw.nodes {
@@ -176,7 +175,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
-                // Only the first line of the error is shown, because the next lines describe a remedy for replays.
+                // Show only the first line of the error, because the others describe a remedy for replays.
                 let text = text.lines().next().unwrap_or_default().to_owned();
                 faults.faults.push(CountedFault { count: 1, text });
             }
@@ -185,7 +184,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
     groups
 }
 
-/// Tables of one rank.
+/// The tables of one rank.
 struct RankTables {
     selected: u64,
     types: BTreeMap<NodeClass, NodeSums>,
@@ -195,7 +194,7 @@ struct RankTables {
     operators: BTreeMap<(String, NodeClass), NodeSums>,
 }
 
-/// Sums by a key with few distinct values, in the order in which the keys occur first.
+/// Sums by a key with few distinct values, in the order in which keys first occur.
 struct KeyedSums<K> {
     keys: Interner<K>,
     sums: Vec<NodeSums>,
@@ -217,7 +216,7 @@ impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
         self.sums[index].add_sums(tally);
     }
 
-    /// Returns the sums by name; keys with equal names are merged.
+    /// Returns the sums by name. The sums of keys with equal names are added.
     fn merge_by_name<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
         let mut named: BTreeMap<N, NodeSums> = BTreeMap::new();
         for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
@@ -267,8 +266,8 @@ impl RankTables {
             }
             family_name.clear();
             append_name_family(view.name, &mut family_name);
-            // The name table cannot be full, because its text is shorter than the file, and a raw trace has at most 4
-            // GiB of nodes.
+            // The name table cannot overflow: its text is shorter than the file, and the nodes of a raw trace take at
+            // most 4 GiB.
             let name = families.intern_name(&family_name).unwrap_or(u32::MAX);
             operators.add_sums((name, class), &tally);
         }
@@ -281,8 +280,8 @@ impl RankTables {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.merge_by_name(|lane: u32| lane) {
             let name = trace.lanes.lane_name(lane).map(str::to_owned);
-            // Groups over different dimensions have separate lanes, but these lanes share a row, because they have
-            // the same name.
+            // Groups over different dimensions have separate lanes. Their lanes share a row here, because they have the
+            // same name.
             let entry = by_lane.entry(trace.lanes.lane_key(lane));
             entry
                 .or_insert((name, NodeSums::default()))
@@ -304,41 +303,41 @@ impl RankTables {
     }
 }
 
-/// Summary of a job.
+/// The summary of a job.
 #[derive(Clone, Debug, Default)]
 pub struct JobInspection {
-    /// Overview of each rank, ascending.
+    /// One overview per rank, in ascending order.
     pub ranks: Vec<RankOverview>,
-    /// Files that could not be read at all, each with the reason.
+    /// Files that could not be read, each with its rank and the reason.
     pub unreadable: Vec<(u32, PathBuf, String)>,
-    /// Schema versions in the files, each with its number of ranks.
+    /// For each schema version, the number of ranks with this version.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has
-    /// it, the number of ranks that have it, and whether all their values are the same.
+    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it,
+    /// the number of ranks that have it, and true if all these ranks have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
-    /// Groups that files declare; an empty list means all ranks.
+    /// Groups that the files declare. An empty list of members means all ranks.
     pub groups: DeclaredGroups,
     /// Names of groups that ranks declare with different members.
     pub conflicting_groups: Vec<String>,
-    /// Sums by type of node.
+    /// Sums by node type.
     pub types: SpreadTable<NodeClass>,
     /// Sums by lane.
     pub lanes: SpreadTable<LaneKey>,
-    /// For each lane, the name on the first rank that names the lane, and whether other ranks name the lane
-    /// differently.
+    /// For each lane with a name: the name on the first rank that states one, and true if another rank states a
+    /// different name.
     pub lane_names: BTreeMap<LaneKey, (String, bool)>,
     /// Sums of collectives by group and kind.
     pub collectives: SpreadTable<(String, CollectiveKind)>,
-    /// Sums of messages by sender and receiver, separately for sends and receives.
+    /// Sums of messages by sender and receiver: sends at index [`SENT`], receives at index [`RECEIVED`].
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
-    /// Sums by operator (the name without numbers of steps and layers) and type.
+    /// Sums by operator and type. An operator is a name without the numbers of steps and layers.
     pub operators: SpreadTable<(String, NodeClass)>,
-    /// Number of nodes with each attribute or field, by name and type.
+    /// Number of nodes that have each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
 
 impl JobInspection {
-    /// Adds a rank; ranks must come in ascending order.
+    /// Adds a rank, which must be higher than all ranks added before.
     pub fn add_rank(&mut self, summary: RankInspection) {
         let rank = summary.facts.rank;
         *self.versions.entry(summary.header.version).or_default() += 1;
@@ -383,13 +382,13 @@ impl JobInspection {
         self.ranks.push(summary.facts);
     }
 
-    /// Returns the number of faults in all files.
+    /// Returns the number of faults, summed over all files.
     pub fn fault_count(&self) -> u64 {
         let counts = self.ranks.iter().map(|rank| rank.faults.fault_count());
         counts.sum::<u64>() + self.unreadable.len() as u64 + self.conflicting_groups.len() as u64
     }
 
-    /// Returns whether the times of all ranks count from the start of the job.
+    /// Returns true if the times of all ranks count from the start of the job.
     pub fn shares_start(&self) -> bool {
         self.ranks
             .iter()

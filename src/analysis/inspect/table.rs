@@ -1,25 +1,25 @@
-//! Sums over nodes, with the spread of these sums over ranks.
+//! Sums over nodes, and how they vary between ranks.
 
 use chakram_base::units::Span;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Sums over nodes with a common property.
+/// Sums over nodes that have a property in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSums {
     /// Number of nodes.
     pub nodes: u64,
-    /// Total duration of the nodes, including waiting for other ranks.
+    /// Duration of the nodes, summed; includes waiting for other ranks.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Total time of waiting for other ranks.
+    /// Waiting for other ranks, summed.
     #[serde(rename = "wait_ps")]
     pub wait: Span,
-    /// Total floating-point operations.
+    /// FLOPs of the nodes, summed.
     pub flops: u64,
-    /// Total bytes moved.
+    /// Bytes that the nodes move, send or reduce, summed.
     pub bytes: u64,
-    /// Number of nodes that took no time or have no recorded duration.
+    /// Number of nodes without a recorded duration, or with a duration of zero.
     #[serde(rename = "nodes_without_time")]
     pub untimed: u64,
 }
@@ -35,26 +35,26 @@ impl NodeSums {
         self.untimed += other.untimed;
     }
 
-    /// Returns the mean duration of a node.
+    /// Returns the mean duration of the nodes, in whole picoseconds.
     pub fn mean_duration(&self) -> Span {
         Span(self.time.0 / self.nodes.max(1))
     }
 }
 
-/// A sum over ranks, with the minimum and the maximum and the ranks that have them.
+/// A sum over ranks, and the ranks with the smallest and the largest value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadRow {
     /// Sum over ranks.
     pub sum: NodeSums,
-    /// Number of ranks that have nodes of this row.
+    /// Number of ranks that have such nodes.
     pub ranks: u32,
-    /// Minimum time on a rank that has nodes of this row, and the first rank with this time.
+    /// Shortest time on a rank that has such nodes, and the first rank with this time.
     pub least: (Span, u32),
-    /// Maximum time on a rank, and the first rank with this time.
+    /// Longest time on a rank, and the first rank with this time.
     pub most: (Span, u32),
-    /// Minimum number of nodes on a rank that has nodes of this row, and the first rank with this number.
+    /// Smallest number of nodes on a rank that has such nodes, and the first rank with this number.
     pub fewest: (u64, u32),
-    /// Maximum number of nodes on a rank, and the first rank with this number.
+    /// Largest number of nodes on a rank, and the first rank with this number.
     pub largest: (u64, u32),
 }
 
@@ -88,7 +88,7 @@ impl SpreadRow {
     }
 }
 
-/// Table of sums over ranks, by a property of nodes.
+/// Sums over ranks, by a property of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadTable<K: Ord>(BTreeMap<K, SpreadRow>);
 
@@ -99,7 +99,7 @@ impl<K: Ord> Default for SpreadTable<K> {
 }
 
 impl<K: Ord> SpreadTable<K> {
-    /// Adds the sums of `rank`.
+    /// Adds the sums of one rank to the table.
     pub fn add_rank(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
         for (key, tally) in tallies {
             let row = self.0.entry(key);
@@ -108,24 +108,24 @@ impl<K: Ord> SpreadTable<K> {
         }
     }
 
-    /// Iterates over the rows in the order of their keys.
+    /// Iterates over the rows, sorted by key.
     pub fn rows_by_key(&self) -> impl ExactSizeIterator<Item = (&K, &SpreadRow)> {
         self.0.iter()
     }
 
-    /// Returns the rows by time, largest first; rows without time are sorted by number of nodes.
+    /// Returns the rows sorted by time, longest first; rows without time are sorted by number of nodes.
     pub fn rows_by_time(&self) -> Vec<(&K, &SpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
         rows
     }
 
-    /// Returns whether there are no rows.
+    /// Returns true if the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the sum over all rows.
+    /// Returns the sums over all rows.
     pub fn total_sums(&self) -> NodeSums {
         let mut total = NodeSums::default();
         for row in self.0.values() {

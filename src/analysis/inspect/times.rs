@@ -1,4 +1,4 @@
-//! Times at which the nodes of a rank ran, and their source.
+//! Start and end times of a rank's nodes, and where these times come from.
 
 use super::class::NodeClass;
 use super::lanes::LaneTable;
@@ -7,21 +7,22 @@ use chakram_trace::graph::captured_timeline::{NONE, NodeTiming};
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 
-/// Source of the times of a rank.
+/// Where the times of a rank come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
-    /// The file gives start times.
+    /// The file states start times.
     Given,
-    /// The file has durations, and delays between nodes, which together reproduce the captured run.
+    /// The file states durations, and delays between nodes. Together, they reproduce the captured run.
     Kept,
-    /// The file has durations but no delays. The time between nodes is unknown, so the computed starts are too early.
+    /// The file states durations, but no delays. The time between nodes is therefore unknown, and computed starts are
+    /// too early.
     Estimated,
-    /// The file has no durations.
+    /// The file states no durations.
     Unknown,
 }
 
 impl TimeBasis {
-    /// Returns the word for this source in output files.
+    /// Returns the name of this source in output files.
     pub fn name_of_basis(self) -> &'static str {
         match self {
             Self::Given => "given",
@@ -32,19 +33,19 @@ impl TimeBasis {
     }
 }
 
-/// Times at which the nodes of a rank ran.
+/// Start and end times of a rank's nodes.
 #[derive(Debug)]
 pub struct RankTimes {
-    /// Source of the times.
+    /// Where the times come from.
     pub basis: TimeBasis,
-    /// True if every duration is a whole number of microseconds, the resolution of the schema's own field.
+    /// True if every duration is a whole number of microseconds, which is the resolution of the schema's own field.
     pub whole_micros: bool,
     /// Start, end and cause of each node.
     pub run: CapturedTimeline,
 }
 
 impl RankTimes {
-    /// Computes the times of `raw`; `next` has the successors by enforced dependencies.
+    /// Computes the times of the nodes of `raw`; `next` contains the successors of each node by enforced dependencies.
     pub fn new(
         raw: &RawTrace<'_>,
         classes: &[NodeClass],
@@ -88,7 +89,7 @@ impl RankTimes {
         }
     }
 
-    /// Returns the start and the end of the rank's run.
+    /// Returns the start of the first node and the end of the last node.
     pub fn first_start_and_last_end(&self) -> (Time, Time) {
         let running = || (0..self.run.start.len()).filter(|&i| self.run.node_runs(i as u32));
         let first = running().map(|i| self.run.start[i]).min();
@@ -97,8 +98,8 @@ impl RankTimes {
     }
 }
 
-/// Replaces starts and ends by the times in the file, counted from the first node that took time. Replaces each cause
-/// by the node that ended last before the start.
+/// Replaces starts and ends by the times in the file, relative to the first node that takes time. The new cause of a
+/// node is whichever ended last before the node's start: a dependency, or the previous node on its lane.
 fn detect_group_threads(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
@@ -120,11 +121,11 @@ fn detect_group_threads(
         run.end[i] = start + raw.nodes[node as usize].view.total_duration();
         run.cause[i] = NONE;
     }
-    // The file states a start for every node, so all nodes ran, even nodes on a cycle of dependencies.
+    // The file states a start time for every node, so all nodes ran, even nodes on a cycle of dependencies.
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.node_indices().collect();
-    // Nodes on one lane run one after another, so the previous node on the lane may be the cause of a start.
+    // Nodes of a lane run one after another, so the previous node on the lane may be the cause of a start.
     order.sort_by_key(|&node| {
         (
             lanes.find_exclusive_lane(node),
@@ -145,8 +146,8 @@ fn detect_group_threads(
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)
-            // Of two nodes at the same instant, the node with the lower id counts as the cause, so that chains of
-            // causes never form a cycle.
+            // If two nodes start at the same time, only the one with the lower id may be the other's cause, so that
+            // chains of causes never form a cycle.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));
         run.cause[node as usize] = cause.unwrap_or(NONE);

@@ -1,4 +1,4 @@
-//! The trace of one rank, analysed for inspection.
+//! The trace of one rank, prepared for inspection.
 
 use super::class::NodeClass;
 use super::fault::FaultSummary;
@@ -11,28 +11,28 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{Csr, RawTrace};
 use std::{panic, thread};
 
-/// The trace of one rank with the data that inspection derives from it.
+/// The trace of one rank, with data that inspections derive from it.
 #[derive(Debug)]
 pub struct InspectedTrace<'a> {
     /// Rank of the trace.
     pub rank: u32,
-    /// Nodes and dependencies; unreadable nodes are in `faults` instead.
+    /// Nodes and dependencies; records that could not be decoded are in `faults` instead.
     pub raw: RawTrace<'a>,
-    /// Metadata record.
+    /// The metadata record.
     pub header: TraceHeader,
     /// Type of each node.
     pub classes: Vec<NodeClass>,
     /// Lane of each node.
     pub lanes: LaneTable<'a>,
-    /// Successors of each node, by the enforced dependencies.
+    /// For each node, its successors by enforced dependencies.
     pub next: Csr,
     /// Times of the nodes.
     pub times: RankTimes,
-    /// Faults of the file.
+    /// Faults of the trace.
     pub faults: FaultSummary,
 }
 
-/// Data derived from a raw trace.
+/// Data that is derived from a raw trace.
 struct TraceAnalysis<'a> {
     lanes: LaneTable<'a>,
     next: Csr,
@@ -44,7 +44,7 @@ impl<'a> TraceAnalysis<'a> {
         let lanes = LaneTable::new(raw);
         let mut next = raw.build_successors(|node, dep| dep.node != node);
         let mut times = RankTimes::new(raw, classes, &lanes, &next);
-        // Nodes that did not run are on a cycle or depend on a cycle.
+        // Nodes that did not run are on a cycle, or depend on one.
         if times.run.ran < raw.nodes.len() {
             let all = raw
                 .node_indices()
@@ -63,9 +63,9 @@ impl<'a> TraceAnalysis<'a> {
 }
 
 impl<'a> InspectedTrace<'a> {
-    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file name to a read error.
+    /// Reads the trace of `rank` from decompressed contents; `told` adds the name of the file to an error.
     ///
-    /// Fails only if neither a node nor the metadata record can be read.
+    /// Fails only if neither the metadata record nor any node can be decoded.
     pub fn read_trace(
         rank: u32,
         contents: &'a [u8],
@@ -74,7 +74,7 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Reads like [`Self::read_trace`], and runs `beside` on the raw trace in another thread at the same time.
+    /// Does the same as [`Self::read_trace`]. In parallel, runs `beside` on the raw trace on another thread.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -125,7 +125,7 @@ impl<'a> InspectedTrace<'a> {
         self.raw.nodes[node as usize].view.total_duration()
     }
 
-    /// Returns the time that the node waited for other ranks; this time is part of the node's duration.
+    /// Returns the part of the node's duration in which it waited for other ranks.
     pub fn wait_of_node(&self, node: u32) -> Span {
         if self.classes[node as usize].is_communication() {
             self.raw.nodes[node as usize].view.wait
@@ -134,7 +134,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns FLOPs and bytes of a node, as the file states them.
+    /// Returns the FLOPs and bytes of a node, as stated in the file.
     pub fn flops_and_bytes(&self, node: u32) -> (u64, u64) {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
@@ -146,7 +146,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the nodes in program order: in the order of ids, unless dependencies contradict that order.
+    /// Returns the nodes in program order: the order of ids, unless dependencies require a different order.
     pub fn program_order(&self) -> Vec<u32> {
         if self.next.edges().all(|(from, to)| from < to) {
             return self.raw.node_indices().collect();

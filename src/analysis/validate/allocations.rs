@@ -5,11 +5,11 @@ use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
-/// Reports tensor classes with more freed bytes than allocated bytes in the whole trace. The defect names a node:
-/// the first, in the order of ids, that brings the freed bytes above all bytes that the trace allocates.
+/// Reports each tensor class for which the whole trace frees more bytes than it allocates. The reported node is the
+/// first, in the order of ids, at which the sum of freed bytes exceeds the sum of all allocated bytes.
 pub(super) fn check_allocations(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
-        // The sums stay below 2^96, because a trace has fewer than 2^32 nodes with 64-bit numbers.
+        // Sums stay below 2^96, because a trace has fewer than 2^32 nodes, each with 64-bit numbers.
         let changes = raw.memory.iter();
         let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
         let mut freed = 0_u128;

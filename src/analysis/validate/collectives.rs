@@ -1,4 +1,4 @@
-//! Checks the collectives of a group: all members must have the same collectives in the same order.
+//! Checks the collectives of groups: all members must run the same collectives in the same order.
 
 use super::NONE;
 use super::communication::{CallDigest, CommunicationDigest};
@@ -10,7 +10,7 @@ use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, find_di
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Access to the calls of a party (the members of one group).
+/// Access to the calls of one party, which is the members of one group.
 struct GroupCalls<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a BoundGroup,
@@ -46,7 +46,7 @@ impl<'a> GroupCalls<'a> {
         at.map_or_else(DefectLocation::default, |at| site(self.find_call(at)))
     }
 
-    /// Describes a member's `k`-th call.
+    /// Describes the `k`-th call of a member.
     fn describe_call(&self, member: &MemberCalls<'_>, k: usize) -> String {
         match member.call_at(k).map(|at| self.find_call(at)) {
             Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
@@ -57,7 +57,7 @@ impl<'a> GroupCalls<'a> {
         }
     }
 
-    /// Describes the communication that follows a member's `k`-th call, or its last call if the member has fewer.
+    /// Describes the communication after a member's `k`-th call or, if the member has fewer calls, after its last call.
     fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
         let place = last.and_then(|last| member.call_at(k.min(last)));
@@ -66,7 +66,7 @@ impl<'a> GroupCalls<'a> {
         format!("rank {} {next}", self.rank_of_member(member))
     }
 
-    /// Checks one member's call alone, without comparing it with other members' calls.
+    /// Checks one call of a member by itself.
     fn check_call(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.find_call(at);
         let (party, bytes) = (self.party, call.node.bytes);
@@ -88,7 +88,7 @@ impl<'a> GroupCalls<'a> {
         }
     }
 
-    /// Reports the first collective on which the members disagree. Returns true if all members agree.
+    /// Reports the first collective in which the members differ. Returns true if there is none.
     fn compare_members(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
@@ -103,8 +103,8 @@ impl<'a> GroupCalls<'a> {
             let said = sequence.call_at(k).map(|at| self.signature_of_call(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // The majority of members is assumed to be right. If both sides have the same number of members, the side
-        // with the lowest rank is assumed to be right.
+        // Assume that the majority of members is right. If both sides have the same number of members, assume that the
+        // side with the lowest rank is right.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {
@@ -148,8 +148,8 @@ impl<'a> GroupCalls<'a> {
     }
 }
 
-/// Compares the collectives of each party's members. Returns the calls of parties whose members agree and all have
-/// traces.
+/// Compares the collectives of the members of each party. For each party, returns the calls of its members; empty if
+/// the members differ.
 pub(super) fn check_collectives<'a>(
     members: &[(u32, &'a ValidatedTrace)],
     parties: &[BoundGroup],
@@ -164,7 +164,7 @@ pub(super) fn check_collectives<'a>(
             ranks.to_mut().sort_unstable();
             ranks.to_mut().dedup();
         }
-        // Members and callers are both in ascending order of ranks, so one pass over both lists suffices.
+        // Both members and callers are in ascending order of ranks, so one pass over both is sufficient.
         for rank in ranks.iter() {
             let Ok(index) = members.binary_search_by_key(rank, |(rank, _)| *rank) else {
                 continue;

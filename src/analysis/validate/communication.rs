@@ -1,4 +1,4 @@
-//! Digest of a trace: the collectives, messages and other facts that must agree with other ranks.
+//! Digest of a trace: collectives, messages, and other facts that must agree with other ranks.
 
 use super::NONE;
 use super::defects::DefectLocation;
@@ -10,85 +10,86 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, escape_name};
 use chakram_trace::graph::{Interner, NameTable};
 use chakram_trace::matching::SlotCalls;
 
-/// The facts about a node that are kept after its record is dropped from memory.
+/// Facts about a node that remain after its record is dropped from memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeDigest {
     pub id: u64,
-    /// Bytes that the file states.
+    /// Bytes stated in the file.
     pub bytes: u64,
     pub record: u32,
     name: u32,
-    /// Position in program order; before the program order is known, index in the raw trace.
+    /// Position of the node in program order. Before the program order is known, index of the node in the raw trace.
     pub place: u32,
 }
 
-/// One member's part of a collective.
+/// A member's part of a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallDigest {
     pub node: NodeDigest,
     pub slot: u32,
-    /// Rank of the root; [`NONE`] means the group's first member.
+    /// Rank of the root; [`NONE`] stands for the first member of the group.
     pub root: u32,
     pub kind: CollectiveKind,
 }
 
-/// One side of a message: its sender or its receiver.
+/// The send or the receive of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
     pub node: NodeDigest,
-    /// The rank that the message is sent to or received from.
+    /// The other rank of the message.
     pub peer: u32,
-    /// Rank of this end, if the node states it.
+    /// The rank of this node, if the node states it; otherwise [`NONE`].
     pub own: u32,
     pub tag: i32,
     pub receive: bool,
 }
 
-/// Load that switches gather, or store that switches reduce.
+/// A load that switches gather, or a store that switches reduce.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InSwitchAccess {
     pub node: NodeDigest,
     pub store: bool,
 }
 
-/// Reference to a group in a trace: the group's name (absent for all ranks), and a mask of the machine's dimensions.
+/// A group as named in a trace: its name (`None` for all ranks), and the mask of the machine's dimensions that take
+/// part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {
     pub name: Option<String>,
     pub dimensions: Option<u32>,
 }
 
-/// The parts of a trace that must agree with other ranks.
+/// The facts of a trace that must agree with other ranks.
 #[derive(Debug, Default)]
 pub(super) struct CommunicationDigest {
-    /// Whether the digest is complete and in program order.
+    /// True if the digest is complete and in program order.
     pub whole: bool,
     /// Collectives, in program order.
     pub calls: Vec<CallDigest>,
     pub messages: Vec<MessageDigest>,
-    /// In-switch accesses in the order of ids.
+    /// In-switch accesses, in the order of ids.
     pub accesses: Vec<InSwitchAccess>,
     pub slots: Vec<GroupReference>,
-    /// Calls by group slot (the trace's index of a group).
+    /// Calls by slot, which is the index of a group in `slots`.
     pub calls_of: SlotCalls,
     pub declared: DeclaredGroups,
-    /// Waits among the calls and messages (empty if the digest is incomplete).
+    /// Waits between calls and messages; empty if the digest is incomplete.
     pub waits: WaitEdges,
     names: NameTable,
 }
 
-/// Collects the digest from the nodes of a trace, in the order of the raw trace.
+/// Collects a digest from the nodes of a trace, in the order of the raw trace.
 #[derive(Debug, Default)]
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the group that the previous call used. The slot is kept because copying the group's name for each call
-    /// would be slow.
+    /// Slot of the previous call's group. Most calls use the same group as the previous one. The slot saves a copy of
+    /// the group's name for such calls.
     last: Option<u32>,
 }
 
 impl DigestCollector {
-    /// Adds node `i`, if the node communicates or accesses memory through switches.
+    /// Adds node `i` if it communicates or accesses memory through switches.
     #[inline]
     pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         if let ValidationRole::Call(part)
@@ -170,7 +171,7 @@ impl DigestCollector {
         name: &str,
         bytes: u64,
     ) -> NodeDigest {
-        /// Maximum number of bytes of a name that are kept; messages show fewer bytes.
+        /// Maximum number of bytes of a name that are stored; messages show fewer.
         const KEPT: usize = 256;
         let item = &raw.nodes[i as usize];
         let mut ends = (0..=name.len().min(KEPT)).rev();
@@ -180,18 +181,19 @@ impl DigestCollector {
             id: item.view.id,
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
-            // If the name table is full, names are left out.
+            // If the name table is full, further names are left out.
             name: self.facts.names.intern_name(name).unwrap_or(NONE),
             place: i,
         }
     }
 
-    /// Returns the declared groups, so that groups of a metadata node can be added.
+    /// Returns the declared groups, to which the caller adds the groups of metadata nodes.
     pub fn declared_groups(&mut self) -> &mut DeclaredGroups {
         &mut self.facts.declared
     }
 
-    /// Returns the digest in program order; the digest is incomplete if `missing`.
+    /// Returns the digest in program order. If `missing` is true, parts of the trace are missing, and the digest is
+    /// marked as incomplete.
     pub fn into_digest(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
         let facts = &mut self.facts;
         facts.whole = !missing && !matches!(order, ProgramOrder::Cyclic);
@@ -212,7 +214,7 @@ impl DigestCollector {
 }
 
 impl CommunicationDigest {
-    /// Returns the location of `node`.
+    /// Returns the location of a node in the trace.
     pub fn location_of_node(&self, node: &NodeDigest) -> DefectLocation {
         DefectLocation {
             node: Some(node.id),
@@ -225,8 +227,8 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes the first message or collective after `place` in program order or, if `place` is `None`, the first one
-    /// in the trace.
+    /// Describes the first message or collective after `place` in program order; without a `place`, the first one of
+    /// the trace.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));
@@ -241,7 +243,7 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes a call, as in ``node 17 `x` (record 18), all-reduce of 8 bytes``.
+    /// Formats a call, as in ``node 17 `x` (record 18), all-reduce of 8 bytes``.
     pub fn call_text(&self, call: &CallDigest) -> String {
         let root = if call.kind.has_root() && call.root != NONE {
             format!(" rooted at rank {}", call.root)
@@ -252,7 +254,7 @@ impl CommunicationDigest {
         format!("{site}, {} of {bytes} bytes{root}", call.kind)
     }
 
-    /// Describes a message, as in ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
+    /// Formats a message, as in ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
     pub fn message_text(&self, message: &MessageDigest) -> String {
         let (what, end) = if message.receive {
             ("receive", "from")

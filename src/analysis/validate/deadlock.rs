@@ -1,9 +1,9 @@
-//! Finds cycles of waits across ranks. A cycle of waits is a deadlock on every machine, in any order of events.
+//! Finds cycles of waits between ranks. Such a cycle is a deadlock on every machine, whatever the order of events.
 //!
-//! A receive waits for its send. A member of a collective waits for all work that the other members must do before
-//! their calls. A collective with a root causes fewer waits: members that only send wait for no other member, and
-//! members that only receive wait only for the root. Other cycles, such as cycles on lanes that collectives of
-//! several groups share, depend on the machine, and only a replay finds them.
+//! A receive waits for its send. A member of a collective waits for all work on which the other members' calls depend.
+//! A collective with a root causes fewer waits: a member that only sends waits for no other member, and a member that
+//! only receives waits only for the root. Other cycles depend on the machine, for example if collectives of several
+//! groups share a lane. Only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -15,20 +15,21 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// Graph of the waits of all ranks. The vertices of each trace come first, then one vertex for each collective of each
-/// party (group). The vertex of a collective represents the moment when all required members have arrived.
+/// The graph of the waits of all ranks. Its vertices are first the vertices of each trace, then one vertex for each
+/// collective of each party (group). The vertex of a collective stands for the moment at which all required members
+/// have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
-    /// Index of the first vertex of each trace.
+    /// For each trace, the index of its first vertex.
     first: Vec<u32>,
     parties: &'a [BoundGroup],
     sequences: &'a [Vec<MemberCalls<'a>>],
-    /// Index of the first vertex of each party (group).
+    /// For each party, the index of its first vertex.
     rendezvous: Vec<u32>,
     pairs: &'a [(CommRef, CommRef)],
 }
 
-/// Searches for a cycle of waits, given the matched calls of each party (the members of a group) and the matched
+/// Searches for a cycle of waits. `sequences` are the calls of each party's members, and `pairs` are the matched
 /// messages.
 pub(super) fn check_deadlock(
     members: &[(u32, &ValidatedTrace)],
@@ -46,8 +47,7 @@ pub(super) fn check_deadlock(
         .iter()
         .map(|(_, trace)| take(trace.facts.waits.len()))
         .collect();
-    // Only parties whose members agree have sequences, so the sequence of the first member gives the number of the
-    // party's collectives.
+    // Only parties whose members agree have sequences, so the first member has all collectives of its party.
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)
@@ -66,7 +66,7 @@ pub(super) fn check_deadlock(
     };
     let rows = Csr::new(count, |each| world.for_each_edge(each));
     let order = rows.topological_order();
-    // All vertices of the graph of waits can be ordered, so there is no cycle.
+    // All vertices can be ordered, so there is no cycle.
     if order.len() == count {
         return;
     }
@@ -76,7 +76,7 @@ pub(super) fn check_deadlock(
 }
 
 impl WaitGraph<'_> {
-    /// Returns the vertex of a call or message in the trace with this `index`; `own` is its number in the trace.
+    /// Returns the vertex of a call or message of the trace number `index`; `own` is its vertex in the trace.
     fn vertex_of_rank(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }
@@ -112,8 +112,8 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Passes to `each` the edges between a member's calls and the vertices of the member's party (group). `rendezvous`
-    /// is the first of these vertices.
+    /// Calls `each` for the edges between a member's calls and the vertices of its party. `rendezvous` is the first of
+    /// these vertices.
     fn link_calls(
         &self,
         party: &BoundGroup,
@@ -132,8 +132,8 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // In a collective with a root, each member only sends or only receives, so it either makes others wait or
-            // waits itself.
+            // In a collective with a root, a member either sends or receives, so it either makes others wait or waits
+            // itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),
@@ -150,7 +150,7 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Reports the cycle of waits `cycle`, with the names of its nodes.
+    /// Reports a cycle of waits, with the names of its nodes.
     fn report_cycle(&self, cycle: &[u32], findings: &mut DefectLog) {
         const SHOWN: usize = 12;
         let named = cycle.iter().filter_map(|&vertex| {
@@ -161,7 +161,7 @@ impl WaitGraph<'_> {
             let facts = &trace.facts;
             let call = facts.waits.calls.binary_search(&own).ok();
             let message = facts.waits.messages.binary_search(&own).ok();
-            // Vertices of parties, which come after the vertices of all traces, have no node to name.
+            // Vertices of parties, which follow the vertices of all traces, have no node to name.
             if own as usize >= facts.waits.len() {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Collects defects: counts all of them, and keeps only the first few of each kind.
+//! Collects defects. All defects are counted, but only the first few of each kind are stored.
 
 use super::kind::{DefectKind, Severity};
 use super::node::ValidatedNode;
@@ -7,21 +7,21 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Location of a defect in a trace file.
+/// Location of a defect in a trace's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefectLocation {
-    /// Id of the node.
+    /// Id of the defective node.
     pub node: Option<u64>,
-    /// Name of the node, shortened.
+    /// Name of the defective node, shortened.
     pub name: String,
-    /// Number of the record; the metadata record is 0.
+    /// Number of its record; the metadata record is 0.
     pub record: Option<usize>,
-    /// Offset in the decompressed file, in bytes.
+    /// Byte offset in the decompressed file.
     pub offset: Option<usize>,
 }
 
 impl DefectLocation {
-    /// Returns the location of `item`.
+    /// Returns the location of a node.
     pub(super) fn of_node(item: &ValidatedNode<'_>) -> Self {
         Self {
             node: Some(item.view.id),
@@ -31,7 +31,7 @@ impl DefectLocation {
         }
     }
 
-    /// Returns the location stated by an error.
+    /// Converts the location in an error.
     pub(super) fn at_trace_location(place: &TraceLocation) -> Self {
         Self {
             node: place.node,
@@ -59,25 +59,25 @@ impl fmt::Display for DefectLocation {
     }
 }
 
-/// Defect of a trace or a job.
+/// A defect of a trace or of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defect {
     /// Kind of the defect.
     pub kind: DefectKind,
-    /// Rank of the defective trace, if only one trace is defective.
+    /// Rank of the defective trace; `None` if the defect concerns several traces.
     pub rank: Option<u32>,
-    /// Location in the trace.
+    /// Location in this trace.
     pub site: DefectLocation,
-    /// Sentence part that says what was found and what was expected.
+    /// Part of a sentence that says what was found, and what was expected.
     pub found: String,
-    /// Remedy, if it is more specific than the remedy for the kind.
+    /// Remedy, if a more specific one than the remedy of the kind is known.
     pub hint: Option<String>,
-    /// Rank and location of the node in another trace that contradicts the defective node.
+    /// Rank and location of a node in another trace that contradicts this one.
     pub against: Option<(u32, DefectLocation)>,
 }
 
 impl Defect {
-    /// Creates a defect of a trace at `site`.
+    /// Creates a defect at `site` of a trace, without a rank.
     pub(super) fn new(kind: DefectKind, site: DefectLocation, found: impl Into<String>) -> Self {
         Self {
             kind,
@@ -89,7 +89,7 @@ impl Defect {
         }
     }
 
-    /// Sets the rank of the defect.
+    /// Sets the rank of the defective trace.
     #[must_use]
     pub(super) fn on_rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
@@ -97,7 +97,7 @@ impl Defect {
     }
 }
 
-/// Number of defects by severity.
+/// Numbers of defects, by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DefectCounts {
     /// Number of errors.
@@ -118,7 +118,7 @@ impl DefectCounts {
     }
 }
 
-/// Defects with their counts.
+/// Stored defects, and the numbers of all defects.
 #[derive(Clone, Debug)]
 pub struct DefectLog {
     show: usize,
@@ -128,7 +128,7 @@ pub struct DefectLog {
 }
 
 impl DefectLog {
-    /// Creates an empty collection that keeps the first `show` defects of each kind.
+    /// Creates an empty log that stores the first `show` defects of each kind.
     pub(super) fn new(show: usize) -> Self {
         Self {
             show,
@@ -138,8 +138,7 @@ impl DefectLog {
         }
     }
 
-    /// Adds a defect of a trace. `make` returns the location and the description, and is called only if the defect is
-    /// kept.
+    /// Counts a defect of a trace. Calls `make` for its location and description only if the defect is stored.
     #[inline]
     pub(super) fn add_defect(
         &mut self,
@@ -153,7 +152,7 @@ impl DefectLog {
         }
     }
 
-    /// Adds `defect`, and counts it for the rank.
+    /// Adds `defect`, and counts it for its rank.
     pub(super) fn push(&mut self, defect: Defect) {
         let kind = defect.kind;
         if let Some(rank) = defect.rank {
@@ -168,12 +167,12 @@ impl DefectLog {
         }
     }
 
-    /// Counts `more` further defects of `kind`, in addition to the defect that was pushed last.
+    /// Counts `more` defects of `kind` without storing them.
     pub(super) fn count_more(&mut self, kind: DefectKind, more: u64) {
         self.counts[kind as usize] += more;
     }
 
-    /// Adds all defects of the trace of `rank`.
+    /// Adds all defects from the log of a rank's trace.
     pub(super) fn absorb_trace(&mut self, trace: &Self, rank: u32) {
         for kind in DefectKind::iter_all() {
             let count = trace.counts[kind as usize];
@@ -191,18 +190,18 @@ impl DefectLog {
         }
     }
 
-    /// Returns the number of defects of `kind`.
+    /// Returns the number of defects of this kind.
     pub fn count_of_kind(&self, kind: DefectKind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// Returns the first defects of `kind`: the defects of traces in ascending order of ranks, then the defects of the
-    /// job.
+    /// Returns the stored defects of this kind: first the defects of traces in ascending order of ranks, then the
+    /// defects of the job.
     pub fn first_defects_of_kind(&self, kind: DefectKind) -> &[Defect] {
         &self.kept[kind as usize]
     }
 
-    /// Returns the number of all defects.
+    /// Returns the numbers of all defects.
     pub fn count_by_severity(&self) -> DefectCounts {
         let mut tally = DefectCounts::default();
         for kind in DefectKind::iter_all() {
@@ -211,7 +210,7 @@ impl DefectLog {
         tally
     }
 
-    /// Returns the number of defects of `rank`.
+    /// Returns the numbers of defects of one rank.
     pub fn count_of_rank(&self, rank: u32) -> DefectCounts {
         self.of_ranks.get(&rank).copied().unwrap_or_default()
     }

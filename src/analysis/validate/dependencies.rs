@@ -1,5 +1,5 @@
-//! Checks the dependencies of one trace: dependencies on missing nodes or on the node itself, repeated dependencies,
-//! cycles, and nodes that depend on cycles.
+//! Checks the dependencies of one trace. It reports dependencies on missing nodes or on the node itself, repeated
+//! dependencies, cycles, and nodes that depend on cycles.
 
 use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
@@ -10,36 +10,36 @@ use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, DependencyPolicy};
 
-/// Flag: another node waits for this node.
+/// Flag: another node depends on this node.
 const AWAITED: u8 = 1;
-/// Flag: the node waits for another node that exists.
+/// Flag: this node depends on an existing node.
 const WAITS: u8 = 2;
 
 /// Program order of the nodes.
 #[derive(Debug)]
 pub(super) enum ProgramOrder {
-    /// Ascending order of ids.
+    /// Nodes in ascending order of ids.
     Ids,
-    /// Position of each node.
+    /// For each node, its position in program order.
     Places(Vec<u32>),
-    /// No order exists, because the dependencies form a cycle.
+    /// There is no program order, because the dependencies form a cycle.
     Cyclic,
 }
 
-/// Checks dependencies, node by node.
+/// Checks the dependencies of a trace, node by node.
 #[derive(Debug)]
 pub(super) struct DependencyChecker {
     flags: Vec<u8>,
-    /// Nodes that can never start because one of their own dependencies is invalid.
+    /// Nodes that can never start, because one of their own dependencies is invalid.
     seeds: Vec<u32>,
-    /// True if every node comes after its predecessors, for data and for control dependencies.
+    /// For data and for control dependencies, true if every node comes after its predecessors.
     sorted: [bool; 2],
     has_control: bool,
     scratch: Vec<(u64, bool)>,
 }
 
 impl DependencyChecker {
-    /// Creates a checker for `nodes` nodes. The nodes in `refused` cannot run.
+    /// Creates a checker for `nodes` nodes. The nodes in `refused` can never start.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
             flags: vec![0; nodes],
@@ -66,7 +66,7 @@ impl DependencyChecker {
             };
             self.flags[target as usize] |= AWAITED;
             self.flags[i as usize] |= WAITS;
-            // In nearly all traces, ids ascend along dependencies, so no topological sort is necessary.
+            // In nearly all traces, predecessors have lower ids, so that no topological sort is necessary.
             self.sorted[usize::from(dep.control)] &= target < i;
             self.has_control |= dep.control;
         }
@@ -107,17 +107,17 @@ impl DependencyChecker {
                 ),
             ),
         };
-        // Replays drop such control dependencies, so only a data dependency prevents the node from starting.
+        // Replays ignore invalid control dependencies, so only a data dependency prevents the node from starting.
         if !dep.control && self.seeds.last() != Some(&i) {
             self.seeds.push(i);
         }
         findings.add_defect(kind, || (DefectLocation::of_node(item), found));
     }
 
-    /// Reports repeated dependencies of one kind on the same node.
+    /// Reports dependencies of the same kind on the same node.
     #[inline]
     fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
-        /// Up to this number of dependencies, comparing all pairs is faster than sorting.
+        /// Maximum number of dependencies for which comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = raw.dependencies_of(i);
         let mut again = |id: u64| {
@@ -147,8 +147,8 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports cycles and the nodes that they block, after the caller has checked all nodes. Returns the program
-    /// order under `policy`.
+    /// Reports cycles and the nodes that they block. The caller must have checked all nodes. Returns the program order
+    /// for dependencies enforced by `policy`.
     pub fn report_cycles(
         &self,
         raw: &ValidatedNodes<'_>,
@@ -159,8 +159,8 @@ impl DependencyChecker {
         let with_control = policy != DependencyPolicy::Data;
         let whole = self.attempt_order(raw, with_control);
         let (attempt, held) = match whole {
-            // If data dependencies alone form no cycle, control dependencies are dropped with a warning, as in the
-            // graph builder.
+            // If data dependencies alone form no cycle, warn and ignore control dependencies, as the graph builder
+            // does.
             OrderAttempt::Cyclic(rows, stuck)
                 if policy == DependencyPolicy::Auto && self.has_control =>
             {
@@ -218,8 +218,9 @@ impl DependencyChecker {
         }
     }
 
-    /// Reports nodes that can never start because of their predecessors. The nodes of `cycle` and the seeds are left
-    /// out, because they are reported separately. `stuck` are the nodes that are on a cycle or depend on a cycle.
+    /// Reports nodes that can never start because they depend on nodes that never end. Nodes of `cycle` and of `seeds`
+    /// are not included, because they are reported separately. `stuck` contains all nodes that are on a cycle or depend
+    /// on one.
     fn report_unreachable(
         &self,
         raw: &ValidatedNodes<'_>,
@@ -232,8 +233,8 @@ impl DependencyChecker {
             return;
         }
         let rows = build_successors(raw, with_control);
-        // For each unreachable node, the nearest node that blocks it. The search starts at all blocking nodes
-        // together, which petgraph's searches do not support.
+        // For each unreachable node, the nearest node that blocks it. The search must start at all blocking nodes
+        // together, which searches of petgraph cannot do.
         let mut origin = vec![NONE; rows.row_count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {
@@ -286,14 +287,14 @@ impl DependencyChecker {
     }
 }
 
-/// Result of ordering the nodes.
+/// Result of an attempt to order the nodes.
 enum OrderAttempt {
-    /// The ascending order of nodes is a program order.
+    /// Ascending order is a program order.
     Sorted,
-    /// The program order, which differs from the ascending order.
+    /// Another order is a program order.
     Ordered(Vec<u32>),
-    /// No order, because there is a cycle: the successors of each node, and for each node whether it cannot be
-    /// ordered.
+    /// There is a cycle, so there is no order. Contains the successors of each node and, for each node, true if it
+    /// cannot be ordered.
     Cyclic(Csr, Vec<bool>),
 }
 
@@ -303,12 +304,12 @@ fn build_successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
     })
 }
 
-/// Returns a short cycle among the nodes of `rows` that are `stuck`.
+/// Returns a short cycle among the `stuck` nodes of the graph `rows`.
 fn cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
     find_short_cycle(rows, |node| stuck[node as usize])
 }
 
-/// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.
+/// Formats a cycle as `2 (mm) → 3 (add) → 2`; a long cycle is shortened.
 fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
     const SHOWN: usize = 8;
     let id = |node: u32| raw.nodes[node as usize].view.id;
@@ -331,7 +332,7 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// Builds a trace of kernels 0 to `count` - 1, with the dependencies `deps`.
+    /// Builds a trace of the kernels 0 to `count` - 1; `deps` returns the dependencies of a kernel.
     fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> ValidatedTrace {
         let mut file = TraceWriter::new(Vec::new()).unwrap();
         for id in 0..count {
@@ -353,7 +354,7 @@ mod tests {
         let before = |id: u64| id.checked_sub(1);
         let chain = trace(COUNT, |id| before(id).into_iter().collect());
         assert_eq!(chain.defect_log().count_by_severity().errors, 0);
-        // Each node waits for the next node, so the last node runs first.
+        // Each node depends on the next one, so the last node runs first.
         let back = trace(COUNT, |id| {
             Some(id + 1)
                 .filter(|&next| next < COUNT)
@@ -372,8 +373,8 @@ mod tests {
 
     #[test]
     fn what_is_behind_a_cycle_or_a_missing_node_never_starts() {
-        // Nodes 1 and 2 wait for each other, and node 3 waits for them. Node 4 waits for a missing node, and node 5
-        // waits for node 4. Nodes 6 and 7 wait for each other, and node 8 waits for no node.
+        // Nodes 1 and 2 depend on each other, and node 3 depends on them. Node 4 depends on a missing node, and node 5
+        // on node 4. Nodes 6 and 7 depend on each other, and node 8 depends on no node.
         let deps = |id: u64| match id {
             1 | 3 => vec![2],
             2 => vec![1],
@@ -390,7 +391,7 @@ mod tests {
             (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
             (1, 1)
         );
-        // Nodes 3 and 5 and the two nodes of the other cycle are unreachable.
+        // Nodes 3 and 5, and the two nodes of the other cycle, can never start.
         assert_eq!(count(DefectKind::Unreachable), 4);
         let told = findings
             .first_defects_of_kind(DefectKind::Unreachable)
@@ -400,7 +401,7 @@ mod tests {
             format!("the node depends, directly or through others, on node {id}, which never ends")
         };
         assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
-        // Nodes 0 and 8 are isolated.
+        // Nodes 0 and 8 depend on no node, and no node depends on them.
         assert_eq!(count(DefectKind::Isolated), 2);
     }
 }

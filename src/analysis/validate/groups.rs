@@ -1,4 +1,4 @@
-//! Resolves the groups that traces name to ranks.
+//! Determines the ranks of the groups that traces name.
 
 use super::ValidateOptions;
 use super::defects::{Defect, DefectLocation, DefectLog};
@@ -9,23 +9,23 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::escape_name;
 use std::collections::BTreeMap;
 
-/// Group of ranks that execute collectives together.
+/// Ranks that run collectives together.
 #[derive(Debug)]
 pub(super) struct BoundGroup {
-    /// Name in traces, or `None` if the group is all ranks and has no name.
+    /// Name of the group in traces; `None` for the unnamed group of all ranks.
     pub name: Option<String>,
-    /// Ranks in group order.
+    /// Member ranks, in the order of the group.
     pub members: Vec<u32>,
-    /// Mask of the participating dimensions, if the members depend on an unknown machine.
+    /// Mask of the participating dimensions, if the machine is unknown; the actual members are then unknown too.
     pub partial: Option<u32>,
-    /// Members that use the group and have complete traces: for each member, the index of the trace, and the slots
-    /// (group indices in the trace) that refer to the group.
+    /// Members that use the group and have complete traces: the index of each member's trace, and the slots in this
+    /// trace that refer to the group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
 
 impl BoundGroup {
-    /// Describes the group: `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
+    /// Formats the group, as in `group of ranks 0-7` or ``group `tp` of ranks 0, 1``.
     pub fn describe_group(&self) -> String {
         let members = ranks::format_ranks(&self.members);
         match &self.name {
@@ -34,7 +34,7 @@ impl BoundGroup {
         }
     }
 
-    /// Returns whether `rank` is a member.
+    /// Returns true if `rank` is a member.
     pub fn has_rank(&self, rank: u32) -> bool {
         if self.sorted {
             self.members.binary_search(&rank).is_ok()
@@ -44,11 +44,11 @@ impl BoundGroup {
     }
 }
 
-/// Index of the group of all ranks.
+/// Index of the group that contains all ranks.
 const WORLD: usize = 0;
 
-/// Groups resolved so far. As in a replay, a group is identified by its name and members, so groups with the same
-/// name but different members are different groups.
+/// The groups resolved so far. As in a replay, a group is identified by name and members, so equal names with different
+/// members are different groups.
 struct GroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,
@@ -64,7 +64,7 @@ impl<'a> GroupInterner<'a> {
         }
     }
 
-    /// Returns the ranks of a declaration; an empty list means all ranks.
+    /// Returns the ranks of a declared group; an empty list means all ranks.
     fn resolve_members<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
         if members.is_empty() {
             &self.members[WORLD]
@@ -108,14 +108,13 @@ impl<'a> GroupInterner<'a> {
     }
 }
 
-/// For each dimension outside a mask, the dimension and a rank's coordinate in it. Ranks with different coordinates
-/// are in different groups.
+/// A rank's coordinate in each dimension outside a mask. Ranks with different coordinates are in different groups.
 type MaskCoordinates = Vec<(usize, u32)>;
 
-/// Pseudo-dimension that represents a mask on an unknown machine.
+/// Stands for the dimension if the mask is for an unknown machine.
 const UNKNOWN: usize = usize::MAX;
 
-/// Resolves the groups used by `members` (ranks and their traces, ascending) in a job of `ranks` ranks.
+/// Returns the groups that `members` use (ranks in ascending order, with their traces), in a job of `ranks` ranks.
 pub(super) fn bind_groups(
     members: &[(u32, &ValidatedTrace)],
     ranks: u32,
@@ -124,7 +123,7 @@ pub(super) fn bind_groups(
 ) -> Vec<BoundGroup> {
     report_redeclared(members, options, findings);
     let mut groups = GroupInterner::new(ranks);
-    // Traces use the name 0 for the group of all ranks, so a declared group with this name must have all ranks.
+    // In traces, the name 0 means all ranks, so a declared group with this name must contain all ranks.
     let zero = options.declared.get("0");
     if let Some(zero) = zero.filter(|zero| groups.resolve_members(zero) != groups.members[WORLD]) {
         let found = format!(
@@ -170,11 +169,11 @@ pub(super) fn bind_groups(
                     groups.intern_group(name, declared, findings)
                 }
             };
-            // A rank beyond the job is reported when the job's size is determined.
+            // Skip a rank beyond the job's size; it was reported when the size was determined.
             if group == WORLD && rank >= ranks {
                 continue;
             }
-            // An incomplete trace may lack calls, so it is not compared with other traces.
+            // An incomplete trace may lack calls, so do not compare it with other traces.
             if facts.whole {
                 let place = (index, rank, slot);
                 let of = (group, groups.names[group], &groups.members[group][..]);
@@ -192,8 +191,8 @@ struct GroupBinder {
 }
 
 impl GroupBinder {
-    /// Adds a slot, given the rank's index among the traces, the rank, the slot, and the index, name and members of
-    /// the slot's group.
+    /// Adds a slot of a rank. The first tuple contains the trace's index, the rank and the slot, the second the index,
+    /// name and members of the slot's group.
     fn add_slot(
         &mut self,
         (index, rank, slot): (usize, u32, u32),
@@ -203,7 +202,7 @@ impl GroupBinder {
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
             (None, _) => (Vec::new(), None),
-            // If the machine is unknown, equal masks are assumed to select the same ranks.
+            // If the machine is unknown, assume that equal masks mean the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
             (Some(mask), Some(sizes)) => (coordinates_in_mask(rank, mask, sizes), None),
         };
@@ -227,7 +226,7 @@ impl GroupBinder {
                     _ => true,
                 };
                 let members: Vec<u32> = all.iter().filter(same).copied().collect();
-                // A mask that excludes no rank is equivalent to no mask.
+                // A mask that excludes no rank means the whole group.
                 let whole = members.len() == all.len() && partial.is_none();
                 let new = if whole {
                     *self
@@ -249,13 +248,13 @@ impl GroupBinder {
     }
 }
 
-/// Returns the coordinates of `rank` in the dimensions outside `mask`.
+/// Returns the coordinates of `rank` in all dimensions outside `mask`.
 fn coordinates_in_mask(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
     let mut rest = rank;
     let mut coordinates = Vec::new();
     for (dimension, &size) in sizes.iter().enumerate() {
         let size = size.max(1);
-        // A dimension of size 1 separates no ranks, so it must not distinguish masks.
+        // A dimension of size 1 separates no ranks, so leave it out: it must not make masks different.
         if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
             coordinates.push((dimension, rest % size));
         }
@@ -268,10 +267,10 @@ fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32])
     coordinates_in_mask(rank, mask, sizes) == *known
 }
 
-/// Members of a declared group, and the declaring rank, or `None` for the user's declaration.
+/// Members of a declared group, and the rank that declares it; `None` for a declaration by the user.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
-/// Reports groups that several ranks declare with different members, if these members have ranks in common.
+/// Reports groups that several ranks declare with different members, if these lists of members have a rank in common.
 fn report_redeclared(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -311,7 +310,7 @@ fn report_redeclared(
     }
 }
 
-/// Returns whether two groups share a rank; an empty list means all ranks.
+/// Returns true if two groups have a rank in common; an empty list means all ranks.
 fn have_common_rank(a: &[u32], b: &[u32]) -> bool {
     let mut sorted = a.to_vec();
     sorted.sort_unstable();

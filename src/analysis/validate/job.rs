@@ -1,4 +1,4 @@
-//! Compares the traces of a job.
+//! Compares the traces of all ranks of a job.
 
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
@@ -7,8 +7,7 @@ use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ra
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::escape_name;
 
-/// Returns all defects of `members` (traces in ascending order of ranks), both of single traces and of the job as a
-/// whole.
+/// Returns the defects of single traces and of the whole job. `members` must be in ascending order of ranks.
 pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
     let mut findings = DefectLog::new(options.show);
     let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
@@ -38,7 +37,7 @@ pub fn validate_job(members: &[(u32, &ValidatedTrace)], options: &ValidateOption
     findings
 }
 
-/// Returns the number of ranks of the job. A participating rank beyond `limit` is a defect.
+/// Returns the number of ranks of the job. Reports every rank at or above `limit` that takes part.
 fn infer_job_size(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -63,7 +62,7 @@ fn infer_job_size(
                 beyond(DefectLocation::default(), format!("this is rank {rank}")).on_rank(rank),
             );
         }
-        // A rank that only an incomplete trace names does not count, because a broken record may contain any number.
+        // Ignore ranks that only an incomplete trace names, because a broken record may contain any number.
         if !trace.facts.whole {
             continue;
         }
@@ -100,8 +99,8 @@ fn infer_job_size(
     }
 }
 
-/// Returns the ranks of the job without a trace. A rank without a trace is a defect unless copies of other ranks
-/// are accepted.
+/// Returns the job's ranks that have no trace. Reports them as a defect, unless they are accepted as copies of other
+/// ranks.
 fn find_missing_ranks(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,
@@ -129,7 +128,7 @@ fn find_missing_ranks(
     missing
 }
 
-/// Describes the first use of one of the `missing` ranks in a trace.
+/// Describes the first use of a `missing` rank in any trace.
 fn find_first_use(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
     let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
     members.iter().find_map(|(rank, trace)| {

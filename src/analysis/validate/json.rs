@@ -1,7 +1,7 @@
-//! Renders the report as one JSON document.
+//! Renders a validation report as one JSON document.
 //!
-//! `schema` is `chakram.validation.1`; new fields may be added under the same version, but existing fields never
-//! change. Counts are exact; lists contain only the first defects of each kind.
+//! `schema` is `chakram.validation.1`. Within this version, fields may be added, but existing fields do not change.
+//! Counts are complete; lists contain only the first defects of each kind.
 
 use super::ValidationReport;
 use super::defects::{Defect, DefectCounts, DefectLocation};
@@ -62,7 +62,7 @@ struct RankFindings<'r> {
     dependencies: u64,
 }
 
-/// Renders `report` with the options and inputs of the validation.
+/// Renders `report`, together with the options and inputs of the validation.
 pub fn render_json(report: &ValidationReport<'_>, options: Value, inputs: Value) -> Value {
     let findings = &report.findings;
     let kinds = DefectKind::iter_all().filter(|&kind| findings.count_of_kind(kind) > 0);

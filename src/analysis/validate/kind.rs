@@ -1,16 +1,16 @@
-//! Kinds of defects, with severity, meaning and remedy.
+//! The kinds of defects, with severity, meaning and remedy.
 
 use chakram_base::setting::SettingKey;
 use std::fmt;
 
-/// Severity of a defect.
+/// How serious a defect is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// A replay would reject the job, or the replay would never end.
+    /// A replay would reject the job, or would never end.
     Error,
-    /// A replay would repair the trace: it would drop something or make an assumption.
+    /// A replay would repair the trace: it would ignore something, or assume something.
     Warning,
-    /// Information only.
+    /// Information; a replay is not affected.
     Note,
 }
 
@@ -24,25 +24,25 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Row of [`KINDS`]: kind, severity, name and meaning.
+/// A row of [`KINDS`]: kind, severity, name and meaning.
 struct DefectKindRow(DefectKind, Severity, &'static str, &'static str);
 
 macro_rules! kinds {
     ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:expr;)*) => {
-        /// Kind of a defect. Errors come first, then warnings, then notes.
+        /// The kind of a defect. The order is errors, then warnings, then notes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DefectKind {
             $(#[doc = $meaning] $kind,)*
         }
 
-        /// All kinds of defects with severity, name and meaning.
+        /// All kinds of defects, with severity, name and meaning.
         const KINDS: &[DefectKindRow] = &[
             $(DefectKindRow(DefectKind::$kind, Severity::$severity, $name, $meaning),)*
         ];
 
         impl DefectKind {
-            /// Returns the remedy for defects of this kind.
+            /// Returns the general remedy for defects of this kind.
             pub fn hint(self) -> String {
                 match self {
                     $(Self::$kind => $hint.to_string(),)*
@@ -148,12 +148,12 @@ impl DefectKind {
         KINDS[self as usize].1
     }
 
-    /// Returns the name of this kind, which is stable across versions.
+    /// Returns the name of this kind. Names do not change between versions.
     pub fn stable_name(self) -> &'static str {
         KINDS[self as usize].2
     }
 
-    /// Returns the meaning of this kind.
+    /// Returns a phrase that says what a defect of this kind is.
     pub fn explain_meaning(self) -> &'static str {
         KINDS[self as usize].3
     }

@@ -7,8 +7,8 @@ use super::ranks;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::first_difference;
 
-/// Compares the in-switch accesses of all ranks with the accesses of the first rank that has any. `missing` are the
-/// ranks without a trace.
+/// Compares the in-switch accesses of each rank with the accesses of the first rank that has any. `missing` contains
+/// the ranks without a trace.
 pub(super) fn check_switch_accesses(
     members: &[(u32, &ValidatedTrace)],
     missing: &[u32],
@@ -41,7 +41,7 @@ pub(super) fn check_switch_accesses(
     }
     let what = |access: &InSwitchAccess| (access.store, access.node.bytes);
     for &(rank, other) in members {
-        // The first rank itself, and ranks that share its trace, need no comparison.
+        // Skip the first rank itself, and ranks that share its trace.
         if std::ptr::eq(trace, other) || !other.facts.whole {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Checks messages: each send must have a receive of the same size.
+//! Checks messages: each send must have a receive of equal size.
 
 use super::NONE;
 use super::communication::{CommunicationDigest, MessageDigest};
@@ -7,7 +7,7 @@ use super::kind::DefectKind;
 use super::trace::ValidatedTrace;
 use chakram_trace::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};
 
-/// Access to messages by the trace's index among all traces, and the message's index in its trace.
+/// Finds messages by the index of the trace, and the index of the message in it.
 struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
 
 impl<'a> MessageLookup<'a> {
@@ -26,13 +26,13 @@ impl<'a> MessageLookup<'a> {
         facts.messages[message as usize].node.bytes
     }
 
-    /// Describes the first communication of `rank`.
+    /// Describes the first collective or message of `rank`.
     fn describe_first(&self, rank: u32) -> String {
         let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
-    /// Describes the communication of a rank that follows the rank's side of a message.
+    /// Describes the collective or message after one end of a message on the same rank.
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.find_message(half);
         let next = facts.next(Some(message.node.place));
@@ -88,8 +88,8 @@ impl<'a> MessageLookup<'a> {
     }
 }
 
-/// Matches the k-th send with the k-th receive of the same sender, receiver and tag. Returns the pairs, each with the
-/// send first.
+/// Matches the k-th send with the k-th receive of equal sender, receiver and tag. Returns the matched messages: for
+/// each, the send and the receive.
 pub(super) fn check_messages(
     members: &[(u32, &ValidatedTrace)],
     findings: &mut DefectLog,

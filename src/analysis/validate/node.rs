@@ -1,4 +1,4 @@
-//! Data that validation keeps of nodes; most nodes are plain work and need almost no data.
+//! The data about nodes that validation stores. Most nodes are plain work and need almost none.
 
 use super::kind::DefectKind;
 use chakram_base::units::Span;
@@ -7,47 +7,47 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
-/// A trace, reduced to the data that validation needs.
+/// A trace with only the data that validation needs.
 pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
-/// A node, reduced to the data that validation needs.
+/// A node with only the data that validation needs.
 pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeOutline>;
 
-/// Data kept of every node.
+/// Data that is stored for every node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeOutline {
     pub id: u64,
     pub role: ValidationRole,
 }
 
-/// Role of a node in validation.
+/// What a node means for the validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValidationRole {
-    /// Empty node.
+    /// An empty node.
     Nothing,
-    /// Empty node that declares groups, as an index into [`NotableNodes::declared`].
+    /// An empty node that declares groups; index into [`NotableNodes::declared`].
     Declares(u32),
-    /// Plain work: kernels, host operators, loads and stores that are independent of other ranks.
+    /// Plain work: kernels, host operators, loads and stores that do not depend on other ranks.
     Work,
-    /// Kernel without duration, FLOPs and bytes.
+    /// A kernel without duration, FLOPs and bytes.
     NoWork,
-    /// Host operator without a duration.
+    /// A host operator without a duration.
     NoDuration,
-    /// Collective, as an index into [`NotableNodes::parts`].
+    /// A collective; index into [`NotableNodes::parts`].
     Call(u32),
-    /// One side of a message, as an index into [`NotableNodes::parts`].
+    /// A send or receive; index into [`NotableNodes::parts`].
     Message(u32),
-    /// Load that switches gather, or store that switches reduce, as an index into [`NotableNodes::parts`].
+    /// A load that switches gather, or a store that switches reduce; index into [`NotableNodes::parts`].
     Access(u32),
 }
 
 impl ValidationRole {
-    /// Returns whether the node does any work.
+    /// Returns true if the node does any work.
     pub fn is_active(self) -> bool {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// Returns the defect that this role implies, with its description.
+    /// Returns the defect of a node with this role, and its description; `None` if the role is no defect.
     #[inline]
     pub fn implied_defect(self) -> Option<(DefectKind, &'static str)> {
         match self {
@@ -64,12 +64,12 @@ impl ValidationRole {
     }
 }
 
-/// Data kept of the few nodes that are not plain work.
+/// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
 pub(super) struct NotableNodes<'a> {
-    /// Names and operations of nodes that must agree with other ranks.
+    /// Names and operations of the nodes that must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
-    /// Group declarations of metadata nodes, as text.
+    /// Texts in which metadata nodes declare groups.
     pub declared: Vec<&'a str>,
 }
 

@@ -1,8 +1,8 @@
-//! Formats lists of ranks as text.
+//! Formats lists of ranks for users.
 
-/// Formats ranks as `0-3, 8`, with consecutive ranks joined; long lists are shortened.
+/// Formats ranks as `0-3, 8`: consecutive ranks are joined, and a long list is shortened.
 pub(super) fn format_ranks(ranks: &[u32]) -> String {
-    /// Maximum number of ranges that are shown.
+    /// Maximum number of ranges in the text.
     const SHOWN: usize = 6;
     if ranks.is_empty() {
         return "of the whole job".to_owned();

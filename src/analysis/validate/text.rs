@@ -1,4 +1,4 @@
-//! Renders the report as text: the ranks, then the defects by kind (errors first), then the verdict.
+//! Renders a validation report as text: the ranks, the defects by kind (errors first), and the verdict.
 
 use super::defects::{Defect, DefectCounts};
 use super::kind::{DefectKind, Severity};
@@ -6,19 +6,19 @@ use super::{ReportedTrace, ValidationReport};
 use chakram_base::units::{format_count, format_thousands};
 use std::fmt::{self, Write};
 
-/// Text styles of a report.
+/// Text styles of a validation report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ValidationStyle {
-    /// Errors.
+    /// Style of the words for errors.
     pub error: anstyle::Style,
     /// Style of the word for warnings.
     pub warning: anstyle::Style,
-    /// Style of the names of defect kinds.
+    /// Style of the names of kinds of defects.
     pub heading: anstyle::Style,
 }
 
 impl ValidationStyle {
-    /// Returns the styles for terminals.
+    /// Returns the styles for a terminal with colours.
     pub fn with_colours() -> Self {
         Self {
             error: anstyle::AnsiColor::Red.on_default().bold(),
@@ -36,11 +36,11 @@ impl ValidationStyle {
     }
 }
 
-/// If there are at most this number of ranks, every rank has its own line. In larger jobs, only ranks with errors or
-/// warnings have a line.
+/// Maximum number of ranks of a job for which every rank has a line. In a larger job, only ranks with errors or
+/// warnings have one.
 const LINES: usize = 16;
 
-/// Renders `report`.
+/// Renders `report` as text.
 pub fn render_text(report: &ValidationReport<'_>, style: ValidationStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
@@ -66,7 +66,7 @@ fn write_all(
             format_thousands(count),
             kind.explain_meaning()
         )?;
-        // The text omits the locations and remedies of notes; the JSON form has them.
+        // Leave out the locations and remedies of notes; JSON contains them.
         if kind.severity() == Severity::Note {
             continue;
         }
@@ -75,7 +75,7 @@ fn write_all(
             write_defect(out, defect)?;
         }
         let more = count - kept.len() as u64;
-        // The single defect of this kind names all missing ranks.
+        // The only stored defect of this kind already names all missing ranks.
         if more > 0 && kind != DefectKind::MissingRank {
             writeln!(out, "  … {} more", format_thousands(more))?;
         }
@@ -140,7 +140,7 @@ fn write_defect(out: &mut String, defect: &Defect) -> fmt::Result {
     }
 }
 
-/// Formats counts as `2 errors, 1 warning`, or states that there are no defects.
+/// Formats numbers of defects as `2 errors, 1 warning`, or says that there are none.
 pub(super) fn format_defect_counts(tally: DefectCounts) -> String {
     let parts = [
         (tally.errors, "error"),

@@ -1,4 +1,4 @@
-//! Validates one trace separately, without the other ranks.
+//! Validates one trace by itself, without the other ranks.
 
 use super::allocations;
 use super::communication::{CommunicationDigest, DigestCollector};
@@ -13,7 +13,7 @@ use chakram_trace::format::{Op, TraceError, escape_name};
 use chakram_trace::graph::DependencyPolicy;
 use chakram_trace::graph::raw_trace::ReadFault;
 
-/// Defects of one trace, and its digest for comparisons with other ranks.
+/// The defects of one trace, and a digest that is compared with other ranks.
 #[derive(Debug)]
 pub struct ValidatedTrace {
     nodes: u64,
@@ -23,14 +23,14 @@ pub struct ValidatedTrace {
 }
 
 impl ValidatedTrace {
-    /// Checks the (decompressed) contents of a trace file; `policy` selects the enforced dependencies. The result
-    /// keeps the first `show` defects of each kind.
+    /// Checks the decompressed contents of a trace file; `policy` selects which dependencies are enforced. The first
+    /// `show` defects of each kind are stored.
     pub fn check_trace(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// Checks like [`Self::check_trace`]; `told` translates the locations of read errors to the original file, if
-    /// `contents` were converted.
+    /// Does the same as [`Self::check_trace`]. If `contents` were converted from another form, `told` converts the
+    /// locations in read errors to locations in the original file.
     pub fn check_told(
         contents: &[u8],
         policy: DependencyPolicy,
@@ -55,7 +55,7 @@ impl ValidatedTrace {
             walk.add_node(&raw, i);
             collect.add_node(&raw, i);
             check_node_work(&raw, item, &mut findings);
-            // Nodes are sorted by id, so duplicates are neighbours.
+            // Nodes are sorted by id, so nodes with equal ids are adjacent.
             if item.view.id != raw.nodes[first as usize].view.id {
                 first = i;
             } else if i > first {
@@ -68,11 +68,11 @@ impl ValidatedTrace {
         }
         allocations::check_allocations(&raw, &mut findings);
         let order = edges.report_cycles(&raw, policy, &mut findings);
-        // Unreadable nodes and duplicate ids make the digest incomplete.
+        // If nodes are unreadable or have equal ids, the digest is incomplete.
         let lacking = !raw.faults.is_empty() || findings.count_of_kind(DefectKind::DuplicateId) > 0;
         let mut facts = collect.into_digest(&order, lacking);
         if facts.whole {
-            // Replays drop control dependencies that close a cycle, so they must not count as waits.
+            // Replays ignore control dependencies that close a cycle, so these cause no waits.
             let control = with_control && findings.count_of_kind(DefectKind::ControlCycle) == 0;
             facts.waits = walk.into_edges(&raw, &order, control);
         }
@@ -84,7 +84,7 @@ impl ValidatedTrace {
         }
     }
 
-    /// Creates the result for a trace that could not be opened.
+    /// Returns the result for a trace that could not be opened.
     pub fn from_read_error(error: &TraceError, show: usize) -> Self {
         let mut findings = DefectLog::new(show);
         findings.push(describe_error(error, DefectLocation::default()));
@@ -96,23 +96,23 @@ impl ValidatedTrace {
         }
     }
 
-    /// Returns the number of readable nodes.
+    /// Returns the number of nodes that could be decoded.
     pub fn node_count(&self) -> u64 {
         self.nodes
     }
 
-    /// Returns the number of dependencies of the readable nodes.
+    /// Returns the number of dependencies of these nodes.
     pub fn edge_count(&self) -> u64 {
         self.edges
     }
 
-    /// Returns the defects that this trace has without regard to other ranks.
+    /// Returns the defects found in this trace by itself.
     pub fn defect_log(&self) -> &DefectLog {
         &self.findings
     }
 }
 
-/// Converts a fault of the raw trace to a defect.
+/// Converts a read fault of a raw trace to a defect.
 fn describe_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
     let site = fault
         .node
@@ -120,7 +120,7 @@ fn describe_read_fault(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
     describe_error(&fault.error, site.unwrap_or_default())
 }
 
-/// Converts an error of a reader to a defect, at `site` or at the location in the error.
+/// Converts a reader's error to a defect; its location is taken from `site` and from the error.
 fn describe_error(error: &TraceError, site: DefectLocation) -> Defect {
     match error.fault() {
         error::TraceFault::Io { doing, source, .. } => Defect::new(
@@ -150,7 +150,7 @@ fn describe_error(error: &TraceError, site: DefectLocation) -> Defect {
     }
 }
 
-/// Reports work without a duration, and communication marked as host work.
+/// Reports work without a duration, and communication that is marked as host work.
 #[inline]
 fn check_node_work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
     let (kind, found) = match item.view.role {
@@ -202,8 +202,8 @@ fn declare_node_groups(
     }
 }
 
-/// Reports that two nodes have the same id, unless either id was guessed because the record is damaged. Returns the
-/// node that keeps the id.
+/// Reports that two nodes have the same id, unless an id was guessed because its record is damaged. Returns the index
+/// of the node that keeps the id.
 #[cold]
 fn report_duplicate(
     raw: &ValidatedNodes<'_>,

@@ -1,33 +1,33 @@
-//! Waits between the communication nodes of one trace. Other nodes are not stored; waits through them become direct
-//! waits.
+//! Waits between the communication nodes of one trace. Other nodes are not stored: a wait through them becomes a direct
+//! wait.
 //!
-//! Each node of a trace is represented by the last *vertex* that it depends on: a call, a message, or a join of
-//! several vertices. A node that depends on only one vertex is represented by that vertex, so a chain of kernels
-//! takes no memory.
+//! Each node is represented by the last *vertex* on which it depends: a call, a message, or a join of several vertices.
+//! A node that depends on only one vertex is represented by this vertex, so a chain of kernels needs no vertices.
 
 use super::NONE;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 
-/// Dependency graph of the vertices (communication nodes and joins) of a trace.
+/// The graph of the vertices (communication nodes and joins) of a trace.
 #[derive(Debug, Default)]
 pub(super) struct WaitEdges {
-    /// Predecessors of all vertices, concatenated; `end[v]` is the end of vertex v's part.
+    /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the end of the predecessors of vertex
+    /// v.
     end: Vec<u32>,
     before: Vec<u32>,
-    /// Vertices of the calls and of the messages, in program order.
+    /// The vertices of calls, in program order.
     pub calls: Vec<u32>,
     pub messages: Vec<u32>,
 }
 
-/// Builds [`WaitEdges`], node by node.
+/// Builds [`WaitEdges`] node by node.
 #[derive(Debug)]
 pub(super) struct WaitBuilder {
     waits: WaitEdges,
     with_control: bool,
-    /// For each node, the vertex that represents it.
+    /// For each node, the vertex that represents it; [`NONE`] if it depends on no communication.
     vertex: Vec<u32>,
-    /// For each vertex, the last node found to depend on that vertex.
+    /// For each vertex, the node that was last found to depend on it.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }
@@ -44,13 +44,13 @@ impl WaitBuilder {
         }
     }
 
-    /// Adds node `i`; the caller must have added the predecessors first.
+    /// Adds node `i`. All of its predecessors must already have been added.
     #[inline]
     pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         let (call, message) = match raw.nodes[i as usize].view.role {
             ValidationRole::Call(_) => (true, false),
             ValidationRole::Message(_) => (false, true),
-            // Before the first communication, no node can depend on communication.
+            // Before the first communication node, no node can depend on communication.
             _ if self.waits.end.is_empty() => return,
             _ => (false, false),
         };
@@ -58,7 +58,7 @@ impl WaitBuilder {
         for dep in raw.dependencies_of(i) {
             let target = dep.target().filter(|_| self.with_control || !dep.control);
             let found = target.map_or(NONE, |target| self.vertex[target as usize]);
-            // Each predecessor counts once, even if several dependencies lead to it.
+            // Count each predecessor once, even if several dependencies lead to it.
             if found != NONE && self.seen[found as usize] != i {
                 self.seen[found as usize] = i;
                 self.scratch.push(found);
@@ -84,8 +84,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits. Builds the waits again if the nodes were not added in program order, or if the enforced
-    /// dependencies differ from the assumed dependencies.
+    /// Returns the waits. They are built again if nodes were not added in program order, or if other dependencies are
+    /// enforced than assumed.
     pub fn into_edges(
         self,
         raw: &ValidatedNodes<'_>,
@@ -135,8 +135,8 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// Builds a trace with the given ids: two receives, a kernel that waits for both receives, a second kernel after
-    /// the first, and a send that waits for the second kernel and the first receive.
+    /// Builds a trace with the given ids: two receives; a kernel that depends on both; a second kernel that depends on
+    /// the first; and a send that depends on the second kernel and on the first receive.
     fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
         let message = |receive, tag| Op::Message {
             receive,
@@ -175,7 +175,7 @@ mod tests {
         // The vertices are the two receives, their join, and the send.
         let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
         assert_eq!(vertices([1, 2, 3, 4, 5]), (vec![0, 1, 3], before));
-        // In program order the second receive comes first.
+        // In program order, the second receive comes first.
         let before = vec![vec![], vec![], vec![1, 0], vec![2, 1]];
         assert_eq!(vertices([15, 14, 13, 12, 11]), (vec![0, 1, 3], before));
     }

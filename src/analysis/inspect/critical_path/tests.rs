@@ -1,4 +1,4 @@
-//! Compares critical paths with handwritten ones, and checks them on small random graphs.
+//! Compares critical paths with handwritten ones, and checks the paths of small random graphs.
 
 use super::*;
 use crate::inspect::{InspectedTrace, TimeBasis};
@@ -7,10 +7,10 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node: whether it is a collective; delay, wait and duration in ns; lane; and dependencies.
+/// A node: true for a collective; delay, wait and duration in ns; lane; and dependencies.
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
-/// Builds a trace of these nodes, with ids from 1.
+/// Builds the trace of a rank from these nodes. Their ids are numbered from 1.
 fn track(rank: u32, lines: &[Line]) -> PathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
@@ -47,8 +47,8 @@ fn track(rank: u32, lines: &[Line]) -> PathInput {
     PathInput::new(trace).unwrap()
 }
 
-/// Rank 0 computes until 50 ns, waits for rank 1 until 100, and all-reduces until 120. Rank 1 starts at 10, computes
-/// until 100, and also all-reduces until 120.
+/// Rank 0 computes until 50 ns, waits for rank 1 until 100 ns, and all-reduces until 120 ns. Rank 1 starts at 10 ns,
+/// computes until 100 ns, and also all-reduces until 120 ns.
 fn two() -> [PathInput; 2] {
     let rank = |rank, delay, compute, wait| {
         let lines = [
@@ -62,9 +62,9 @@ fn two() -> [PathInput; 2] {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    // Both ranks of the test end at 120, so the path ends on rank 0. The all-reduce of rank 0 waited from 50 for rank
-    // 1, which arrived at 100, so 20 ns are transfer. On rank 1 the path has rank 1's own all-reduce (an instant), 90
-    // ns of compute and 10 ns of delay: 20 + 90 + 10 = 120.
+    // Both ranks end at 120 ns, so the path ends on the lower one, rank 0. The all-reduce of rank 0 waited from 50 to
+    // 100 ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own all-reduce
+    // (which adds no time), 90 ns of compute and 10 ns of delay: 20 + 90 + 10 = 120.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
@@ -89,7 +89,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         ]
     );
     assert_eq!((path.changes, ns(path.total_time())), (1, 120));
-    // Compute takes 100 ns including the delay, more than the all-reduce, so compute comes first.
+    // Compute takes 100 ns including the delay, which is more than the all-reduce, so it comes first.
     let spent = spent_by(&path, |piece| piece.class_of_node(&tracks));
     let all: Vec<_> = spent
         .iter()
@@ -106,7 +106,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
 
 #[test]
 fn a_rank_by_itself_keeps_its_waiting() {
-    // The path has 50 ns of compute, 50 ns of waiting and 20 ns of transfer.
+    // The path consists of 50 ns of compute, 50 ns of waiting and 20 ns of transfer.
     let tracks = two();
     let path = critical_path(&tracks[..1], true).unwrap();
     let last = path.pieces.last().unwrap();
@@ -115,7 +115,7 @@ fn a_rank_by_itself_keeps_its_waiting() {
         (Span::from_ns(50), Span::from_ns(20))
     );
     assert_eq!((path.total_time(), path.changes), (Span::from_ns(120), 0));
-    // With `joined` false, the path must not change ranks.
+    // If `joined` is false, the path must not change ranks.
     assert_eq!(critical_path(&tracks, false).unwrap(), path);
 }
 
@@ -125,7 +125,7 @@ fn a_trace_without_nodes_has_no_path() {
     assert_eq!(critical_path(&[], true), None);
 }
 
-/// Generates the nodes of a rank, each with dependencies on earlier nodes.
+/// Generates the nodes of a rank; each depends on earlier nodes only.
 fn lines() -> impl Strategy<Value = Vec<Line>> {
     let node = (
         any::<bool>(),
@@ -146,8 +146,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    /// For random ranks, the path has no gap and ends with the rank that ends last. A part after which the path does
-    /// not change ranks has the length of its node.
+    /// For random ranks, the path must have no gaps, and must end on the rank that ends last. If the path does not
+    /// change ranks after a part, the part must be as long as its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
         let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();

@@ -1,15 +1,15 @@
-//! Renders a table of the summary as comma-separated values, with times in whole picoseconds.
+//! Renders one table of the summary as CSV; times are in whole picoseconds.
 
 use super::InspectTable;
 use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
-/// Names of the columns that all tables of sums have.
+/// Names of the columns with sums, which most tables have.
 const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,min_ps,min_rank,\
                     max_ps,max_rank";
 
-/// Renders one table of `job`.
+/// Renders `table` of `job`.
 pub fn render_csv(job: &JobInspection, table: InspectTable) -> String {
     match table {
         InspectTable::Ranks => render_ranks(job),

@@ -1,6 +1,6 @@
-//! Renders the summary as one JSON document, with times in whole picoseconds.
+//! Renders the summary as one JSON document; times are in whole picoseconds.
 //!
-//! New fields may be added under the same schema version, but existing fields never change.
+//! Within a schema version, fields may be added, but existing fields do not change.
 
 use crate::inspect::{
     CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
@@ -10,10 +10,10 @@ use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 use std::path::Path;
 
-/// Version of the documents.
+/// Schema name and version of the documents.
 const SCHEMA: &str = "chakram.inspection.1";
 
-/// JSON form of a view of traces: the name of the view, then the contents.
+/// A view of traces as a JSON document: the view's name, followed by its contents.
 #[derive(Debug, Serialize)]
 pub struct ViewDocument<T> {
     view: &'static str,
@@ -21,7 +21,7 @@ pub struct ViewDocument<T> {
     body: T,
 }
 
-/// Returns the JSON document of the view named `view`.
+/// Returns the JSON document of a view; `view` is its name.
 pub fn build_view_document<T: Serialize>(
     view: &'static str,
     body: T,
@@ -29,7 +29,7 @@ pub fn build_view_document<T: Serialize>(
     VersionedDocument::new(SCHEMA, ViewDocument { view, body })
 }
 
-/// Options of a node filter as the user gave them, by name.
+/// The conditions of a node filter as the user wrote them, by option.
 #[derive(Debug)]
 struct FilterOptions(Vec<(&'static str, Vec<String>)>);
 
@@ -39,7 +39,7 @@ impl Serialize for FilterOptions {
     }
 }
 
-/// Summary of a job.
+/// The summary of a job.
 #[derive(Debug, Serialize)]
 pub struct SummaryDocument<'j> {
     filter: FilterOptions,
@@ -104,7 +104,7 @@ impl<'j> From<&'j RankOverview> for RankDocument<'j> {
     }
 }
 
-/// Shows paths that are not UTF-8 with replacement characters.
+/// If a path is not UTF-8, shows replacement characters.
 fn shown_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }
@@ -168,7 +168,7 @@ struct OperatorKey<'j> {
     r#type: String,
 }
 
-/// Sums over the nodes with the same key (such as a type or a lane), and the ranks with the minimum and the maximum.
+/// Sums over nodes with an equal key (such as type or lane), and the ranks with the smallest and largest sums.
 #[derive(Debug, Serialize)]
 struct SumsDocument<'j, K> {
     #[serde(flatten)]
@@ -230,7 +230,7 @@ struct AttributeCount<'j> {
     nodes: u64,
 }
 
-/// Returns the summary of `job`, for nodes that match `options`.
+/// Returns the summary of `job` as a document; `options` is the filter that selected the nodes.
 pub fn build_summary_document<'j>(
     job: &'j JobInspection,
     options: Vec<(&'static str, Vec<String>)>,

@@ -1,4 +1,4 @@
-//! Text fragments that several views of traces share.
+//! Pieces of text that several views of traces use.
 
 use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;
@@ -18,7 +18,7 @@ pub fn format_short_count(count: u64) -> String {
     }
 }
 
-/// Formats the faults of files, most serious first: one line per kind, with the ranks.
+/// Formats the faults of files: one line per kind with the ranks, most serious kind first.
 pub fn format_faults<'a>(
     ranks: impl Iterator<Item = (u32, &'a FaultSummary)> + Clone,
 ) -> (Vec<String>, Vec<String>) {
@@ -41,8 +41,8 @@ pub fn format_faults<'a>(
     )
 }
 
-/// Describes the source of a rank's times; `end` is the end of the rank, and `captured` is the end that the capture
-/// states.
+/// Describes where a rank's times come from; `end` is the computed end of the rank, and `captured` the end that the
+/// capture states.
 pub fn describe_time_basis(
     basis: TimeBasis,
     whole_micros: bool,

@@ -1,4 +1,4 @@
-//! Renders lists of nodes, one row at a time, as the traces are read.
+//! Renders lists of nodes row by row while traces are read.
 
 use super::json::build_view_document;
 use crate::inspect::NodeRow;
@@ -9,22 +9,22 @@ use chakram_report::text::TextStyle;
 use chakram_trace::format::{escape_json, escape_name};
 use serde::Serialize;
 
-/// Form of a list of nodes.
+/// Output form of a list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeList {
-    /// The list is printed as text, in lines of limited width.
+    /// Text in lines of limited width.
     Text {
-        /// Maximum number of columns per line.
+        /// Maximum number of columns of a line.
         width: usize,
     },
-    /// The list is printed as one JSON document.
+    /// One JSON document.
     Json,
-    /// The list is printed as comma-separated values.
+    /// CSV with a header line.
     Csv,
 }
 
 impl NodeList {
-    /// Returns the beginning of the list.
+    /// Returns the beginning of the list, before the first row.
     pub fn render_head(self) -> String {
         match self {
             Self::Text { width } => {
@@ -33,14 +33,14 @@ impl NodeList {
             Self::Json => {
                 let head = serde_json::to_string(&build_view_document("nodes", EmptyListBody {}));
                 let head = head.expect("names are texts");
-                // The document is written in parts, so its closing brace is left out here.
+                // The document is written in parts, so leave out its closing brace here.
                 format!("{},\"nodes\":[", head.trim_end_matches('}'))
             }
             Self::Csv => CsvRows::new(COLUMNS).into_text(),
         }
     }
 
-    /// Renders `rows`, one per line. Returns the text, and the end offset of each line in the text. In JSON, every
+    /// Renders `rows`, one line per row. Returns the text, and the offset in it at which each line ends. In JSON, every
     /// line ends with a comma.
     pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
@@ -69,17 +69,17 @@ impl NodeList {
         (lines, ends)
     }
 
-    /// Returns the end of the JSON document of a list of `selected` nodes.
+    /// Returns the end of the JSON document, which states the number of `selected` nodes.
     pub fn json_end(selected: u64) -> String {
         format!("\n],\"selected\":{selected}}}\n")
     }
 }
 
-/// Empty body of a JSON document; the nodes are written after it.
+/// Body of a JSON document to which the nodes are appended later.
 #[derive(Serialize)]
 struct EmptyListBody {}
 
-/// A node of a list.
+/// A node in the JSON form of a list.
 #[derive(Debug, Serialize)]
 pub struct NodeDocument<'r> {
     rank: u32,
@@ -121,7 +121,7 @@ impl<'r> From<&'r NodeRow<'_>> for NodeDocument<'r> {
     }
 }
 
-/// Columns of the CSV list.
+/// Column names of the CSV form.
 const COLUMNS: &str = "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes";
 
 fn append_csv_row(rows: &mut CsvRows, row: &NodeRow<'_>) {
@@ -145,8 +145,7 @@ fn append_csv_row(rows: &mut CsvRows, row: &NodeRow<'_>) {
     ]);
 }
 
-/// Returns the table for a list in text form. Column widths are fixed, because each row is written as soon as it is
-/// read.
+/// Creates the table for the text form. Its column widths are fixed, because each row is written as soon as it is read.
 fn create_text_table(width: usize) -> TextTable<'static> {
     let columns = [
         right_aligned_column("rank", 5),
@@ -163,7 +162,7 @@ fn create_text_table(width: usize) -> TextTable<'static> {
         .with_shortened_names(text_style(width))
 }
 
-/// Returns the style for lines of this width. If the width is `usize::MAX`, names are never shortened.
+/// Returns the text style for lines of this width. For `usize::MAX`, names are never shortened.
 fn text_style(width: usize) -> TextStyle {
     TextStyle {
         width,
@@ -193,7 +192,7 @@ fn render_text_row(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -
     )
 }
 
-/// Formats the group or peer of a node, such as `, all ranks` or `, rank 3 tag 1`.
+/// Formats the group or the peer of a node, as in `, all ranks` or `, rank 3 tag 1`.
 pub(super) fn format_partner(row: &NodeRow<'_>) -> String {
     match (&row.group, row.peer) {
         (Some(group), _) => format!(", {}", escape_name(group)),

@@ -1,4 +1,4 @@
-//! Renders one node with all fields and its neighbourhood.
+//! Renders a node with all its fields, and the nodes around it.
 
 use super::RenderHints;
 use super::json::{ViewDocument, build_view_document};
@@ -13,10 +13,10 @@ use chakram_trace::format::escape_name;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
-/// Maximum length of a value in text; JSON always has the whole value.
+/// Maximum length of a value in the text form; JSON contains whole values.
 const VALUE: usize = 72;
 
-/// Renders the neighbourhood of a node of `trace` as text.
+/// Renders a node of `trace` with its neighbourhood as text.
 pub fn render_node(
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
@@ -143,7 +143,7 @@ fn write_side(
     Ok(())
 }
 
-/// A node with its neighbourhood.
+/// A node and its neighbourhood in JSON.
 #[derive(Debug, Serialize)]
 pub struct NeighbourhoodDocument<'n> {
     times: &'static str,
@@ -206,7 +206,7 @@ struct EdgeDocument {
     control_only: bool,
 }
 
-/// Returns the JSON document of the neighbourhood.
+/// Returns the neighbourhood as a JSON document.
 pub fn build_node_document<'n>(
     trace: &InspectedTrace<'_>,
     near: &'n NodeNeighbourhood<'_>,

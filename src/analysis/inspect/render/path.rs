@@ -1,4 +1,4 @@
-//! Renders the critical path of a job, or one critical path per rank.
+//! Renders the critical path of a job, or the critical paths of its ranks.
 
 use super::RenderHints;
 use super::json::{ViewDocument, build_view_document};
@@ -19,28 +19,28 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{Display, Result, Write as _};
 
-/// Maximum number of rows of a table.
+/// Maximum number of rows in a table.
 const ROWS: usize = 12;
-/// Title of the table of the longest parts.
+/// Title of the table of the path's longest parts.
 const LONGEST: &str = "LONGEST NODES";
-/// Maximum number of paths shown if there is one per rank.
+/// Maximum number of paths shown if each rank has its own.
 const PATHS: usize = 8;
 
-/// A critical path, with the tracks (ranks) that it may use.
+/// A critical path, and the tracks (ranks) that it may use.
 pub struct TrackPath<'a> {
-    /// Ranks that the path may use.
+    /// Ranks through which the path may run.
     pub tracks: &'a [PathInput],
-    /// The path through these tracks.
+    /// The path; its indices refer to `tracks`.
     pub path: CriticalPath,
 }
 
-/// Returns the paths to show: one path if the times of all ranks share one origin, otherwise one for each rank.
+/// Returns the paths to show: a single path if the times of all ranks share one origin, otherwise one path per rank.
 pub fn find_paths(
     tracks: &[PathInput],
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
 ) -> Vec<TrackPath<'_>> {
     let parts: Vec<&[PathInput]> = if share_one_clock(tracks) {
-        // A path may cross ranks only if the ranks' times are comparable.
+        // Only a path through ranks with comparable times may change ranks.
         vec![tracks]
     } else {
         tracks.chunks(1).collect()
@@ -58,26 +58,26 @@ pub fn find_paths(
         .collect()
 }
 
-/// Returns whether the times of all ranks share one origin.
+/// Returns true if the times of all ranks share one origin.
 fn share_one_clock(tracks: &[PathInput]) -> bool {
     let kept = |track: &PathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
-/// Data for rendering paths.
+/// Data that is needed to render paths.
 pub struct PathReport<'a> {
     /// Title of the job.
     pub title: &'a str,
-    /// Tracks of the ranks.
+    /// Tracks of all ranks.
     pub tracks: &'a [PathInput],
-    /// Maximum number of listed nodes of a path; `None` shows no list.
+    /// Maximum number of nodes to list per path; `None` for no list.
     pub list: Option<usize>,
-    /// Hints on how to see the parts that the text omits.
+    /// Hints on how to see what the text omits.
     pub hints: RenderHints,
 }
 
 impl PathReport<'_> {
-    /// Renders the paths as text.
+    /// Renders the critical paths as text.
     pub fn render_text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
         let mut out = String::new();
         self.write_text(&mut out, paths, style)
@@ -133,7 +133,7 @@ impl PathReport<'_> {
         Ok(())
     }
 
-    /// Returns the JSON document of `paths`.
+    /// Returns the critical paths as a JSON document.
     pub fn build_paths_document<'p>(
         &self,
         paths: &'p [TrackPath<'_>],
@@ -148,7 +148,7 @@ impl PathReport<'_> {
         build_view_document("critical_path", body)
     }
 
-    /// Renders every part of every path as a CSV row.
+    /// Renders the critical paths as CSV, one row per part of a path.
     pub fn render_csv(&self, paths: &[TrackPath<'_>]) -> String {
         let mut rows = CsvRows::new("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name");
         for (i, path) in paths.iter().enumerate() {
@@ -192,7 +192,7 @@ impl TrackPath<'_> {
         })
     }
 
-    /// Returns whether both paths stay on one rank each, and have the same parts with the same times and names.
+    /// Returns true if both paths stay on one rank each and have equal parts (times and names).
     fn is_equal_to(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
@@ -204,7 +204,7 @@ impl TrackPath<'_> {
             })
     }
 
-    /// Renders a path as text; `others` are the other ranks with the same path.
+    /// Writes a path as text; `others` are other ranks with an equal path.
     fn write_text(
         &self,
         out: &mut String,
@@ -420,7 +420,7 @@ impl TrackPath<'_> {
     }
 }
 
-/// Critical paths of a job.
+/// The critical paths of a job in JSON.
 #[derive(Debug, Serialize)]
 pub struct PathsDocument<'p> {
     shared_clock: bool,
@@ -440,7 +440,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Total time of the parts of a path with the same key (such as a node type or an operator).
+/// Sum over the parts of a path with an equal key, such as node type or operator.
 #[derive(Debug, Serialize)]
 struct PathTimeSums {
     nodes: u64,

@@ -14,12 +14,12 @@ use std::fmt::{Display, Result, Write as _};
 
 mod tables;
 
-/// Maximum number of rows of a table; JSON and CSV have all rows.
+/// Maximum number of rows in a table; JSON and CSV contain all rows.
 const ROWS: usize = 16;
-/// Maximum number of faults and of notes shown.
+/// Maximum number of faults, and of notes, that are shown.
 const FAULT_ROWS: usize = 8;
 
-/// Renders `job`, with the title `title`, for nodes that match `filter`.
+/// Renders the summary of `job` below `title`; `filter` is the filter that selected its nodes.
 pub fn render_summary(
     job: &JobInspection,
     title: &str,
@@ -112,7 +112,7 @@ impl SummaryWriter<'_> {
         self.write_metadata()
     }
 
-    /// Formats the range of a count over ranks as `7`, or as `7 to 9` if ranks differ.
+    /// Formats a count as `7` if it is the same on all ranks, otherwise as a range such as `7 to 9`.
     fn format_range(&self, of: fn(&RankOverview) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
@@ -289,7 +289,7 @@ impl SummaryWriter<'_> {
             right_aligned_column("end", 15),
         ]);
         table.write_heading(&mut self.out, self.style)?;
-        // Consecutive ranks with equal rows share a line.
+        // Adjacent ranks with equal facts share a line.
         let facts =
             |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
         let runs: Vec<_> = self

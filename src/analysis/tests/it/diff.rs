@@ -1,5 +1,5 @@
-//! Tests differences of two traces. If only ids and order differ, a comparison must find no difference. If one thing
-//! is changed, the comparison must find exactly this change.
+//! Tests comparisons of two traces. If only ids and order differ, no difference may be found. If one thing changes,
+//! exactly this change must be found.
 
 mod changes;
 mod same;

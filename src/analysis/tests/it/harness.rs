@@ -1,5 +1,5 @@
-//! Body of the fuzz target for differences. The fuzz crate uses this module as its fuzz target. The tests of this
-//! module run the fuzz target on every seed file.
+//! The function that the fuzz target for comparisons runs. The fuzz crate includes this module, and the tests here run
+//! the function on every seed file.
 
 mod diff;
 

@@ -1,4 +1,4 @@
-//! White-box tests of the analysis of traces.
+//! White-box tests of comparisons, which use internals of the crate.
 
 mod diff;
 mod harness;

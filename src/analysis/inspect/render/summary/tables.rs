@@ -1,4 +1,4 @@
-//! Renders the tables of the summary.
+//! Renders the tables of the summary as text.
 
 use super::{ROWS, SummaryWriter};
 use crate::inspect::render::InspectTable;
@@ -15,7 +15,7 @@ use std::fmt::{Display, Result, Write as _};
 
 const OPERATOR_ROWS: usize = 12;
 
-/// An operator by name and class, and the sums over its nodes.
+/// An operator (name and type), with the sums over its nodes.
 type OperatorRow<'j> = (&'j (String, NodeClass), &'j SpreadRow);
 
 impl SummaryWriter<'_> {
@@ -23,8 +23,8 @@ impl SummaryWriter<'_> {
         Span(time.0 / self.ranks.max(1))
     }
 
-    /// Formats the maximum time and the rank that has it, or states that all ranks have the same time; empty for a
-    /// single rank.
+    /// Formats the longest time and its rank. If all ranks have the same time, states this; for a single rank, returns
+    /// an empty text.
     fn describe_longest_rank(&self, row: &SpreadRow) -> String {
         if self.ranks < 2 {
             String::new()
@@ -37,8 +37,8 @@ impl SummaryWriter<'_> {
         }
     }
 
-    /// Formats the minimum time and the rank that has it, or the number of ranks without such nodes; empty if all
-    /// ranks have the same time.
+    /// Formats the shortest time and its rank, or the number of ranks without such nodes; empty if all ranks have the
+    /// same time.
     fn describe_shortest_rank(&self, row: &SpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),
@@ -221,7 +221,7 @@ impl SummaryWriter<'_> {
         self.operators_of("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators with the most time, with their shares of the total time of operators.
+    /// Writes the operators with the longest time, with their shares of the time of all operators.
     fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left_aligned_column(title, 33),
@@ -290,7 +290,7 @@ fn format_brief(time: Span) -> String {
     }
 }
 
-/// Formats a count in at most six columns, such as `1.2G`.
+/// Formats a count in at most six columns, as in `1.2G`.
 fn format_compact_count(count: u64) -> String {
     format_short_count(count).replace(' ', "")
 }

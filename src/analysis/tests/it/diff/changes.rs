@@ -1,6 +1,6 @@
-//! Tests each kind of single change a thousand times: the comparison must find exactly this change.
+//! Tests a thousand random changes of each kind. The comparison must find exactly the change.
 //!
-//! The dependencies of an added or removed node, and dependencies of other nodes on that node, are not reported
+//! For an added or removed node, its dependencies and the dependencies of other nodes on it are not reported
 //! separately.
 
 use super::traces::{
@@ -10,7 +10,7 @@ use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto
 
 const TIMES: u64 = 1000;
 
-/// Applies a change to the trace; returns the id of the changed node and the expected result of a comparison.
+/// Changes a trace; returns the id of the changed node, and the result that a comparison must have.
 type Change = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, Expected)>;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ enum Expected {
     Removed,
     Added,
     Fields(Vec<String>),
-    /// Whether the dependency was added, the id of the predecessor, and whether it is a control dependency.
+    /// True if the dependency was added; id of the predecessor; true for a control dependency.
     Edge(bool, u64, bool),
 }
 
@@ -26,7 +26,7 @@ fn field(name: &str) -> Expected {
     Expected::Fields(vec![name.to_owned()])
 }
 
-/// Applies `change` to many random traces, which are then renumbered and reordered.
+/// Applies `change` to many random traces, renumbers and reorders them, and compares them with the originals.
 fn check(what: &str, change: Change) {
     let (mut done, mut seed) = (0, 0);
     while done < TIMES {
@@ -67,7 +67,7 @@ fn check(what: &str, change: Change) {
     }
 }
 
-/// Returns a random node that satisfies `fits`.
+/// Returns a random node for which `fits` returns true.
 fn one<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -80,7 +80,7 @@ fn one<'n>(
     }
 }
 
-/// Returns the attribute called `name` of a random node that has this attribute, and the node's id.
+/// Returns the attribute `name` of a random node that has it, and the node's id.
 fn of<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -92,7 +92,7 @@ fn of<'n>(
     Some((node.id, attr))
 }
 
-/// Increments an integer attribute.
+/// Increments the value of an integer attribute.
 fn bump(attr: &mut AttributeProto) {
     attr.value = Some(match attr.value {
         Some(Value::Uint64Val(n)) => Value::Uint64Val(n + 1),
@@ -120,7 +120,7 @@ fn nodes_that_are_added() {
         let what = *random.pick(&super::traces::WHATS);
         let mut new = node(random, id, what);
         let at = random.below(nodes.len() + 1);
-        // The new node waits for some earlier nodes, and some later nodes wait for the new node.
+        // The new node depends on some earlier nodes, and some later nodes depend on it.
         for node in &mut nodes[..at] {
             if random.below(8) == 0 {
                 new.data_deps.push(node.id);
@@ -144,7 +144,7 @@ fn fields_that_change() {
         Some((node.id, field("name")))
     });
     check("another type", |random, nodes| {
-        // A kernel becomes a load, which has bytes like a kernel but no floating-point operations.
+        // A kernel becomes a load, which has bytes too, but no FLOPs.
         let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
         let node = one(random, nodes, compute)?;
         node.r#type = 2;
@@ -187,7 +187,7 @@ fn fields_that_change() {
     });
 }
 
-/// Integer attributes, each with the node field that is read from the attribute.
+/// Integer attributes, each with the field of nodes that is decoded from it.
 const NUMBERS: [(&str, &str); 11] = [
     ("duration_ns", "duration"),
     ("delay_ns", "delay"),
@@ -218,7 +218,7 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two captured runs of the same program number their operators differently, so a change of such numbers is no
+/// Two captures of the same program number their operators differently, so different numbers of this kind are no
 /// difference.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
@@ -257,8 +257,8 @@ fn inputs_and_outputs_that_change() {
     });
 }
 
-/// Tests attributes with every kind of value. The attribute is added, removed, changed, or converted to another kind
-/// of value.
+/// Tests attributes with values of every kind. The attribute is added, removed, changed, or converted to a value of
+/// another kind.
 fn attributes(how: usize) {
     for kind in 0..KINDS {
         for seed in 0..TIMES / KINDS as u64 + 1 {
@@ -362,8 +362,8 @@ fn dependencies_that_are_added() {
 
 #[test]
 fn a_change_among_nodes_that_are_alike_is_one_change() {
-    // The graph has 6 chains of 5 equal nodes. The changed node cannot be identified, but exactly one change is
-    // reported.
+    // The graph consists of 6 chains of 5 equal nodes. The changed node cannot be identified, but exactly one change
+    // must be reported.
     let edges: Vec<_> = (0..6_u64)
         .flat_map(|c| (0..4).map(move |i| (5 * c + i, 5 * c + i + 1)))
         .collect();

@@ -1,4 +1,4 @@
-//! Compares traces with renumbered and reordered copies. The comparison must find no difference.
+//! Compares traces with copies that have other ids and another order. No difference may be found.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn assert_same(edges: &[(u64, u64)], count: u64) {
 
 #[test]
 fn chains_side_by_side_are_the_same() {
-    // The graph has 7 chains of 9 nodes; a second graph also has a common start and a common end.
+    // The graph consists of 7 chains of 9 nodes; a second graph has a common start and a common end in addition.
     let chain = |c: u64| (0..8).map(move |i| (9 * c + i, 9 * c + i + 1));
     let mut edges: Vec<_> = (0..7).flat_map(chain).collect();
     assert_same(&edges, 63);
@@ -27,8 +27,8 @@ fn chains_side_by_side_are_the_same() {
 
 #[test]
 fn butterflies_are_the_same() {
-    // Each level l has 2^k nodes: node i waits for node i and for node i with bit l - 1 flipped, both of the previous
-    // level.
+    // Each level has 2^k nodes. Node i of level l depends on two nodes of the previous level: node i, and node i with
+    // bit l - 1 flipped.
     for k in 1..5_u64 {
         let n = 1 << k;
         let level = |l: u64| {
@@ -43,8 +43,8 @@ fn butterflies_are_the_same() {
 
 #[test]
 fn rings_of_neighbours_are_the_same() {
-    // Each level has n nodes in a ring: node i waits for i - 1, i and i + 1 of the previous level, as in a halo
-    // exchange. In a second graph, node i waits only for i and i + 1.
+    // Each level has a ring of n nodes: as in a halo exchange, node i depends on nodes i - 1, i and i + 1 of the
+    // previous level. In a second graph, node i depends only on nodes i and i + 1.
     for n in [3, 4, 5, 6, 8, 11_u64] {
         let three = |l: u64| {
             (0..n).flat_map(move |i| [n - 1, 0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
@@ -67,14 +67,14 @@ fn grids_and_complete_layers_are_the_same() {
     assert_same(&grid.collect::<Vec<_>>(), 36);
     let layers = (0..3_u64).flat_map(|l| (0..36).map(move |i| (6 * l + i / 6, 6 * l + 6 + i % 6)));
     assert_same(&layers.collect::<Vec<_>>(), 24);
-    // Each pair of roots shares a successor, so if one root is matched wrongly, the other root is too.
+    // The two roots of a pair share a successor, so if one root is matched wrongly, the other one is too.
     let joined = (0..20_u64).flat_map(|i| [(i, 40 + i), (20 + i, 40 + i)]);
     assert_same(&joined.collect::<Vec<_>>(), 60);
 }
 
 #[test]
 fn cycles_and_what_is_behind_them_are_the_same() {
-    // The graph has two cycles of 5 nodes with tails, and one cycle of 7 nodes without a tail.
+    // The graph has two cycles of 5 nodes with tails, and a cycle of 7 nodes without a tail.
     let circle = |from: u64, n: u64| (0..n).map(move |i| (from + i, from + (i + 1) % n));
     let mut edges: Vec<_> = circle(0, 5)
         .chain(circle(5, 5))
@@ -98,7 +98,7 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tests random graphs, sparse or dense, whose nodes have one or a few different contents. A part of each graph
+    /// Tests random graphs, sparse and dense, in which nodes have one or a few different contents. Part of each graph
     /// occurs twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(

@@ -1,4 +1,4 @@
-//! Generates random traces, reorders traces, and describes the results of a comparison.
+//! Generates random traces, reorders traces, and lists the results of comparisons.
 
 use chakram_analysis::diff::{self, TraceDiff};
 use chakram_trace::format::proto::{
@@ -9,7 +9,7 @@ use chakram_trace::format::proto::{
 use chakram_trace::graph::RawTrace;
 use prost::Message;
 
-/// A random number generator (SplitMix64).
+/// Generator of pseudorandom numbers (SplitMix64).
 #[derive(Clone)]
 pub struct Random(pub u64);
 
@@ -44,10 +44,10 @@ pub fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// Number of kinds of values that an attribute can have.
+/// Number of kinds of attribute values.
 pub const KINDS: usize = 30;
 
-/// Returns a value of the kind `kind`. Different seeds below 100 give different values of a kind.
+/// Returns a value of kind number `kind`. Different seeds below 100 give different values.
 pub fn value(kind: usize, seed: u8) -> Value {
     let (real, text) = (f64::from(seed) + 0.5, format!("v{seed}"));
     let (n, u) = (i32::from(seed) - 50, u32::from(seed));
@@ -105,7 +105,7 @@ pub fn value(kind: usize, seed: u8) -> Value {
     }
 }
 
-/// Operations of the nodes of a random trace.
+/// Operations of nodes in random traces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum What {
     Compute,
@@ -127,7 +127,7 @@ pub fn int(name: &str, value: u64) -> AttributeProto {
     attribute(name, Value::Uint64Val(value))
 }
 
-/// Builds a node with many random properties, whose name is one of a few names.
+/// Builds a node with many random properties, and one of a few names.
 pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     let mut number = |bound: u64| random.next() % bound;
     let mut attr = vec![int("duration_ns", 1000 + number(1 << 30))];
@@ -183,7 +183,7 @@ pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     }
 }
 
-/// Builds a trace in which most nodes have a property that no other node has.
+/// Builds a trace in which most nodes have some property that no other node has.
 pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
@@ -206,7 +206,7 @@ pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
         .collect()
 }
 
-/// Builds a trace whose nodes have equal content and differ only in their dependencies.
+/// Builds a trace of nodes with equal contents, which differ only in their dependencies.
 pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     let mut nodes: Vec<Node> = (0..count)
         .map(|id| Node {
@@ -222,8 +222,8 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// Returns the same trace with other ids, and with records and dependencies in another order. Also returns the new id
-/// of each node.
+/// Returns a copy of a trace with other ids, and another order of records and dependencies. Also returns the new id of
+/// each original node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
         .iter()
@@ -255,15 +255,15 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-/// Result of a comparison, in terms of ids; nodes and edges are sorted.
+/// Result of a comparison, expressed by ids; nodes and edges are sorted.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub removed: Vec<u64>,
     pub added: Vec<u64>,
-    /// Changed nodes: the ids in both traces, and the changed fields.
+    /// Changed nodes: id in the first trace, id in the second trace, and names of the changed fields.
     pub changed: Vec<(u64, u64, Vec<String>)>,
-    /// Changed dependencies, each as: whether the dependency was added, the node, its predecessor (ids of the first
-    /// trace), and whether it is a control dependency.
+    /// Changed dependencies: true if added, the node, its predecessor (both as ids in the first trace), and true for a
+    /// control dependency.
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }
 

@@ -1,5 +1,5 @@
 //! Compares arbitrary bytes as two traces. The differences must account for every node and dependency of both traces,
-//! be reproducible, and be empty between a trace and itself.
+//! must be reproducible, and must be empty if a trace is compared with itself.
 
 use chakram_analysis::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
@@ -7,8 +7,7 @@ use chakram_analysis::diff::{self, TraceDiff};
 use chakram_report::text::TextStyle;
 use chakram_trace::graph::RawTrace;
 
-/// Runs the target on `data`, which consists of two bytes with the length of the first trace, the first trace, and the
-/// second trace.
+/// Runs the target on `data`: two bytes with the length of the first trace, then the first trace, then the second.
 pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
@@ -26,7 +25,7 @@ pub fn run(data: &[u8]) {
         let titles = DiffRenderOptions {
             names: ["a", "b"],
             show: None,
-            // The style is the style of a terminal, on which long names are shortened.
+            // Use a terminal's style, which shortens long names.
             style: TextStyle {
                 width: 100,
                 ..TextStyle::default()
@@ -44,8 +43,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));
 }
 
-/// Checks that every node is paired, removed or added. Also checks that the dependencies between pairs in the second
-/// trace equal those in the first trace, minus the removed and plus the added dependencies.
+/// Checks that every node is either paired, removed or added. Between paired nodes, the dependencies of the second
+/// trace must equal the dependencies of the first trace without the removed and with the added ones.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.node_indices() {
@@ -71,7 +70,7 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
         let Some(partner) = found.pairs.partner_of_node(0, node) else {
             continue;
         };
-        // Dependencies in terms of nodes of the first trace, or `None` for a missing node.
+        // Dependencies, expressed by nodes of the first trace; `None` for a missing node.
         let mut before: Vec<(Option<u32>, bool)> = Vec::new();
         for dep in a.dependencies_of(node) {
             match dep.target() {
