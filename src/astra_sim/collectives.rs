@@ -20,8 +20,7 @@
 //! # Costs
 //!
 //! An endpoint incurs its delay (10 ns in named groups) before the first message and after each
-//! reception. If a reception of m bytes is reduced, it takes 3⌊m / bandwidth⌋ ns more, for two reads and
-//! a write.
+//! reception. The reduction of a reception of m bytes takes 3⌊m / bandwidth⌋ ns more, for two reads and a write.
 //!
 //! # Corrected quirks
 //!

@@ -92,7 +92,7 @@ pub struct AstraInputs {
     pub per_node: PerNodeFile,
     /// Number of queues per dimension.
     pub queues: NonZeroU32,
-    /// Endpoint delay before each message and after each reception, after scaling, ns.
+    /// Scaled endpoint delay before each message and after each reception, ns.
     pub endpoint_delay: u64,
     /// True if a handshake precedes every message.
     pub rendezvous: bool,

@@ -4,8 +4,8 @@
 //! behind the outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer
 //! at a time. With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and
 //! arrive L + o later, truncated to whole ns. The offset is o. If the side was sending before, the offset is the
-//! larger of o and the rest of g since the side's last transfer. A side that has sent more than eight transfers
-//! in a row yields to the other side.
+//! larger of o and the part of g that remains since the side's last transfer. A side that has sent more than
+//! eight transfers in a row yields to the other side.
 //!
 //! Reductions take place on arrival, one at a time, and take ⌊b/100⌋ · delay + 50 ns. A transfer that
 //! returns then crosses the bus in the other direction. Every transfer that begins or ends at the outer

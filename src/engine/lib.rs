@@ -20,7 +20,7 @@
 //! time before it is ready). The end of a delay is a normal event, ordered by rank and node. A node without a delay is
 //! ready in the round that completes its last dependency. A ready collective then waits for its place in the launch
 //! order of its group, a receive is posted, and nodes without an operation complete immediately. All other ready nodes
-//! queue for their lane, first ready, first served. When the lane is free the node is *issued*. The node occupies the
+//! queue for their lane, first ready, first served. When the lane is free, the node is *issued*. The node occupies the
 //! lane until the node is *complete*: a kernel or a load after its duration, a send when its last byte has left, and a
 //! collective when this member's part is done. If the machine requires it, a send is complete only when its last byte
 //! has arrived.

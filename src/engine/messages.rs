@@ -71,7 +71,8 @@ pub(super) struct Messages<'a> {
     /// True if sends complete when their messages have arrived, and false if sends complete when their messages have
     /// left.
     ends_on_arrival: bool,
-    /// Messages of a replay that sorts events by content, one per pair of a send and a receive.
+    /// One entry per matched pair of a send and a receive. Used only if events are handled in
+    /// content order.
     pairs: Vec<MessageState>,
     /// Channels of messages. Used only if events are handled in insertion order.
     channels: Vec<MessageChannel>,

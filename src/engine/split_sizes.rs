@@ -15,7 +15,8 @@ use chakram_trace::workload::Workload;
 /// Maximum number of members, because a table has an entry for every pair.
 const MOST_MEMBERS: usize = 1 << 13;
 
-/// Finds the bytes between pairs of members for the all-to-alls of `group` that have unequal parts.
+/// Finds how many bytes each pair of members exchanges in the all-to-alls of `group` that have
+/// unequal parts.
 pub(super) fn gather_split_sizes(
     plan: &mut ReplayPlan,
     workload: &Workload,

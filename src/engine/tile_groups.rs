@@ -7,9 +7,9 @@
 //! the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
 //! Model Training".
 //!
-//! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: as long as all
-//! members end their nodes in the same rounds, every member, simulated separately, would take the same steps as the
-//! leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
+//! The result equals the result of simulating every rank, to the picosecond. Proof by induction over rounds: as long
+//! as all members end their nodes in the same rounds, every member, simulated separately, would take the same steps as
+//! the leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
 //! submitted in the order of instances. If only some members end a node in a round, the group is *split* before this
 //! difference has any consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of
 //! the leader's state and pending kernels (`split`). The parts are then separate groups or single ranks. When
@@ -68,7 +68,7 @@ pub struct LoopCounts {
     pub split: Option<GroupSplit>,
 }
 
-/// Steps in the life of a node that all members of a group must take in the same round.
+/// Steps of a node that all members of a group must take in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberStep {
     /// The node may queue for its lane, because the launch order of the collective's group now allows it.

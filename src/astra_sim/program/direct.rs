@@ -14,7 +14,8 @@ pub(super) fn window_size(window: Option<u32>, position: LinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
-/// Returns the number of messages that a member sends, which equals the number that it receives.
+/// Returns the number of messages that a member sends. A member receives the same number of
+/// messages.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),

@@ -34,7 +34,8 @@ pub(super) fn level_count(position: LinePosition) -> u32 {
     position.size.ilog2()
 }
 
-/// Returns the number of messages that a member sends, which equals the number that it receives.
+/// Returns the number of messages that a member sends. A member receives the same number of
+/// messages.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * level_count(position),

@@ -8,7 +8,8 @@ use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// Returns the number of messages that a member sends, which equals the number that it receives.
+/// Returns the number of messages that a member sends. A member receives the same number of
+/// messages.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     let n = position.size;
     match phase.part {

@@ -265,7 +265,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     }
 
     /// Ends one strand of a chunk's stage. A stage has two strands if it uses a ring in both directions. If the
-    /// other strand has ended, ends the stage too.
+    /// other strand has ended, also ends the stage.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

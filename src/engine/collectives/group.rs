@@ -18,7 +18,7 @@ pub struct RunningGroup<'a> {
     program: &'a ReplayPlan,
     /// First instance of the launch.
     first_instance: InstanceIndex,
-    /// First instance of the program, as observers number instances.
+    /// Observers' id of the program's first instance.
     first_id: InstanceId,
     /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,

@@ -14,7 +14,7 @@
 //! answered only if nothing was sent before the last arrival, for example if the root arrives last.
 //!
 //! A link is reserved until the collective's last message over it has been submitted. Traffic that comes later would
-//! queue after that message anyway. Before a message, load or store takes a reserved link, the collective is
+//! queue after that message anyway. Before a message, load or store uses a reserved link, the collective is
 //! [materialized](super::fast_forward): it is simulated message by message from then on. Members that have already
 //! ended are not affected.
 

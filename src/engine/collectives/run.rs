@@ -146,7 +146,8 @@ impl MemberArrivals {
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkProgress {
-    /// Current stage: [`OUTSIDE`] before the first stage, and the number of stages after the last.
+    /// Current stage. It is [`OUTSIDE`] before the first stage, and equal to the number of stages
+    /// after the last stage.
     pub stage: StageIndex,
     /// True if the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.
     pub begun: bool,

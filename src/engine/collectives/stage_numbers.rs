@@ -10,7 +10,7 @@ use chakram_base::ids::{Position, StageIndex};
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the number that all members use for the current stage of a cell (a chunk at a member): the index of the
     /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
-    /// different orders, but messages are matched by line, so both ends of a message need a common number.
+    /// different orders. Messages are matched by line, so both ends of a message need a common number.
     // Always inlined: called three times per message, and mostly reads only the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {

@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn nodes_on_a_cycle_and_behind_it_have_no_place() {
-        // 0 → 1 → 2 → 1, 2 → 3; a duplicate edge counts twice on both sides.
+        // 0 → 1 → 2 → 1, 2 → 3. A duplicate edge counts twice, both among successors and among
+        // predecessors.
         let rows = rows(5, &[(0, 1), (0, 1), (1, 2), (2, 1), (2, 3)]);
         assert_eq!(rows.topological_order(), [0, 4]);
     }
