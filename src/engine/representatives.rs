@@ -281,7 +281,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Returns the number of ranks in each replay, and true if the result equals a replay of all ranks.
+    /// Returns the number of ranks in each replay, and true if the result equals the result of replaying all ranks.
     fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\

@@ -7,7 +7,7 @@
 //! the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
 //! Model Training".
 //!
-//! The result equals the result of simulating every rank, to the picosecond. Proof by induction over rounds: as long
+//! The result is the same as when every rank is simulated, to the picosecond. Proof by induction over rounds: as long
 //! as all members end their nodes in the same rounds, every member, simulated separately, would take the same steps as
 //! the leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
 //! submitted in the order of instances. If only some members end a node in a round, the group is *split* before this
