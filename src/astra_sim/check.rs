@@ -146,7 +146,7 @@ impl AstraCollectives {
     }
 
     /// Returns the dimensions that a collective uses if its node has the mask `mask`. The collective divides
-    /// all NPUs into parts along these dimensions. Returns `None` if the mask has no effect: a custom
+    /// all NPUs into parts along these dimensions. Returns `None` if the mask has no effect. A custom
     /// algorithm has no dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in
     /// the list. The second value is false if ASTRA-sim skips the collective, because the mask includes no
     /// entry of the list.

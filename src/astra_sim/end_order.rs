@@ -12,10 +12,11 @@
 //! which does not change the order. The next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a
-//! chunk's stage in the order in which they end the stage that admits the chunk: the chunk's own previous stage, or
-//! the stage of a chunk whose place is taken. If delays of two chunks end at one instant, they are one event, and
-//! the delays that were registered later take the order of the earlier delays. All members of a collective handle
-//! an event of a chunk before the next event of the list, so [`order_of_ends`] processes one event for all members.
+//! chunk's stage in the order in which they end the stage that admits the chunk. This is the chunk's own previous
+//! stage, or the stage of the chunk whose place the chunk takes. Delays of two chunks that end at one instant are
+//! one event. The delays that were registered later take the order of the earlier delays. All members of a
+//! collective handle an event of a chunk before the next event of the list, so [`order_of_ends`] processes one
+//! event for all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order
 //! of such messages is not proved unless both chunks are in the same step of the same stage.
@@ -62,8 +63,8 @@ const MAX_DELAYS: usize = 1 << 20;
 struct MemberOrder {
     /// Id of the last all-to-all exchange (its effect depends on the whole order); 0 if there was none.
     whole: u32,
-    /// Nonzero changes since the last all-to-all exchange, by phase: the distance that each member has moved along
-    /// its line, or the flipped bits of the member's index in the line.
+    /// Nonzero changes since the last all-to-all exchange, by phase. A change is the distance that each member has
+    /// moved along its line, or the flipped bits of the member's index in the line.
     moves: BTreeMap<u32, u32>,
 }
 

@@ -13,8 +13,8 @@
 //! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather only when all packets are reduced, and reduces in
-//! named groups as in other groups. Halving-doubling reduces all L messages of its first half at their
-//! own sizes (Z = L), a tree reduces only on its way up, and shares are exact fractions.
+//! named groups as in other groups. Halving-doubling then reduces all L messages of its first half at
+//! their own sizes (Z = L). A tree reduces only on its way up, and shares are exact fractions.
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};

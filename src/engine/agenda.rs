@@ -1,8 +1,9 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so an event's bucket follows from the highest bit in which the event's time differs from
-//! the latest time taken from the queue. Each pending event moves down at most 64 buckets (in practice two or three),
-//! regardless of the number of pending events. Events of one instant keep the order in which they were scheduled.
+//! Time never runs backward, so buckets are relative to the latest time taken from the queue. The highest bit in
+//! which an event's time differs from this time determines the event's bucket. Each pending event moves down at most
+//! 64 buckets (in practice two or three), regardless of the number of pending events. Events of one instant keep the
+//! order in which they were scheduled.
 //!
 //! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered
 //! together, in order, at the position of the first scheduled delay. ASTRA-sim uses the same order.

@@ -283,8 +283,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// Returns the dimension and the rates of the links on which the times of collectives of `kind` in `group` were
-    /// measured, if the machine's links have other rates.
+    /// Collectives of `kind` in `group` may take times that were measured on links with other rates than the
+    /// machine's links. Returns the dimension and the rates of the measured links.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,

@@ -61,9 +61,9 @@ pub struct FoldedReplay<'a> {
 }
 
 impl CompiledReplay<'_> {
-    /// Returns ranks that represent all ranks. Returns `None` if fewer than half of the ranks can be left out, or if
-    /// results may depend on each rank: if the network models contention, communication keeps recorded times, every
-    /// collective must be simulated, parts of the machine fail, or ranks share remote memory.
+    /// Returns ranks that represent all ranks. Returns `None` if fewer than half of the ranks can be left out. Also
+    /// returns `None` if results may depend on each rank: the network models contention, communication keeps
+    /// recorded times, every collective must be simulated, parts of the machine fail, or ranks share remote memory.
     pub fn find_representatives(&self) -> Option<RankRepresentatives> {
         // The graphs already contain the added launches, so no launches are added to the part.
         let workload = self.workload();
@@ -336,7 +336,7 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
 }
 
 /// Describes a group, without the work of its members: the members' placement, the order of the members' ranks, and
-/// whether the group has a name, because backends may treat named groups differently.
+/// whether the group has a name. Backends may treat named groups differently.
 fn describe_group(replay: &CompiledReplay<'_>, group: &GroupPlan) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();

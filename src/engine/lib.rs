@@ -10,20 +10,20 @@
 //!
 //! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed:
 //! analytically if all members arrived together and a closed form is proved, otherwise message by message. The
-//! bandwidth of a memory pool's links is divided again among loads and stores, after their chunks have reached the
-//! network's ports and after all messages of the instant. Because of this order, the order of two events never depends
-//! on unrelated events, or on whether a collective is simulated or answered analytically.
+//! bandwidth of a memory pool's links is divided again among loads and stores. This happens after their chunks have
+//! reached the network's ports, and after all messages of the instant. Because of this order, the order of two events
+//! never depends on unrelated events, or on whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!
-//! When the dependencies of a node are complete, the node is *ready*, or *delayed* if the trace gives it a delay (host
-//! time before it is ready). The end of a delay is a normal event, ordered by rank and node. A node without a delay is
-//! ready in the round that completes its last dependency. A ready collective then waits for its place in the launch
-//! order of its group, a receive is posted, and nodes without an operation complete immediately. All other ready nodes
-//! queue for their lane, first ready, first served. When the lane is free, the node is *issued*. The node occupies the
-//! lane until the node is *complete*: a kernel or a load after its duration, a send when its last byte has left, and a
-//! collective when this member's part is done. If the machine requires it, a send is complete only when its last byte
-//! has arrived.
+//! When the dependencies of a node are complete, the node is *ready*. If the trace gives the node a delay (host time
+//! before it is ready), the node is *delayed* first. The end of a delay is a normal event, ordered by rank and node. A
+//! node without a delay is ready in the round that completes its last dependency. A ready collective then waits for its
+//! place in the launch order of its group, a receive is posted, and nodes without an operation complete immediately.
+//! All other ready nodes queue for their lane, first ready, first served. When the lane is free, the node is *issued*.
+//! The node occupies the lane until the node is *complete*: a kernel or a load after its duration, a send when its last
+//! byte has left, and a collective when this member's part is done. If the machine requires it, a send is complete only
+//! when its last byte has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
 //! when all ranks for which it waits have started, and completes after its own recorded duration. These starts are

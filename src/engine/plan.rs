@@ -191,8 +191,9 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// Index in `shared` for each NPU class, because a feed may launch a job of one rank on any NPU. [`NONE`] for
-    /// classes on which some kernel has no known duration. Empty for jobs of several ranks.
+    /// Index in `shared` for each NPU class; [`NONE`] for classes on which some kernel has no known duration. The
+    /// index depends on the class, because a feed may launch a job of one rank on any NPU. Empty for jobs of
+    /// several ranks.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.

@@ -1,8 +1,8 @@
 //! Collects from members' traces how many bytes each pair of members exchanges, in all-to-alls of unequal parts.
 //!
-//! The size in the sender's trace takes precedence over the size in the receiver's trace. If the trace of neither
-//! member gives the size of their exchange, for example because both ranks lack a trace, the pair exchanges an equal
-//! part of the collective's bytes. A member's part for itself is not transferred.
+//! The size in the sender's trace takes precedence over the size in the receiver's trace. The traces of both members
+//! may lack the size of their exchange, for example because both ranks lack a trace. The pair then exchanges an
+//! equal part of the collective's bytes. A member's part for itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};

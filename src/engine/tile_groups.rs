@@ -8,8 +8,8 @@
 //! Model Training".
 //!
 //! The result is the same as when every rank is simulated, to the picosecond. Proof by induction over rounds: as long
-//! as all members end their nodes in the same rounds, every member, simulated separately, would take the same steps as
-//! the leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
+//! as all members end their nodes in the same rounds, a separately simulated member would take the same steps as the
+//! leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
 //! submitted in the order of instances. If only some members end a node in a round, the group is *split* before this
 //! difference has any consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of
 //! the leader's state and pending kernels (`split`). The parts are then separate groups or single ranks. When

@@ -177,8 +177,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.begun_chunks.clear();
     }
 
-    /// Advances a chunk at a member as far as possible at `now`: takes steps as long as the chunk has credits, and ends
-    /// the stage after the last step. Chunks that begin a stage as a result are appended to `begun_chunks`.
+    /// Advances a chunk at a member as far as possible at `now`. The chunk takes steps as long as it has credits, and
+    /// ends the stage after the last step. Chunks that begin a stage as a result are appended to `begun_chunks`.
     #[inline]
     pub(super) fn advance_chunk<N: NetworkBackend>(
         &mut self,

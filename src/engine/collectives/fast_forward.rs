@@ -2,11 +2,11 @@
 //! uses the collective's links.
 //!
 //! When a collective is answered analytically, it *reserves* its members' ports or links in all its dimensions. All
-//! these ports or links must be idle. The answer is valid as long as no other traffic uses one of these links. When
-//! another message, load or store is about to use a reserved link, the collective is *materialized*: simulated message
-//! by message, first from the collective's start until now, and then until its end. The simulation is exact, because
-//! the collective was alone on its links until now. Messages that the run sends at this instant are submitted together
-//! with the other message.
+//! these ports or links must be idle. The answer is valid as long as no other traffic uses one of these links. Before
+//! another message, load or store uses a reserved link, the collective is *materialized*. The materialized collective
+//! is simulated message by message, first from its start until now, and then until its end. The simulation is exact,
+//! because the collective was alone on its links until now. Messages that the run sends at this instant are submitted
+//! together with the other message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;

@@ -38,10 +38,10 @@ impl MainLoopProgress {
 
 /// Components of the event loop that simulates one collective alone.
 ///
-/// At the present instant, the simulated collective must be at exactly the same event as the main loop. If the main
-/// loop has run out of events of the instant since the instant began or since the last members arrived, the simulation
-/// also handles all its events of the instant. Otherwise the simulation takes the same number of rounds as the main
-/// loop. The messages of its last round are then submitted together with the main loop's messages.
+/// At the present instant, the simulated collective must be at exactly the same event as the main loop. The main loop
+/// may have run out of events of the instant since the instant began or since the last members arrived. In this case,
+/// the simulation also handles all its events of the instant. Otherwise the simulation takes the same number of rounds
+/// as the main loop. The messages of its last round are then submitted together with the main loop's messages.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,

@@ -1,9 +1,10 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived, and each
-//! operation (part) of a script starts in an event of its own. If events are handled in content order, a send ends
-//! when its last byte has left or, if the machine requires it, has arrived. A receive whose message has arrived ends
-//! immediately. Messages of one instant are collected, so the order of events within the instant does not matter.
+//! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived. In this
+//! case, each operation (part) of a script starts in an event of its own. If events are handled in content order, a
+//! send ends when its last byte has left or, if the machine requires it, has arrived. A receive whose message has
+//! arrived ends immediately. Messages of one instant are collected, so the order of events within the instant does
+//! not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;

@@ -147,9 +147,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns true if a collective may still be answered analytically. If events are handled in insertion order, a
-    /// collective without an analytical answer proceeds immediately, because the result may depend on the order of
-    /// arrivals within an instant.
+    /// Returns true if a collective may still be answered analytically. If events are handled in insertion order,
+    /// the result may depend on the order of arrivals within an instant. A collective without an analytical answer
+    /// then proceeds immediately.
     pub fn can_answer_analytically<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 /// Repeated launches of a program, such as training steps.
 ///
-/// A rank begins step k + 1 when it has ended step k, independently of other ranks, but not before the instant given
-/// for step k + 1. The tag of a step is its index from 0.
+/// A rank begins step k + 1 when it has ended step k, independently of other ranks. No step begins before its given
+/// instant. The tag of a step is its index from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunch {
     program: u32,

@@ -99,7 +99,7 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
-        // The dispatch loop is in the middle of this list, so copy the remaining nodes for the new leaders; each leader
+        // The dispatch loop is in the middle of this list, so copy the remaining nodes for the new leaders. Each leader
         // posts the nodes in the same order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();

@@ -153,7 +153,7 @@ impl TraceError {
         self
     }
 
-    /// Makes the location of an error in a part of a file refer to the whole file: sets the record and adds `by`
+    /// Makes the location of an error refer to the whole file instead of a part: sets the record and adds `by`
     /// bytes to the offset.
     #[must_use]
     pub fn shift_record(mut self, record: usize, by: usize) -> Self {

@@ -10,9 +10,9 @@
 //! field, a wrong wire type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
-//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check cannot err: old
-//!    nodes begin with their id (field 1, a varint), and old metadata has attributes in field 1, whose first byte is a
-//!    line feed, while no version begins with a line feed.
+//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check cannot err. Old
+//!    nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1, which begin with a line
+//!    feed, and no version begins with a line feed.
 //! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
 //!    If there are no candidates, the file is treated as current, and the reader of current files reports the error.
 //! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because

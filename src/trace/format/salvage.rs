@@ -1,14 +1,14 @@
 //! Recovery of damaged traces, with an exact report of the losses.
 //!
 //! The format has no checksums, and the position of a record depends on the lengths of all records before it.
-//! Therefore, soundness is judged from content: a record is *sound* if it is a valid message of its generation (known
-//! fields with their wire types, singular fields once, text in UTF-8, enums in range). A record with unknown or
-//! unordered fields is sound only if the next record is also sound. Salvage keeps all well-formed data. A bit flip
+//! Therefore, soundness is judged from content. A record is *sound* if it is a valid message of its generation: it has
+//! known fields with their wire types, singular fields once, text in UTF-8, and enums in range. A record with unknown
+//! or unordered fields is sound only if the next record is also sound. Salvage keeps all well-formed data. A bit flip
 //! inside a number or a name cannot be detected, because the result is another valid number or name.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position where three consecutive sound records
-//! begin; fewer records suffice if they reach the end of the file. If the skipped bytes are a wrong length followed
-//! by a sound record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
+//! begin. Fewer records suffice if they reach the end of the file. If the skipped bytes are a wrong length followed by
+//! a sound record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
 //!
 //! An empty record is a node whose fields have default values, with the id 0. A single empty record between sound
 //! records is kept; several in a row are treated as a range of zero bytes and dropped.

@@ -36,7 +36,7 @@ pub struct CapturedTimeline {
     /// End of each node; [`Time::END`] if the node does not run.
     pub end: Vec<Time>,
     /// Node whose end allowed each node to start. The cause is the predecessor that ended last, or the previous
-    /// node on the lane if that node ended later; [`NONE`] if the node waited for nothing.
+    /// node on the lane if that node ended later. The cause is [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
     /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,
