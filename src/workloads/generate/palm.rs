@@ -370,8 +370,8 @@ impl PalmGenerator {
         Self::emit_barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// Emits a pass through the core's stage, which starts after node `before`, and returns the
-    /// pass's last node on this core.
+    /// Emits a pass through the core's stage, and returns the pass's last node on this core. The
+    /// pass starts after node `before`.
     fn emit_pass(
         &self,
         core: PalmCore,

@@ -51,7 +51,7 @@ pub(super) enum ProgramTask {
     },
 }
 
-/// A node (or nodes) that a program's node waits for.
+/// The node, or the nodes, that a program's node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
     /// The nodes that the whole program depends on.

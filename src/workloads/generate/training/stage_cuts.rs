@@ -42,7 +42,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 
 /// Divides `counts` into `parts` runs so that the largest sum of a run is minimal. Returns the
 /// start of each run and, as the last entry, the end of the last run. Later runs are filled first,
-/// so that the first run is small, because its stage has the most micro-batches in flight.
+/// so that the first run is small: its stage has the most micro-batches in flight.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);

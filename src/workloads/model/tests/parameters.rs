@@ -1,4 +1,4 @@
-//! Tests the numbers of weights of presets.
+//! Tests how many weights each preset has.
 
 use super::preset;
 use crate::model::PRESETS;
