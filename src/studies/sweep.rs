@@ -1,10 +1,10 @@
-//! Sweeps: searches for the best combination of many machines, models and plans. Each combination
-//! is a point of a study.
+//! Searches many combinations of machines, models and plans for the best one. Each combination is a
+//! point of a study.
 //!
 //! A [`Study`] defines the objectives, and the axes along which its points differ. A
 //! [`StudyExplorer`] visits points, with a search strategy for each layer of axes. The explorer
 //! rejects impossible points, excludes points by their bounds ([`bound`]), replays each remaining
-//! point once, and keeps a journal. A [`SweepTable`] has the results.
+//! point once, and keeps a journal. A [`SweepTable`] contains the results.
 
 mod axis;
 mod bound;

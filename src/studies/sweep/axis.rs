@@ -1,4 +1,4 @@
-//! Axes: keys, and lists of values that are set together.
+//! Parses axes. An axis is a group of keys that are set together, with a list of values.
 
 use super::MOST_POINTS;
 use super::setting::reject_unknown_key;
@@ -16,7 +16,7 @@ pub struct StudyAxis {
     pub keys: Vec<String>,
     /// For each position of the axis, one value per key.
     pub values: Vec<Vec<ConfigLiteral>>,
-    /// Number of NPUs of the plans, if this is an axis of plans.
+    /// For an axis of plans, the number of NPUs of each plan.
     pub plans: Option<u32>,
     /// True if the values form a numeric range.
     pub is_range: bool,
@@ -28,7 +28,7 @@ impl StudyAxis {
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Returns values that represent the axis, so that only they need to be checked. A key accepts
+    /// Returns values that represent the axis; checking these values is enough. A key accepts
     /// either all numbers between two bounds, or all integers between them. So a range is valid if
     /// its two ends and one value of each type are valid.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {

@@ -1,8 +1,7 @@
-//! A lower bound on the time of a step, and the memory that the step needs, computed without a
-//! replay.
+//! Computes a lower bound on a step's time, and the memory that the step needs, without a replay.
 //!
-//! The bound is the longest path through a relaxed step. A relaxed step has only one rank of each
-//! stage of the first replica, and follows these rules:
+//! The bound is the longest path through a relaxed step. A relaxed step contains one rank per stage
+//! of the first replica, and follows these rules:
 //!
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
@@ -13,9 +12,9 @@
 //! - all other nodes take no time.
 //!
 //! Each rule removes a constraint of the replay or shortens a time, so no replay is faster. Since
-//! the kernels of a lane run one at a time, the sum over any lane is also a lower bound. Each of n
-//! members must receive the shares of a buffer B that it lacks, (n - 1)/n B, in all-gather,
-//! reduce-scatter and all-to-all. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if
+//! the kernels of a lane run one at a time, the sum over any lane is also a lower bound. In
+//! all-gather, reduce-scatter and all-to-all, each of n members must receive the (n - 1)/n B of a
+//! buffer B that the member lacks. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if
 //! all algorithms of the group's dimensions consist of a reduce-scatter and an all-gather. Members
 //! of generated steps exchange equal parts. Members of captured steps may exchange unequal parts,
 //! so captured steps have no bound.
@@ -24,12 +23,12 @@
 //!
 //! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk
 //! are equal. So with each micro-batch after the first, a rank's own path and the sums over its
-//! lanes grow by a constant amount. In interleaved schedules, they grow by a constant amount with
-//! every `pipeline` micro-batches, and in general with every period of the schedule.
-//! [`bound_quickly`] simulates two and three of these periods, and extrapolates to the whole step.
-//! A stage begins at the earliest time at which the first micro-batch can have passed the stages
-//! before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only
-//! the sums over lanes are used.
+//! lanes grow by a constant amount. In interleaved schedules, the path and the sums grow by a
+//! constant amount with every `pipeline` micro-batches, and in general with every period of the
+//! schedule. [`bound_quickly`] simulates two and three of these periods, and extrapolates to the
+//! whole step. A stage begins at the earliest time at which the first micro-batch can have passed
+//! the stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward
+//! pass), only the sums over lanes are used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -63,7 +62,7 @@ pub struct PointBound {
     pub is_whole: bool,
 }
 
-/// Returns the bound of a step, if all the step's micro-batches are simulated.
+/// Returns the bound of a step from a simulation of all micro-batches.
 pub fn bound_whole_step(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -81,7 +80,7 @@ pub fn bound_whole_step(
     Ok((bound, fits_memory(point, pattern, &stages)))
 }
 
-/// A bound, and true if the memory that the step needs is available.
+/// A bound, and true if the step fits into the machine's memory.
 pub type MemoryBound = (PointBound, bool);
 
 fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
@@ -92,7 +91,8 @@ fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
 /// Returns true if the ranks of all stages fit into the machine's memories.
 fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    // If the capacity is unknown, points with a limit on memory were already rejected.
+    // An unknown capacity counts as unlimited here, because points with a limit on memory and an
+    // unknown capacity were already rejected.
     let memory = RankMemory::new(point.smallest_capacity().unwrap_or(u64::MAX), plan);
     memory.fits_peaks(
         (0..)
@@ -101,7 +101,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
     )
 }
 
-/// Returns a bound; the time for its computation does not grow with the number of micro-batches.
+/// Returns a bound in a time that does not depend on the number of micro-batches.
 pub fn bound_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -115,8 +115,8 @@ pub fn bound_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // With so few micro-batches, simulate all of them. Extrapolation is also valid only for a
-    // single step.
+    // Simulate all micro-batches if there are only a few. Several steps cannot be extrapolated, so
+    // simulate them completely too.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }
@@ -162,7 +162,7 @@ pub fn bound_quickly(
 struct StagePath {
     /// Time at which the last node ends, in picoseconds.
     finish: u64,
-    /// Time at which the last node would end if it waited for no message, in picoseconds.
+    /// Time at which the last node would end if no node waited for a message, in picoseconds.
     own: u64,
     /// Time at which the first receive ends, in picoseconds, if the stage begins with a receive.
     begin: u64,
@@ -188,7 +188,7 @@ struct StageMessage {
     bytes: u64,
 }
 
-/// The nodes of a rank, which are recorded while they are generated.
+/// Records the nodes of a rank while they are generated.
 struct RankNodes<'p> {
     prices: NodePrices<'p>,
     /// Duration of each node, in picoseconds.
@@ -225,7 +225,7 @@ impl Sink for RankNodes<'_> {
             });
         }
         self.lasts.push(last);
-        // Ids count from 1 without gaps.
+        // Ids count from 1 without gaps, so a node's index is its id minus 1.
         self.after.extend(data.iter().map(|id| *id as u32 - 1));
         self.starts.push(self.after.len() as u32);
         self.peak.add_node(node);
@@ -351,8 +351,8 @@ fn least_collective_time(
     })
 }
 
-/// Returns the shortest time that the machine's corrections can give to a kernel time from curves.
-/// The workload decides which correction applies, so the smallest is assumed.
+/// Returns a kernel time from curves, multiplied by the machine's smallest correction. The workload
+/// decides which correction applies, so the result is a lower bound.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
@@ -411,7 +411,8 @@ fn message_lower_bound(
 }
 
 /// Returns the maximum rate in bytes per second at which one of `members` can receive along a
-/// dimension. If links have different rates, this is the sum over all incoming links.
+/// dimension. If links have different rates, the rate of a member is the sum over its incoming
+/// links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_links() else {
@@ -494,7 +495,7 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
             ..StagePath::default()
         })
         .collect();
-    // For each rank, the next node, and the next message among its nodes.
+    // For each rank, the index of the next node, and the index of the next message.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
     // If no rank can advance, receives no longer wait for their messages. Without this waiting the

@@ -1,5 +1,5 @@
-//! Loading of studies: a study is parsed, checked together with the files that it names, and hashed
-//! together with them.
+//! Loads studies. Loading parses a study, checks it together with the files that it names, and
+//! hashes the study and these files.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -107,7 +107,7 @@ fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)
 
 /// Rejects values that are invalid in every point. Each value is tried with the first values of all
 /// other axes, and without limits. A value that is rejected only in combination with other values
-/// is no error here; its points become rejected rows later.
+/// is no error here. Instead, the sweep later rejects the points with this combination.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
@@ -159,8 +159,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // The settings that all points have, without the settings of axes, except names of machine,
-    // model, stack and trace.
+    // Check the settings that all points share, together with the first machine, model, stack and
+    // trace of the axes.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
@@ -234,7 +234,7 @@ fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
         has(line, key) || (has(line, last) && line.contains('=') && has(line, &value))
     });
     let start = keyed.map_or(1, |(number, _)| number);
-    // Lists of values are on lines below their key.
+    // Lists of values are on lines below their key, so search from the key's line on.
     let below = lines().skip(start - 1).find(|(_, line)| has(line, &value));
     below.map_or(start, |(number, _)| number)
 }

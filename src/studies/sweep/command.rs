@@ -20,7 +20,7 @@ pub struct PointCommand {
     pub work: PointWorkload,
     /// Settings of the replay: keys and their values.
     pub settings: Vec<(String, String)>,
-    /// Replay options, each with its words on the command line.
+    /// Replay options, each with its arguments on the command line.
     pub options: Vec<(&'static ReplayOption, Vec<String>)>,
 }
 
@@ -41,7 +41,7 @@ impl PointCommand {
                 Ok(SettingKind::Option(option)) => {
                     options.push((option, option_words(option, &value)))
                 }
-                // Powers and prices have no effect on a replay.
+                // Powers and prices have no effect on a replay, so omit them.
                 Ok(SettingKind::Rate) => {}
                 Ok(
                     SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),

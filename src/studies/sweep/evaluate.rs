@@ -1,4 +1,5 @@
-//! Answers for points: a rejection without a replay, a lower bound, or the measures of a replay.
+//! Computes answers for points: a rejection without a replay, a lower bound, or the measures of a
+//! replay.
 
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
@@ -182,8 +183,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Replays a point, and returns its measures. `is_bounded` is true if its memory was already
-    /// checked when the point's full bound was computed.
+    /// Replays a point, and returns its measures. `is_bounded` is true if the point's memory was
+    /// already checked, together with its full bound.
     pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
@@ -195,8 +196,7 @@ impl<'s> PointEvaluator<'s> {
         is_bounded: bool,
     ) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve_point(point)?;
-        // Reject a plan that does not fit before its replay, because the bound takes less time than
-        // the replay.
+        // Check the memory before the replay, because the bound takes less time than the replay.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
@@ -237,16 +237,16 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the work of a point, built or from the cache. Fails if an option of the point has no
-    /// effect.
+    /// Returns the work of a point, from the cache if possible. Fails if an option of the point has
+    /// no effect.
     fn work_of_point(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
     }
 
-    /// Returns the reason why the machines of two points with equal results make no difference.
-    /// Returns `None` if another replay would be too large.
+    /// Returns the reason why two points with different machines have equal results. Returns `None`
+    /// if another replay would be too large.
     pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve_point(one).ok()?.machine;
         self.with_facts(other, |run, machine| {
@@ -254,7 +254,7 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the reason why an option makes no difference to a point. Returns `None` if another replay
+    /// Returns the reason why an option has no effect on a point. Returns `None` if another replay
     /// would be too large.
     pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
         self.with_facts(point, |run, _| option_reason(key, false, run))
@@ -316,20 +316,20 @@ struct MeasuredReplay {
     /// Mean over NPUs of the time in each part.
     parts_ps: [u64; PARTS.len()],
     /// Mean energy per NPU of the kernels whose times come from loop nests, in picojoules; `None`
-    /// if there are none.
+    /// if there are no such kernels.
     kernel_energy: Option<f64>,
     /// Mean compute time per NPU of kernels that loop nests do not time.
     unmapped_ps: u64,
     /// Maximum bytes in use on an NPU, if the traces give allocations.
     peak: Option<u64>,
-    /// True if these bytes fit into every NPU's memory.
+    /// True if every NPU's peak fits into its memory.
     fits: bool,
     /// Mean busy times of links and of memory ports, on a machine of tiles.
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload, and measures what objectives need. The second value of the result is true if
-/// its ranks may represent all ranks of the job.
+/// Replays a workload, and returns the measures that objectives need. The second value of the
+/// result is true if the replayed ranks may represent all ranks of the job.
 fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,

@@ -1,4 +1,4 @@
-//! Comparison of a row with its neighbours, the rows that differ from it along exactly one axis.
+//! Compares a row with its neighbours. A neighbour differs from the row along exactly one axis.
 
 use super::objective::PARTS;
 use super::setting::Settings;
@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left_aligned_column, right_aligned_column};
 use chakram_report::text::TextStyle;
 
-/// Compares the row at this index with its neighbours, and formats the result as text for users.
+/// Compares the row `index` with its neighbours, and formats the result as text for users.
 /// Neighbours are sorted by their distance in the first objective, the nearest first.
 pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
@@ -65,8 +65,8 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
             continue;
         };
         let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
-        // An NPU's parts of the time add up to the makespan, so their changes add up to the
-        // makespan's change.
+        // The parts of an NPU's time add up to the makespan, so the changes of the parts add up to
+        // the makespan's change.
         let parts = (0..PARTS.len()).map(|part| {
             let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
             (b - a, PARTS[part])

@@ -26,12 +26,12 @@ const SCHEMA: &str = "chakram-sweep-journal-1";
 /// An answer or a bound of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalEntry {
-    /// Bound of the point, if this entry contains one.
+    /// Key of the point: its settings, formatted as one line.
     pub point: String,
-    /// Answer of the point, if this entry contains one.
+    /// Bound of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<PointBound>,
-    /// Answer of the point, if the entry has one.
+    /// Answer of the point, if this entry contains one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PointAnswer>,
 }

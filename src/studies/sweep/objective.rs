@@ -1,4 +1,4 @@
-//! Objectives of a sweep, and the measures of a point that objectives are computed from.
+//! Objectives of a sweep, and the measures of a point that determine their values.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
@@ -20,8 +20,8 @@ pub struct PointMeasures {
     /// Maximum bytes in use on an NPU, if the traces give allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy, on all NPUs together, of the kernels whose times come from loop nests, in
-    /// picojoules; `None` if there are none.
+    /// Energy in picojoules, on all NPUs together, of the kernels that loop nests time; `None` if
+    /// loop nests time no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
     /// Mean compute time per NPU of kernels that loop nests do not time; `None` if loop nests time
@@ -53,8 +53,9 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs: for kernels that loop nests time, the energy of their mappings;
-    /// `power.busy` W while other kernels run, and `power.idle` W while no kernel runs.
+    /// Energy of all NPUs. Kernels that loop nests time use the energy of their mappings. An NPU
+    /// uses `power.busy` watts while other kernels run, and `power.idle` watts while no kernel
+    /// runs.
     Energy,
     /// Energy multiplied by the makespan.
     EnergyDelay,
@@ -93,7 +94,7 @@ impl SweepObjective {
         Self::Npus,
     ];
 
-    /// Objectives that rows show in addition to the study's own, if their values are known.
+    /// Objectives that rows show in addition to the study's objectives, if their values are known.
     pub const STATED: [Self; 6] = [
         Self::Tokens,
         Self::TokenCost,
@@ -127,8 +128,8 @@ impl SweepObjective {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Returns the settings without which the objective has no value. `all_mapped` is true if loop
-    /// nests give the times of all kernels.
+    /// Returns the settings that the objective needs. `all_mapped` is true if loop nests give the
+    /// times of all kernels.
     pub fn required_settings(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -158,7 +159,7 @@ impl SweepObjective {
         )
     }
 
-    /// Returns true if larger is better.
+    /// Returns true if a larger value is better.
     pub fn is_maximised(self) -> bool {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
@@ -207,7 +208,7 @@ impl SweepObjective {
         })
     }
 
-    /// Returns the value; if larger is better, with the opposite sign, so that smaller is always
+    /// Returns the value, negated if a larger value is better, so that smaller results are always
     /// better.
     pub fn score_to_minimise(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let value = self.value_of_point(measures, settings)?;
@@ -290,8 +291,8 @@ mod tests {
 
     #[test]
     fn objectives_follow_from_measures_and_prices() {
-        // 2 s on 4 NPUs that are busy for 1.5 s take 4 x (700 x 1.5 + 100 x 0.5) = 4400 J. At 3.6
-        // per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008.
+        // If 4 NPUs are busy for 1.5 s of 2 s, they use 4 x (700 x 1.5 + 100 x 0.5) = 4400 J. At
+        // 3.6 dollars per hour, the 4 NPUs cost 3.6 x 4 x 2 / 3600 = 0.008 dollars.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -316,9 +317,9 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // A cost of 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are the
-        // tokens of a million replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use
-        // 4.4 GJ.
+        // A cost of 0.008 for 8,192 tokens is 0.97656 per million tokens. A run of 8.192e9 tokens
+        // takes a million replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use 4.4
+        // GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value =
             |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();
@@ -336,8 +337,8 @@ mod tests {
                 objective.column_name()
             );
         }
-        // If the study sets no price, the machine's price applies. If neither has a price, the
-        // point has no cost.
+        // If the study sets no price, the machine's price applies. If neither the study nor the
+        // machine has a price, the point has no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value_of_point(&measures, &own), None);
@@ -356,8 +357,8 @@ mod tests {
             SweepObjective::Energy.value_of_point(&measures, &Settings::new()),
             None
         );
-        // Loop nests give 9e14 pJ = 900 J for their kernels. Of the 1.5 s of computing, other
-        // kernels take only 0.5 s: 900 + 4 x (700 x 0.5 + 100 x 0.5).
+        // Loop nests give 9e14 pJ = 900 J for their kernels. Other kernels take only 0.5 s of the
+        // 1.5 s of computing, so the total is 900 + 4 x (700 x 0.5 + 100 x 0.5) J.
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -365,7 +366,8 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value_of_point(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // If loop nests time all kernels, `power.busy` is not used: 900 + 4 x 100 x 0.5.
+        // If loop nests time all kernels, `power.busy` is not used, and the total is 900 + 4 x 100
+        // x 0.5 J.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

@@ -81,8 +81,8 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
     )
 }
 
-/// Returns the rows that a chart shows: the Pareto front, the best rows, and other rows at even
-/// intervals.
+/// Returns the rows that a chart shows. If the table has too many rows, the chart shows the Pareto
+/// front, and other rows at even intervals of the ranking.
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -102,8 +102,8 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// Renders the best row by each objective, with its interval, and a comparison of the interval with
-/// other rows.
+/// Renders the best row by each objective, with its interval, and compares the interval with other
+/// rows.
 fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -141,8 +141,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders one chart of the first objective against each other objective. If there is no other
-/// objective, the charts show it against memory, NPUs or the row's index.
+/// Renders charts of the first objective, one against each other objective. If the study has no
+/// other objective, the charts show the first objective against memory, NPUs or the row's index.
 fn draw_points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -159,7 +159,8 @@ fn draw_points(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // If one row is the best by both objectives, a chart would show no trade-off.
+    // Omit a chart if one row is the best by both objectives, because the chart would show no
+    // trade-off.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
             let mut bests = bests.iter();
@@ -461,7 +462,7 @@ fn shorten_key(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// Renders a chart of the best value of the first objective so far, for each row in order.
+/// Renders a chart of the first objective's best value so far, row by row.
 fn render_best_so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = list_best_so_far(sweep, objective, 0);

@@ -1,4 +1,4 @@
-//! Conversion of points to jobs: a point's settings give a job, or a rejection with the reason.
+//! Converts points to jobs. A point's settings give a job, or a rejection with the reason.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
@@ -22,8 +22,8 @@ pub struct PointRefusal {
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if a replay option has no effect on this machine and work, although it may have one on
-    /// others.
+    /// True if the rejection is caused by a replay option without effect on this machine and work.
+    /// The option may have an effect on other machines or work.
     pub is_option: bool,
 }
 
@@ -157,8 +157,8 @@ impl ResolvedPoint {
     }
 }
 
-/// Returns the settings that change the machine file. The result contains the settings whose keys
-/// `path` maps to a path in the file.
+/// Returns the settings that change the machine file: the settings whose keys `path` maps to a path
+/// in the file.
 fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
@@ -168,8 +168,8 @@ fn machine_edits<'s>(
         .collect()
 }
 
-/// Returns the machine's text with enough NPUs for `ranks` along the outermost dimension of
-/// `machine`, if that dimension is scalable.
+/// Returns the machine's text with an outermost dimension that is large enough for `ranks`, if that
+/// dimension of `machine` is scalable.
 fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -181,8 +181,8 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-/// Cache of machines, models and software stacks; the keys are the settings that determine them.
-/// Each file is read only once.
+/// Caches machines, models and software stacks by the settings that determine them. Each file is
+/// read only once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
     machines: Mutex<SharedPartCache<Arc<Machine>>>,
@@ -205,8 +205,8 @@ fn get_or_create<T: Clone>(
     if let Some(known) = lock().get(&key) {
         return known.clone();
     }
-    // Create the part without holding the lock, so that other threads do not wait, even if two
-    // threads then create the same part.
+    // Create the part without holding the lock, so that other threads do not wait. Two threads may
+    // then create the same part, which is harmless.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {

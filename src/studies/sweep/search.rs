@@ -1,8 +1,8 @@
-//! Exploration of a study's points, layer by layer, each layer with its own strategy. Each answer
-//! is computed once, in parallel with other answers.
+//! Explores a study's points layer by layer. Each layer has its own strategy. Each answer is
+//! computed once, in parallel with other answers.
 //!
-//! Strategies run sequentially; threads only compute answers in advance that a strategy will need.
-//! So the rows depend neither on the number of threads nor on answers from earlier runs.
+//! Strategies run sequentially. Threads only compute, in advance, the answers that a strategy will
+//! need. So the rows depend neither on the number of threads nor on answers from earlier runs.
 
 use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointEvaluator};
@@ -51,7 +51,7 @@ pub enum SweepError {
 /// A part of a study's points: all points whose index modulo `of` is `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// Remainder of the indices of this shard's points.
+    /// The remainder when the index of one of this shard's points is divided by `of`.
     pub index: u64,
     /// Number of shards into which the study is divided.
     pub of: u64,
@@ -175,7 +175,8 @@ impl<'s> StudyExplorer<'s> {
     ///
     /// # Errors
     ///
-    /// Fails if the journal cannot be written, or if answers are missing that must not be computed.
+    /// Fails if the journal cannot be written, or if an answer is missing and new answers are not
+    /// allowed.
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.take_turns(rounds)?,
@@ -363,7 +364,7 @@ impl<'s> StudyExplorer<'s> {
         score_of_answer(self.study, point, answer)
     }
 
-    /// Returns the score of a row, or `None` if it has none.
+    /// Returns the score of a row, or `None` if the row has no score.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
             RowOutcome::Answered(answer) => self.score_answer(&row.point, answer),
@@ -372,7 +373,7 @@ impl<'s> StudyExplorer<'s> {
     }
 }
 
-/// Returns the score of an answer, which is its value by the study's first objective.
+/// Returns the score of an answer: its value by the study's first objective.
 fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => {
@@ -382,7 +383,7 @@ fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Opt
     }
 }
 
-/// Returns the smallest of the scores that are known.
+/// Returns the smallest known score.
 fn least_known_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

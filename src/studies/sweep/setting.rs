@@ -17,8 +17,8 @@ pub type Settings = BTreeMap<String, ConfigLiteral>;
 /// Keys that name the machine and the work of a point.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys of numbers that objectives and limits need; the values are not negative: watts, dollars,
-/// and the tokens of a whole run.
+/// Keys of non-negative numbers that objectives and limits need: watts, dollars, and the tokens of
+/// a whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
 /// Key of the price of an NPU, in dollars per hour.
@@ -37,7 +37,7 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// Path of a key in the model file.
     Model(&'k str),
-    /// A key of the accelerator. The accelerator's loop nests time kernels.
+    /// A key of the accelerator that times kernels by loop nests.
     Accelerator(&'k str),
     /// An option of the plan, in the table `plan`.
     Plan(&'static PlanOption),
@@ -48,7 +48,7 @@ pub(super) fn is_of_traces(key: &str) -> bool {
     matches!(kind_of_setting(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
 }
 
-/// Returns `value` as words in the syntax of `option`.
+/// Returns `value` as command-line arguments in the syntax of `option`.
 pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
@@ -70,7 +70,7 @@ pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, Rep
     ReplaySettings::parse_settings(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
-/// Returns the plan option called `key`; dashes and underscores are equal.
+/// Returns the plan option called `key`; dashes and underscores are equivalent.
 fn plan_option(key: &str) -> Option<&'static PlanOption> {
     let key = key.replace('-', "_");
     OPTIONS
@@ -110,7 +110,8 @@ pub fn kind_of_setting(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = plain_keys().chain(plan).collect();
-            // The bare name of a plan option, such as `tensor`, is probably meant as that option.
+            // A user who gives the bare name of a plan option, such as `tensor`, probably means
+            // that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");

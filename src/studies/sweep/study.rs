@@ -46,11 +46,11 @@ const ROOT: &[&str] = &[
     "axis",
     "layer",
 ];
-/// Maximum value of `rounds` in a study. A study ends before this number, after the first round
-/// without an improvement.
+/// Maximum value of `rounds` in a study. The search ends earlier, after the first round without an
+/// improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options that make bounds invalid, because steps can be faster, or ranks can have other
-/// places, than bounds assume.
+/// Replay options that make bounds invalid. With these options, steps can be faster than bounds
+/// assume, or ranks can be on other NPUs.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",

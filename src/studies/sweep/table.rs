@@ -1,4 +1,5 @@
-//! Output of rows as CSV and JSON Lines, the Pareto front, and the table of the best rows.
+//! Writes rows as CSV and JSON Lines, computes the Pareto front, and renders the table of the best
+//! rows.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::objective::{PointMeasures, SweepObjective};
@@ -21,8 +22,9 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows that get intervals, both in the ranking and on the front. The number does not
-/// depend on the number of printed rows; otherwise the contents of files would depend on it.
+/// Number of ranked rows that get intervals, and number of rows of the front that get intervals.
+/// The number is constant, so that the contents of files do not depend on the number of printed
+/// rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; an unknown number gives an empty text.
@@ -39,17 +41,17 @@ pub struct SweepTable<'s> {
     pub rows: Vec<SweepRow>,
     /// Turns of the layers, if the study is searched in rounds; otherwise empty.
     turns: Vec<LayerTurn>,
-    /// Values of each row's objectives; `None` if one of them is unknown.
+    /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
-    /// Ends of the 90 % interval of the time, for the rows that users see, by row index.
+    /// 90 % intervals of the time, by row index, for the rows that users see.
     intervals: BTreeMap<usize, [Span; 2]>,
     /// For each row, the keys that have no effect on it.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`. `turns` are the turns of the layers if the study is searched in
-    /// rounds; otherwise it is empty.
+    /// Creates the table of `rows`. `turns` contains the turns of the layers if the study is
+    /// searched in rounds, and is otherwise empty.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
@@ -170,13 +172,14 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the values of a row's objectives in the study's order; `None` if one is unknown.
+    /// Returns the values of a row's objectives in the study's order; `None` if an objective is
+    /// unknown.
     pub fn values_of_row(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
-    /// Returns the values of a row's objectives; if larger is better, with the opposite sign, so
-    /// that smaller is always better.
+    /// Returns the values of a row's objectives. A value is negated if larger is better, so that
+    /// smaller results are always better.
     fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
@@ -192,7 +195,7 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows with only known objectives, sorted by the first objective,
+    /// Returns the indices of the rows without unknown objectives, sorted by the first objective,
     /// the best row first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
@@ -203,7 +206,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, the best row
-    /// first. Of rows that are equal in all objectives, only the first is returned.
+    /// first. If rows are equal in all objectives, only the first of them is returned.
     pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -429,7 +432,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Returns text with the counts of rows by outcome, and of impossible rows by reason.
+    /// Describes how many rows have each outcome, and how many impossible rows have each reason.
     pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows
@@ -555,8 +558,7 @@ impl<'s> SweepTable<'s> {
         notes.collect()
     }
 
-    /// Returns text with the best point after each layer's turn, and the values that the layer gave
-    /// it.
+    /// Describes the best point after each layer's turn, with the values that the layer set.
     fn render_rounds(&self, style: TextStyle) -> String {
         if self.turns.is_empty() {
             return String::new();

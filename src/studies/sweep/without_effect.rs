@@ -57,8 +57,8 @@ pub(super) fn keys_without_effect(
     found
 }
 
-/// Returns the reason why the results of points `one` and `other`, which differ in `key`, are
-/// equal.
+/// Returns the reason why points `one` and `other` have equal results although they differ in
+/// `key`.
 fn find_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,

@@ -103,8 +103,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// In this test, links are faster than the bandwidth of their dimension, and a member's share may
-/// use them; sends complete on delivery. Even so, no replay is faster than its bounds.
+/// On one machine of this test, links are faster than the bandwidth of their dimension. On the
+/// other machine, sends complete on delivery. No replay is faster than its bounds on either one.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();

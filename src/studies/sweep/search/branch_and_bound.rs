@@ -1,11 +1,11 @@
-//! Best-first search, which ends when no remaining point has a bound below the best answer.
+//! Best-first search that ends when no remaining point has a bound below the best answer.
 //!
 //! Every point first gets a quick bound. When this bound is the smallest of all remaining points,
 //! the point's full bound is computed. If the full bound is still the smallest, the point is
 //! answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
 //! better than the best answer, because then no remaining point can be better. Idle threads answer
-//! the first open questions of the queue in advance (a question is a bound or an answer that is
-//! still missing). An answer is used only at its turn, so rows are the same for any number of
+//! the first open questions of the queue in advance. An open question is a bound or an answer that
+//! is still missing. An answer is used only at its turn, so rows are the same for any number of
 //! threads. A shard answers all its points that a single run over all points would answer, because
 //! the best point of a shard is never better than the best point of all.
 
@@ -108,7 +108,7 @@ impl BestFirstSearch<'_> {
         };
         let score = self.study.objectives[0]
             .score_to_minimise(&measures, &self.study.with_base(&queued.point));
-        // A point without a score is first in the queue, because no bound can exclude it.
+        // Put a point without a score first in the queue, because no bound can exclude the point.
         let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }

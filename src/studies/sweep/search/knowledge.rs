@@ -41,7 +41,7 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds results that were computed after the results in `self`.
+    /// Adds newer results, which replace older results of the same kind.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
@@ -217,8 +217,8 @@ impl StudyExplorer<'_> {
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Computes the answer to a question about a point; `known` may already have the point's whole
-    /// bound.
+    /// Computes the answer to a question about a point; `is_bounded` is true if the point's full
+    /// bound is already known.
     fn find_out(
         &self,
         is_bounded: bool,

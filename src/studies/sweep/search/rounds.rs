@@ -1,10 +1,9 @@
 //! Search with layers that take turns: in each round, each layer is searched once while all other
 //! axes stay at the best point so far.
 //!
-//! A joint search of several layers visits a number of points that is the product of the layers'
-//! sizes; a round of turns visits only their sum. The search ends after the first round without an
-//! improvement. At the end, no change of a single layer can improve the point (in a random layer:
-//! none of its draws can).
+//! A joint search of several layers visits the product of the layers' sizes, but a round of turns
+//! visits only their sum. The search ends after the first round without an improvement. At the end,
+//! no change of a single layer can improve the point (in a random layer: none of its draws can).
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
