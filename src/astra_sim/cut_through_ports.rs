@@ -1,5 +1,5 @@
-//! The congestion-unaware network with ports: in each dimension, an NPU sends through one port and receives
-//! through another, one message at a time. This network corrects [`Quirk::FreePorts`].
+//! The congestion-unaware network with ports. In each dimension, an NPU sends through one port and receives
+//! through another port, one message at a time. This network corrects [`Quirk::FreePorts`].
 //!
 //! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With
 //! [`Quirk::FirstDimension`], a message goes from the sender's port to the receiver's port of the

@@ -153,8 +153,8 @@ struct WaveList {
     delays: Vec<WaveDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
-    /// Order of the members and last change of this order, for each sent message that has not arrived; by
-    /// passage and delay.
+    /// Order of the members and last change of this order, for each sent message that has not arrived.
+    /// Keys are passage and delay.
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 

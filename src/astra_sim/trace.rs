@@ -1,12 +1,12 @@
 //! A rank's trace as ASTRA-sim interprets it: the lane and duration of each node.
 //!
-//! An NPU runs at most one host operation, one kernel, and one collective, send, load or store at a
-//! time; receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
-//! microseconds. A kernel also takes its recorded duration if the system file disables the roofline, and
-//! so does every node in a pure replay. Without a recorded duration, such a node takes 1 ns. With the
-//! roofline, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0
-//! bytes is skipped. A kernel of 0 FLOPs, which ASTRA-sim never finishes, takes ⌊b / bandwidth⌋ ns. A
-//! broadcast takes its recorded duration and does not count as communication.
+//! An NPU runs at most one host operation and one kernel at a time. Collectives, sends, loads and stores
+//! also run one at a time. Receives are not limited. Streams are ignored. A host node takes its recorded
+//! duration in whole microseconds. A kernel also takes its recorded duration if the system file disables
+//! the roofline, and so does every node in a pure replay. Without a recorded duration, such a node takes
+//! 1 ns. With the roofline, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A
+//! kernel of 0 bytes is skipped. A kernel of 0 FLOPs, which ASTRA-sim never finishes, takes ⌊b /
+//! bandwidth⌋ ns. A broadcast takes its recorded duration and does not count as communication.
 //!
 //! Without [`Quirk::OneAtATime`], loads and stores run one at a time, and each collective and send has
 //! its own lane. Without [`Quirk::WholeNs`], durations of kernels are rounded to picoseconds.

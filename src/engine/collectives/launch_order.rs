@@ -2,7 +2,7 @@
 //!
 //! Members of a group must start the group's collectives in the same order. Otherwise two collectives could each occupy
 //! a lane that a member of the other collective needs. The first collective in program order is launched as soon as any
-//! member is ready for it. To overlap with computation, a later collective may overtake the first, but only when every
+//! member is ready for it. A later collective may overtake the first to overlap with computation, but only when every
 //! member is ready for the later collective. Otherwise, at a member that is not ready, the later collective might
 //! depend on the first. Therefore, a launched collective never waits for an unlaunched collective, and a workload that
 //! runs in program order never deadlocks here.

@@ -16,8 +16,8 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total waiting time of a collective's members, and the rank that caused most of this time, with its part of the
-/// time.
+/// Total waiting time of a collective's members, and the rank that caused most of it, with the time that this
+/// rank caused.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {

@@ -26,7 +26,7 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight. The outer `None` means that the duration
     /// is not computed yet, the inner `None` that no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// Reorderings that turn the order in which members begin into the order in which they end; used if events are
+    /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
     /// handled in insertion order. `None` if this order is not proved.
     pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,

@@ -1,7 +1,8 @@
 //! Writer of traces: encodes nodes as framed protobuf messages.
 //!
 //! A [`NodeView`] has the fields that a replay needs, and labels. Other information about a node, such as its location
-//! in the source's files, is passed separately as [`NodeExtras`], from which replays use only control dependencies.
+//! in the source's files, is passed separately as [`NodeExtras`]. Replays use only the control dependencies in
+//! [`NodeExtras`].
 
 use super::TraceError;
 use super::attr;
