@@ -1,5 +1,5 @@
-//! Insertion order: events are handled one by one, in the order in which they were scheduled, and nodes in the order of
-//! ids.
+//! Insertion order: events are handled one by one, in the order in which they were scheduled, and nodes are handled in
+//! the order of their ids.
 //!
 //! The consequences of an event come before all other events. Components append these consequences as work
 //! ([`FollowUp`]). Entries are processed in order, each with all its consequences before the next entry (depth first).

@@ -8,11 +8,12 @@
 //! for them, and then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this
 //! process, another round follows.
 //!
-//! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed:
-//! analytically if all members arrived together and a closed form is proved, otherwise message by message. The
-//! bandwidth of a memory pool's links is divided again among loads and stores. This happens after their chunks have
-//! reached the network's ports, and after all messages of the instant. Because of this order, the order of two events
-//! never depends on unrelated events, or on whether a collective is simulated or answered analytically.
+//! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed. If
+//! all members arrived together and a closed form is proved, the collective is answered analytically. Otherwise the
+//! collective is simulated message by message. The bandwidth of a memory pool's links is divided again among loads and
+//! stores. This happens after their chunks have reached the network's ports, and after all messages of the instant.
+//! Because of this order, the order of two events never depends on unrelated events, or on whether a collective is
+//! simulated or answered analytically.
 //!
 //! # The life of a node
 //!

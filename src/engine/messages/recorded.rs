@@ -1,4 +1,5 @@
-//! Messages with recorded durations: the two halves wait for each other, and then each ends after its own duration.
+//! Messages with recorded durations: the two halves wait for each other, and then each half ends after its own
+//! duration.
 
 use super::Messages;
 use crate::CommTiming;
