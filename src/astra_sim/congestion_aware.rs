@@ -64,7 +64,7 @@ pub struct CongestionAware {
     quirks: QuirkSet,
     /// Links by device. The links of a device are allocated when the device first sends.
     links: Vec<Box<[QueuedLink]>>,
-    /// Messages by op.
+    /// Messages in flight, by op index.
     carried: Vec<ForwardedMessage>,
 }
 

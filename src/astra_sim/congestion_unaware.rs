@@ -182,7 +182,7 @@ mod tests {
         // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns, and 2^20 B take 19,531.25 ns at the
         // slowest rate, 50 GB/s of 2^30.
         assert_eq!(ns(&stack, 0, 63), 24_081);
-        // Messages along one dimension are unchanged.
+        // Message times along one dimension are unchanged.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
         assert_eq!(ns(&stack, 5, 5), 0);
     }
@@ -191,7 +191,7 @@ mod tests {
     fn links_units_and_rounding_where_they_are_corrected() {
         let with = |quirk| network(&STACK, QuirkSet::ALL.without_quirk(quirk));
         // With 100 / 7 GB/s of 2^30 on each of seven links, a message takes 7 * 9,765.625 + 500 ns.
-        // Other shapes are unchanged.
+        // The times of other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);
         assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
         // 2^20 B at 200 B/ns take 5,242.88 + 50 ns.

@@ -72,7 +72,7 @@ pub struct AstraCutThrough<W> {
     /// Times at which servers become free, by NPU. An NPU's servers are allocated when the first message
     /// passes one of them.
     free: Vec<Box<[Time]>>,
-    /// Messages by op.
+    /// Messages in flight, by op index.
     carried: Vec<MessageInTransit>,
 }
 

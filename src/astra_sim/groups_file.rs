@@ -16,8 +16,9 @@ impl CommGroupFile {
         name.contains("empty")
     }
 
-    /// Parses a file of groups. `file` is its name in errors. If a group is repeated, the last definition
-    /// counts, as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no effect.
+    /// Parses a file of groups. `file` is the file's name in errors. If a group is repeated, the last
+    /// definition counts, as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has
+    /// no effect.
     ///
     /// # Errors
     ///

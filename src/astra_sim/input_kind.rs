@@ -3,7 +3,7 @@
 use super::document::{InputDocument, KnownKeys};
 use super::{memory_file, network_file, system};
 
-/// Input file of ASTRA-sim.
+/// Kind of an input file of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AstraInputKind {
     /// Network file, in YAML.

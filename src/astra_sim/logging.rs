@@ -5,8 +5,8 @@
 
 use super::error::{InputError, InputNote, shorten_to_one_line};
 
-/// Checks a logging file, which is TOML. `file` is its name in errors. Returns a note that the file has
-/// no effect.
+/// Checks a logging file, which is TOML. `file` is the file's name in errors. Returns a note that the
+/// file has no effect.
 ///
 /// # Errors
 ///

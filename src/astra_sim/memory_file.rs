@@ -52,8 +52,8 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
 const MOST: u64 = 1 << 53;
 
 impl RemoteMemoryFile {
-    /// Parses a remote memory file, which may also declare that there is no such memory. `file` is its
-    /// name in errors. With `lenient`, unknown keys become notes.
+    /// Parses a remote memory file, which may also declare that there is no such memory. `file` is the
+    /// file's name in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors
     ///

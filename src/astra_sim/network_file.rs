@@ -46,8 +46,8 @@ impl AstraNetworkFile {
             .product()
     }
 
-    /// Parses a network file. `file` is its name in errors. With `lenient`, unknown keys become notes. If a
-    /// list has only one value, the value may be written without brackets.
+    /// Parses a network file. `file` is the file's name in errors. With `lenient`, unknown keys become notes.
+    /// If a list has only one value, the value may be written without brackets.
     ///
     /// # Errors
     ///

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 pub struct PerNodeFile(BTreeMap<u64, PathBuf>);
 
 impl PerNodeFile {
-    /// Parses a YAML mapping from node ids to the prefixes of files `PREFIX.POSITION.et`. `file` is its name in
-    /// errors. The keys are node ids, so no key is unknown and `lenient` has no effect.
+    /// Parses a YAML mapping from node ids to the prefixes of files `PREFIX.POSITION.et`. `file` is the file's
+    /// name in errors. The keys are node ids, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ pub struct AstraPhase {
     pub(super) order: u32,
     /// Index of the collective.
     pub(super) collective: u32,
-    /// Quirks that apply.
+    /// Quirks that apply to the phase.
     pub(super) quirks: QuirkSet,
     /// Index of the custom algorithm that replaces the phase; `None` if the phase is not replaced.
     pub(super) script: Option<u16>,

@@ -112,7 +112,8 @@ impl SystemFile {
         }
     }
 
-    /// Parses a system file. `file` is its name in errors. With `lenient`, unknown keys become notes.
+    /// Parses a system file. `file` is the file's name in errors. With `lenient`, unknown keys become
+    /// notes.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //!
 //! A size is the whole number at the beginning of its text, as `std::stoul` parses it: white space, a sign, and at
 //! least one decimal digit, within 64 bits. Text after the digits is ignored, so `1048576.0`, STAGE's notation, is
-//! 1,048,576 bytes, and `1e6` is one byte. Sizes below 0 are rejected; ASTRA-sim takes them modulo 2^64.
+//! 1,048,576 bytes, and `1e6` is one byte. Sizes below 0 are rejected; ASTRA-sim takes such sizes modulo 2^64.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;

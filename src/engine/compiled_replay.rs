@@ -350,7 +350,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
-    /// Number of sends of all ranks.
+    /// Returns the number of sends of all ranks.
     pub fn count_sends(&self) -> u64 {
         let workload = self.workload();
         let sends = |graph: &Graph| {

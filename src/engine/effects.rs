@@ -68,7 +68,7 @@ pub(super) struct PendingSend {
     pub message: NetworkMessage,
 }
 
-/// Content key of a message.
+/// Content key by which messages are sorted.
 pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
 
 /// Progress of the loop.

@@ -19,7 +19,7 @@ pub(super) struct RunningFeeds<'a> {
     all: Vec<RunningFeed<'a>>,
     /// Feeds to wake in this round.
     woken: Vec<u32>,
-    /// Requests of the feed that is being notified. Reused to keep the allocation.
+    /// Requests of the feed that is being notified. The queue is reused to keep its allocation.
     queue: LaunchQueue,
 }
 

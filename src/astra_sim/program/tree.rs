@@ -2,10 +2,10 @@
 //!
 //! With n = 2^L members, the root has one subtree, which is a complete binary tree of the other n-1 members,
 //! numbered in order along the line. The root is the last member of the line, or the first in the mirrored tree. A
-//! leaf sends up. An inner member reduces the messages of its two children and sends up. When the result comes
-//! down, the member reduces it again (unless [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is
-//! corrected), and sends it to both children. Then the member ends, even if these messages have not been
-//! delivered.
+//! leaf sends to its parent. An inner member reduces the messages of its two children and sends up. When the
+//! result comes down, the member reduces it again (unless
+//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children.
+//! Then the member ends, even if these messages have not been delivered.
 
 use super::QueueSlot;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
@@ -18,7 +18,7 @@ pub(super) enum TreeRole {
     Leaf { parent: u32 },
 }
 
-/// A message up or down.
+/// A message up or down the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TreeMessage {
     pub to: u32,

@@ -77,7 +77,8 @@ fn needs_all_members(run: &CollectiveRun) -> bool {
     )
 }
 
-/// Returns each member's arrival relative to the first arrival. All values are zero if `together`.
+/// Returns each member's arrival relative to the first arrival. All values are zero if `together`
+/// is true.
 fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);

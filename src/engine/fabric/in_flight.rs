@@ -65,7 +65,8 @@ pub enum InFlightOp {
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
-    /// Submission number of the message in each entry of the slab. Used only with contention.
+    /// Submission number of the message in each entry of the slab. Used only if the network models
+    /// contention.
     handed: Vec<u64>,
     count: u64,
     free: Vec<OpIndex>,
