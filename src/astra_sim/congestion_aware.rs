@@ -8,11 +8,11 @@
 //!
 //! If all NPUs run a collective together and each link has one user at a time, no message waits. A
 //! message then takes the sum of its hops' times, and the collective has the same closed form as without
-//! congestion. On a full connection, this is the case for all algorithms except trees. On rings and
-//! switches, it is the case for ring and halving-doubling, because their members send one message at a
-//! time. With the direct algorithm on a switch, a message waits only for earlier messages of its own
-//! sender. With the direct algorithm on a ring, messages of several senders queue for a link. If
-//! messages reach the link at the same instant, the order of their events decides.
+//! congestion. On a full connection, no message waits in any algorithm except trees. On rings and
+//! switches, no message waits in the ring and halving-doubling algorithms, because their members send
+//! one message at a time. With the direct algorithm on a switch, a message waits only for earlier
+//! messages of its own sender. With the direct algorithm on a ring, messages of several senders queue
+//! for a link. If messages reach the link at the same instant, the order of their events decides.
 //!
 //! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message.
 //! Without this quirk, messages use [`CutThroughLinks`](super::CutThroughLinks).

@@ -12,10 +12,10 @@
 //! which does not change the order. The next chunk begins in the event that ends the previous chunk.
 //!
 //! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a
-//! chunk's stage in the order in which they end the stage that admits the chunk. This is the chunk's own previous
-//! stage, or the stage of the chunk whose place the chunk takes. Delays of two chunks that end at one instant are
-//! one event. The delays that were registered later take the order of the earlier delays. All members of a
-//! collective handle an event of a chunk before the next event of the list, so [`order_of_ends`] processes one
+//! chunk's stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's
+//! own previous stage, or the stage of the chunk whose place the chunk takes. Delays of two chunks that end at one
+//! instant are one event. The delays that were registered later take the order of the earlier delays. All members
+//! of a collective handle an event of a chunk before the next event of the list, so [`order_of_ends`] processes one
 //! event for all members.
 //!
 //! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order

@@ -40,7 +40,7 @@ pub(super) struct Effects {
     /// Nodes that became ready. Each word packs an instance and a node. The loop posts these nodes in the order of
     /// rank and id.
     pub ready: Vec<u64>,
-    /// Instances that ended. The feeds of these instances are notified and may launch programs.
+    /// Instances that ended. The feeds of ended instances are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, to be submitted in the order of the lanes that issued them.
     pub accesses: Vec<ApproachingAccess>,

@@ -11,9 +11,9 @@
 //! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed. If
 //! all members arrived together and a closed form is proved, the collective is answered analytically. Otherwise the
 //! collective is simulated message by message. The bandwidth of a memory pool's links is divided again among loads and
-//! stores. This happens after their chunks have reached the network's ports, and after all messages of the instant.
-//! Because of this order, the order of two events never depends on unrelated events, or on whether a collective is
-//! simulated or answered analytically.
+//! stores. The division happens after the chunks of loads and stores have reached the network's ports, and after all
+//! messages of the instant. Because of this order, the order of two events never depends on unrelated events, or on
+//! whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!
@@ -27,9 +27,9 @@
 //! when its last byte has arrived.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
-//! when all ranks for which it waits have started, and completes after its own recorded duration. These starts are
-//! collected and settled in the same way as the arrivals of members above. Lanes and launch order work as with a
-//! simulated network. A node that does not wait for other ranks needs no place in the launch order.
+//! when all ranks for which it waits have started, and completes after its own recorded duration. Such starts of
+//! members are collected and settled in the same way as arrivals with a simulated network. Lanes and launch order work
+//! as with a simulated network. A node that does not wait for other ranks needs no place in the launch order.
 //!
 //! # Launches
 //!

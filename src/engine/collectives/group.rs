@@ -118,8 +118,8 @@ impl<'a> RunningGroups<'a> {
         }
     }
 
-    /// Marks a member's `node` as ready for a collective. Returns true if the collective may start. If not, the node is
-    /// parked until [`Self::next_parked`] returns it.
+    /// Marks a member's `node` as ready for a collective. Returns true if the collective may start. If the collective
+    /// may not start, the node is parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn mark_ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
         self[slot.group]
@@ -133,7 +133,8 @@ impl<'a> RunningGroups<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Skip members that do not wait for other members. They started before their place was reached.
+            // Skip members that do not wait for other members. Such members started before their place was
+            // reached.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

@@ -100,7 +100,7 @@ impl LaunchOrder {
     }
 
     /// Marks `node` of `member` as ready for collective `sequence`. Returns true if the collective may start. If
-    /// not, the node is parked until [`Self::next_parked`] returns it.
+    /// the collective may not start, the node is parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn mark_ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];

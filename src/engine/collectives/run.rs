@@ -146,7 +146,7 @@ impl MemberArrivals {
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkProgress {
-    /// Current stage. It is [`OUTSIDE`] before the first stage, and equal to the number of stages
+    /// Current stage. The value is [`OUTSIDE`] before the first stage, and the number of stages
     /// after the last stage.
     pub stage: StageIndex,
     /// True if the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.

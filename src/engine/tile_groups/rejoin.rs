@@ -3,7 +3,8 @@
 //!
 //! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
 //! ring algorithm, for example, ends a collective for all members at the same instant. If all members wait for such a
-//! collective, their states become equal again. From then on all members do the same work at the same time again.
+//! collective, their states become equal again. After the collective, all members do the same work at the same time
+//! again.
 //!
 //! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
 //! events. Nodes that are carried out per member may be pending with different end times, because a group waits for its

@@ -250,8 +250,8 @@ mod tests {
         }
     }
 
-    /// The trace opened for a member equals, byte for byte, a trace written for this member. This also applies if
-    /// own and peer ranks are exchanged and numbers get longer.
+    /// The trace opened for a member equals, byte for byte, a trace written for this member. The equality must
+    /// also hold if own and peer ranks are exchanged and numbers get longer.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();
