@@ -1,8 +1,9 @@
 //! Compares two jobs, either by their traces (regardless of node ids and record order) or by their replay reports.
 //!
 //! Traces are compared in three steps. First, [`matching`](mod@matching) finds which nodes of the two traces
-//! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums them over
-//! nodes and ranks. A poor matching reports more differences than necessary, but every reported difference is true.
+//! correspond. Then [`TraceDiff`] lists the differences between corresponding nodes, and [`DiffTally`] sums these
+//! differences over nodes and ranks. A poor matching reports more differences than necessary, but every reported
+//! difference is true.
 
 pub mod differences;
 mod fields;

@@ -1,5 +1,5 @@
-//! Inspects a trace or a job. It shows counts and times by type, lane, group, peer and operator; single nodes with
-//! their neighbourhood; and the critical path of the recorded run.
+//! Inspects a trace or a job. Shows counts and times by type, lane, group, peer and operator; single nodes with their
+//! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection does not replay traces and needs no machine. The trace of each rank is read into an [`InspectedTrace`]
 //! of its own, even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes them on in

@@ -2,10 +2,10 @@
 //!
 //! First, each trace is checked separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles and
 //! durations. This check also collects, in program order, what must agree with other ranks: collectives, messages,
-//! loads that switches gather, and declared groups. Then [`validate_job`] compares the collected data of all ranks. It
-//! checks that each rank has a trace, that each group has its members, that all members of a group run the same
-//! collectives, and that each send has a receive ([`job`]). It also checks that ranks do not deadlock, that is, wait
-//! for each other in a cycle.
+//! loads that switches gather, and declared groups. Then [`validate_job`] compares the collected data of all ranks.
+//! [`validate_job`] checks that each rank has a trace, that each group has its members, that all members of a group run
+//! the same collectives, and that each send has a receive ([`job`]). [`validate_job`] also checks that ranks do not
+//! deadlock, that is, wait for each other in a cycle.
 //!
 //! The [`DefectKind`] of a defect gives its severity, meaning and remedy. A defect is an error if a replay would reject
 //! it, a warning if a replay repairs it, and otherwise a note. All defects are counted, but only the first few of each
@@ -56,8 +56,8 @@ pub struct ValidateOptions {
     pub ranks: Option<u32>,
     /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. They determine which
-    /// ranks take part in a collective over some dimensions.
+    /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. The sizes determine
+    /// which ranks take part in a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
     /// Maximum number of defects of each kind that are stored; all defects are counted.
     pub show: usize,

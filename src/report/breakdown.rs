@@ -7,9 +7,9 @@
 //! for another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
-//! several communications are in progress, the instant is charged to the earliest transfer. If none of them transfers
-//! yet, the instant is charged to the earliest wait. All messages of an NPU are charged to one shared entry. All
-//! communication with unknown partners is charged to another entry, and counts as transfer from its start.
+//! several communications are in progress, the instant is charged to the earliest transfer. If no communication
+//! transfers yet, the instant is charged to the earliest wait. All messages of an NPU are charged to one shared entry.
+//! All communication with unknown partners is charged to another entry, and counts as transfer from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};

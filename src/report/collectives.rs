@@ -43,7 +43,7 @@ pub struct CollectiveTally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
-    /// Sum over all calls.
+    /// Bytes of all buffers together.
     pub sum: u64,
     /// Size of the smallest buffer.
     pub smallest: u64,
@@ -253,8 +253,8 @@ pub struct MeasuredLinks {
 }
 
 impl MeasuredLinks {
-    /// Returns the similarity of the measured and the machine's links, from 0 to 1. It is the product of two ratios, of
-    /// the smaller to the larger bandwidth and of the smaller to the larger latency.
+    /// Returns the similarity of the measured and the machine's links, from 0 to 1. The similarity is the product of
+    /// two ratios: smaller to larger bandwidth, and smaller to larger latency.
     pub(super) fn compare_similarity(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)

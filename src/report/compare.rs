@@ -1,9 +1,10 @@
 //! Compares the replays of one job on several machines: the makespan on each machine, and the parts of the time that
 //! changed.
 //!
-//! The parts of an NPU's time sum to the makespan, so their means over NPUs also do. From one machine to another, the
-//! changes of the parts therefore add up to the change of the makespan; [`MakespanExplanation`] sorts the changes by
-//! size. A communication is compared with the communication of the same kind and group name on the other machine.
+//! The parts of an NPU's time sum to the makespan, so the means of the parts over NPUs also sum to the makespan. From
+//! one machine to another, the changes of the parts therefore add up to the change of the makespan;
+//! [`MakespanExplanation`] sorts the changes by size. A communication is compared with the communication of the same
+//! kind and group name on the other machine.
 
 use super::Report;
 use super::TimeCategory;
@@ -92,9 +93,9 @@ pub struct CommunicationChange {
     pub kind: Option<CollectiveKind>,
     /// Number of groups that perform this communication.
     pub groups: u32,
-    /// The communication on the reference machine; `None` if it did not occur there.
+    /// The communication on the reference machine; `None` if the communication did not occur there.
     pub before: Option<MachineCommunication>,
-    /// The communication on the other machine; `None` if it did not occur there.
+    /// The communication on the other machine; `None` if the communication did not occur there.
     pub after: Option<MachineCommunication>,
 }
 

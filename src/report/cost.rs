@@ -7,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! These values are proportional to the makespan, so the makespan's 90 % interval applies to them too. A value is
-//! omitted if it depends on a price or on a kernel energy that is unknown.
+//! Time, NPU hours, dollars and energy are proportional to the makespan, so the makespan's 90 % interval applies to
+//! them too. A value is omitted if it depends on a price or on a kernel energy that is unknown.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -119,7 +119,7 @@ impl CostBasis {
 
 impl Report {
     /// Adds the cost of the replay at `price` dollars per NPU hour, and the time and cost of processing `tokens`
-    /// tokens. Without a token count of the replayed job, the second part is omitted.
+    /// tokens. If the replayed job states no token count, the time and cost of processing `tokens` tokens are omitted.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.as_seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);

@@ -9,8 +9,8 @@
 //! The *slack* of a node is how much later the node could have ended without delaying the end of the run. The
 //! computation keeps all durations and the order of nodes on lanes. The slack is bounded by the node's successors, the
 //! next node on the same lane, the members of its collective and the receiver of its message. Waits for a turn in a
-//! group's launch order are ignored, so the slack of a node with such a wait is an upper bound. This is the critical
-//! path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
+//! group's launch order are ignored, so the slack of a node with such a wait is an upper bound. The method is the
+//! critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;

@@ -31,8 +31,8 @@ pub struct EditRow {
 }
 
 impl Report {
-    /// Inserts the rows of `edits`, which concern the job and its machine. They precede the rows that the replay added
-    /// for changed times of kernels and collectives.
+    /// Inserts the rows of `edits`, which concern the job and its machine. The rows of `edits` precede the rows that
+    /// the replay added for changed times of kernels and collectives.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
@@ -128,7 +128,7 @@ pub struct CompletedInterval {
 }
 
 impl CompletedInterval {
-    /// Returns the smallest and the largest of `makespans`; `None` if there are none.
+    /// Returns the smallest and the largest of `makespans`; `None` if there are no makespans.
     pub fn from_makespans(makespans: &[Span]) -> Option<Self> {
         Some(Self {
             low: *makespans.iter().min()?,

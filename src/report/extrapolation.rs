@@ -5,11 +5,11 @@
 //!
 //! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
 //!
-//! where u is the number of micro-batches in a turn. A turn is one micro-batch, or as many as there are stages if
-//! chunks are interleaved. If the last two turns differ in time, the stated error is (M - N) / u |d - e|, where e is
-//! the time of the second-last turn. The extrapolation is wrong by this amount if each remaining turn takes e instead
-//! of d. For comparison, PALM's public code simulates six micro-batches. It extrapolates with the mean time per
-//! micro-batch of the slowest stage, and states no error.
+//! where u is the number of micro-batches in a turn. A turn is one micro-batch or, with interleaved chunks, one
+//! micro-batch per stage. If the last two turns differ in time, the stated error is (M - N) / u |d - e|, where e is the
+//! time of the second-last turn. The extrapolation is wrong by this amount if each remaining turn takes e instead of d.
+//! For comparison, PALM's public code simulates six micro-batches. PALM extrapolates with the mean time per micro-batch
+//! of the slowest stage, and states no error.
 //!
 //! A full pipeline outputs the samples of u micro-batches in each time d. The rate u / d leaves out filling and
 //! draining, so it is also the rate of inference with continuous input.

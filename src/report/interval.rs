@@ -13,11 +13,11 @@
 //! for attention, for kernels that move bytes, and for kernels measured by name.
 //!
 //! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates).
-//! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. Here q is the ratio of the smaller to the
-//! larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
+//! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
+//! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
 //! measured collectives (0.10). For completely different links, it is slightly above the error of other transfers
-//! (0.30). These collectives form one class together with the measured ones; its error is the mean of their errors,
-//! weighted by time.
+//! (0.30). Collectives with measured and with derived times form one class. The error of this class is the mean of
+//! their errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times; the machine states the standard deviation `J` of these
 //! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
@@ -26,21 +26,21 @@
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
 //! efficiency reduces the peak rates, `p 0.37` is added to the exponent of the upper end. The reason is that
 //! predictions at the peak rates are on average 31 % too short for the steps in public tables of TPU v5p, v6e and v7x;
-//! `ln(1 / 0.69) = 0.37`. At two thirds of the peak rates, predictions of these steps are 8 % off.
+//! `ln(1 / 0.69) = 0.37`. At two thirds of the peak rates, predictions for the steps in these tables are 8 % off.
 //!
 //! If kernels were recorded on another NPU and are scaled to this NPU, their times have the error of the roofline. If
 //! such kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis
 //! is three models captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28
-//! and 0.24, with a root mean square of 0.29. These captures also used different hosts: the logarithms of the ratios of
-//! host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
+//! and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the logarithms of the
+//! ratios of host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
 //! Training Using What-if Analysis", OSDI 2025). A tenth of the jobs take at least `1 / (1 - 0.213)` times as long with
 //! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, the main cause is
 //! unequal stages, which replays already include. In 21.4 %, the main cause is unequal sequences, which do not occur if
-//! all samples are equal. This leaves a fraction of 0.393 of the slow jobs. Assume that the logarithm of the slowdown
-//! has an exponential tail through the two points of the study. Then one job in twenty exceeds
+//! all samples are equal. For 0.393 of the slow jobs, the cause is neither. Assume that the logarithm of the slowdown
+//! has an exponential tail through the two points of the study. With this assumption, one job in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20
@@ -48,8 +48,8 @@
 //! ```
 //!
 //! If the machine has a [correction](chakram_hardware::machine::PriceCorrection) that applies, `s` is the error that
-//! remains after the correction. In this case, the prediction already includes stragglers, because the steps from which
-//! the correction was measured had them.
+//! remains after the correction. The prediction then already includes stragglers, because the steps from which the
+//! correction was measured had stragglers.
 //!
 //! The time of each class is taken from the critical path, or from the mean NPU if no path was computed. Waiting and
 //! idle time result from the other times, so they have no error of their own.
@@ -340,8 +340,8 @@ fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     host.jitter.as_seconds() * sum / report.rows.len().max(1) as f64
 }
 
-/// Returns the expected maximum of `n` standard normal variables. It is the integral of `1 - F(x)^n - F(-x)^n` over `x
-/// > 0`, where `F` is the normal distribution function; computed by Simpson's rule.
+/// Returns the expected maximum of `n` standard normal variables. The expected maximum is the integral of `1 - F(x)^n -
+/// F(-x)^n` over `x > 0`, where `F` is the normal distribution function. The integral is computed by Simpson's rule.
 fn expected_maximum(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;

@@ -1,6 +1,6 @@
 //! Reports of replays with several launches: repeated steps, or jobs that share a machine.
 //!
-//! Each program has its own report and its own observers. These observers receive only events of the program's ranks. A
+//! Each program has its own report and its own observers. A program's observers receive only events of its ranks. A
 //! rank runs one launch of its program at a time, so observers may store state per node. Feeds such as
 //! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this.
 
@@ -140,7 +140,7 @@ pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Ve
 /// Counts of one program's launches.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaunchTally {
-    /// Time of the last completion of any launch.
+    /// Time at which the last node of any launch completed.
     end: Time,
     nodes: u64,
     messages: u64,

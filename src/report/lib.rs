@@ -3,10 +3,9 @@
 //! The caller chooses the observers, and they are compiled into the event loop. No data is stored per node unless an
 //! observer stores it.
 //!
-//! A [`Report`] contains the results of all observers as one value. It can be rendered, written, read back and
-//! compared. Its JSON form is the serde form of this value, with times in integer picoseconds;
-//! `docs/report.schema.json` is generated from these types. Within a schema version, fields may be added, but existing
-//! fields do not change.
+//! A [`Report`] contains the results of all observers as one value. A report can be rendered, written, read back and
+//! compared. The JSON form of a report is its serde form, with times in integer picoseconds; `docs/report.schema.json`
+//! is generated from these types. Within a schema version, fields may be added, but existing fields do not change.
 
 mod aggregation;
 pub mod breakdown;

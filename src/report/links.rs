@@ -1,4 +1,4 @@
-//! Bytes on links, and busy time of links. They show which dimension and which link limit a job.
+//! Bytes on links, and busy time of links. These numbers show which dimension and which link limit a job.
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
 //! link of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)). A load or store is also counted

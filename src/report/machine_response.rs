@@ -3,9 +3,9 @@
 //! The mean NPU's time is divided into three parts, which sum exactly to the makespan. The first part *responds* to a
 //! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
 //! kernel launches by the machine's host. The second part is *fixed*: recorded compute, recorded host time, and exposed
-//! transfers with recorded times. The rest (waiting for other ranks, and idle time) *follows* from these two parts. If
-//! some kernels are modelled and others keep recorded times, compute is divided in proportion to the total durations of
-//! both kinds.
+//! transfers with recorded times. The remaining time (waiting for other ranks, and idle time) *follows* from these two
+//! parts. If some kernels are modelled and others keep recorded times, compute is divided in proportion to the total
+//! durations of both kinds.
 
 use super::Report;
 use super::TimeCategory;

@@ -2,12 +2,12 @@
 //! it completes.
 //!
 //! At each instant, frees by nodes that complete count before allocations by nodes that are issued, regardless of the
-//! order in the event loop. If a node is issued and completes at the same instant, it frees its memory before the next
-//! such node allocates. In a chain of nodes that take no time, the temporary memory of only one node is therefore
+//! order in the event loop. If a node is issued and completes at the same instant, the node frees its memory before the
+//! next such node allocates. In a chain of nodes that take no time, the temporary memory of only one node is therefore
 //! allocated at a time.
 //!
-//! If no node of the job changes memory, the observer stores nothing and examines no node. Otherwise, it stores one bit
-//! per node.
+//! If no node of the job changes memory, the observer stores nothing and examines no node. Otherwise, the observer
+//! stores one bit per node.
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
@@ -273,7 +273,7 @@ impl Observer for MemoryObserver<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Serializes memory rows as an object. Its first field states whether all rows fit.
+/// Serializes memory rows as an object. The first field of the object states whether all rows fit.
 pub mod fitting {
     use super::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -48,7 +48,7 @@ pub struct CodedTextColumn {
 }
 
 impl CodedTextColumn {
-    /// Returns the text in `row`; `None` if there is none.
+    /// Returns the text in `row`; `None` if the row has no text.
     pub fn get(&self, row: usize) -> Option<&str> {
         let code = usize::try_from(self.codes[row]).ok()?;
         Some(&self.values[code])

@@ -53,7 +53,7 @@ impl OpenComms {
         }
     }
 
-    /// Starts the communication at index `place`. It waits at first, and its time is charged to `label`.
+    /// Starts the communication at index `place`. The communication waits at first, and its time is charged to `label`.
     #[inline]
     pub fn start_comm(&mut self, place: usize, label: u32, for_stage: bool) {
         self.place[place] = self.over + self.open.len() as u32;
@@ -64,8 +64,8 @@ impl OpenComms {
         self.open.push_back(OpenComm { label, progress });
     }
 
-    /// Returns the communication at index `place` and its number in order of start; `None` if it was removed or has not
-    /// started.
+    /// Returns the communication at index `place` and its number in order of start; `None` if the communication was
+    /// removed or has not started.
     #[inline]
     fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];

@@ -96,7 +96,7 @@ impl ProfilerBasis {
     }
 
     /// Sets both makespans of the job `workload`. `own` is the makespan of this replay. If this replay subtracts the
-    /// profiler's cost, `other` is the makespan with this cost, otherwise the makespan without it.
+    /// profiler's cost, `other` is the makespan with this cost; if not, `other` is the makespan without it.
     pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)

@@ -1,5 +1,5 @@
-//! An observer between the event loop and the observers of a report. It collects events in batches, which a second
-//! thread delivers to the report's observers.
+//! An observer between the event loop and the observers of a report. The observer collects events in batches, which a
+//! second thread delivers to the report's observers.
 //!
 //! The event loop writes 16 bytes per node event and goes on. The second thread processes the batches in order: it
 //! computes sums, memory and the critical path. Results are therefore the same as with direct calls from the loop.
@@ -76,8 +76,8 @@ impl StepRecord {
     }
 }
 
-/// Events that are delivered together: the node events in order, then the collective events in order. This changes no
-/// results, because no observer of a report depends on the order between node and collective events.
+/// Events that are delivered together: the node events in order, then the collective events in order. The order changes
+/// no results, because no observer of a report depends on the order between node and collective events.
 #[derive(Debug, Default)]
 struct RecordBatch {
     steps: Vec<StepRecord>,

@@ -607,7 +607,8 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which collectives of `kind` in a group were measured; `None` if they equal the machine's links.
+/// Returns the links on which collectives of `kind` in a group were measured; `None` if these links equal the machine's
+/// links.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

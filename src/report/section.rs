@@ -234,7 +234,7 @@ pub(crate) struct ReportSection {
     pub id: SectionId,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
-    /// True if a text makes each column as wide as its widest cell. Otherwise, a wide cell shifts the rest of its row.
+    /// True if a text makes each column as wide as its widest cell. If false, a wide cell shifts the rest of its row.
     aligned: bool,
     /// Sentence that says how many rows were omitted.
     pub left_out: Option<String>,

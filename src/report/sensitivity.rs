@@ -43,8 +43,8 @@ pub const TENTH_LESS: f64 = 0.9;
 pub struct SensitivityRow {
     /// Name of the class of durations, or key of the machine file.
     pub what: String,
-    /// Setting that changes these durations. It is either an option key, to which the user appends a factor, or a
-    /// machine key. Empty if no setting changes these durations.
+    /// Setting that changes these durations. The setting is either an option key, to which the user appends a factor,
+    /// or a machine key. Empty if no setting changes these durations.
     pub setting: String,
     /// Change of the makespan, in picoseconds, per unit of the factor on these durations.
     pub slope_ps: i64,
@@ -235,8 +235,8 @@ impl SensitivityRun<'_> {
                 DurationChange::Nothing => return None,
             })
         };
-        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. It may differ for
-        // collectives, because a changed collective takes a fixed time, without contention.
+        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. The makespan may
+        // differ for changed collectives, because a changed collective takes a fixed time, without contention.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };

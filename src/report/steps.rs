@@ -48,7 +48,7 @@ pub struct StepRow {
     /// Time in which host work or delays of the step are in progress, but no node of another category.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// The rest of `time`.
+    /// The remaining part of `time`.
     #[serde(rename = "idle_ps")]
     pub idle: Span,
 }

@@ -135,7 +135,7 @@ impl<'h> TextTable<'h> {
         self.lines.push(TableLine::Row(self.cell_texts(cells)));
     }
 
-    /// Adds free text below the last row. This requires that every cell of the table has only one line.
+    /// Adds free text below the last row. Free text requires that every cell of the table has only one line.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }

@@ -111,8 +111,8 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a table, in characters. There is a limit because inputs may contain names of any length,
-/// and the table layout counts columns in 16 bits.
+/// Maximum length of a name in a table, in characters. The length is limited because inputs may contain names of any
+/// length, and because the table layout counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
 /// Maximum length of a name in a table with all details, in characters. No compiler generates longer names, but inputs

@@ -201,8 +201,8 @@ pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// There is a warning in two cases: the kernels execute 3 FLOPs while the peaks allow only 2, or the model needs 4
-    /// FLOPs while the kernels execute 3. A difference in the last digit causes no warning.
+    /// Two jobs cause warnings: one whose kernels execute 3 FLOPs while the peaks allow only 2, and one whose model
+    /// needs 4 FLOPs while its kernels execute 3. A difference in the last digit causes no warning.
     #[test]
     fn utilizations_above_one_another_are_warnings() {
         let rates = |hfu: f64, model_flops: f64| Throughput {

@@ -314,7 +314,7 @@ fn render_style_sheet(stages: u32) -> String {
         "text{font:11px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
     );
     for stage in 0..stages {
-        // This multiplier gives consecutive stages very different hues.
+        // The multiplier gives consecutive stages very different hues.
         let hue = u64::from(stage) * 137 % 360;
         let rules = write!(
             style,

@@ -79,8 +79,8 @@ impl Observer for TileObserver {
 }
 
 impl TileObserver {
-    /// Returns the busy times on the machine of `prepared`; `None` if it has no tiles, or its network model reports no
-    /// busy times.
+    /// Returns the busy times on the machine of `prepared`; `None` if the machine has no tiles, or if its network model
+    /// reports no busy times.
     pub fn summarize_tile_use(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tile_grid()?);

@@ -15,11 +15,11 @@ pub struct UnknownRow {
     pub what: UnknownFact,
     /// Number of nodes without the fact.
     pub nodes: u64,
-    /// Number of these nodes that take no time, because they have no recorded duration either. The others keep their
-    /// recorded duration.
+    /// Number of these nodes that take no time, because they have no recorded duration either. The other nodes keep
+    /// their recorded duration.
     pub without_time: u64,
-    /// Number of these nodes that are kernels without a recorded duration but with known bytes. They take the time to
-    /// move their bytes, which is a lower bound.
+    /// Number of these nodes that are kernels without a recorded duration but with known bytes. These kernels take the
+    /// time to move their bytes, which is a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Recorded duration of these nodes, summed.

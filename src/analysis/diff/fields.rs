@@ -19,7 +19,7 @@ pub enum NodeField {
     Lane,
     /// True if the node is host work.
     Host,
-    /// The other rank of a message.
+    /// The rank at the other end of a message.
     Peer,
     /// The node's own rank, which some sends and receives state.
     Own,

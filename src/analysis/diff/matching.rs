@@ -1,10 +1,16 @@
 //! Finds which nodes of two traces correspond.
 //!
-//! The steps use weaker and weaker evidence. They match nodes whose transitive predecessors and successors are equal;
-//! nodes whose transitive predecessors or successors are equal; nodes with an equal vicinity of a few edges; neighbours
-//! of matched nodes; nodes that an alignment in program order puts at the same position; and finally, nodes of
-//! different content with the same neighbours. No step is repeated without progress, and every step except sorting
-//! takes linear time. Traces that have nothing in common therefore take no longer than similar traces.
+//! The steps use weaker and weaker evidence. They match:
+//!
+//! 1. Nodes whose transitive predecessors and transitive successors are equal.
+//! 2. Nodes whose transitive predecessors or transitive successors are equal.
+//! 3. Nodes with an equal vicinity of a few edges.
+//! 4. Neighbours of matched nodes.
+//! 5. Nodes that an alignment in program order puts at the same position.
+//! 6. Nodes of different content with the same neighbours.
+//!
+//! No step is repeated without progress, and every step except sorting takes linear time. Traces that have nothing in
+//! common therefore take no longer than similar traces.
 //!
 //! Most nodes of large, nearly identical traces are matched by id first, in one pass over the nodes.
 
@@ -154,7 +160,8 @@ impl LabelKind {
 
 /// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
 /// with an equal narrow vicinity. `base` selects the label of a node by itself. Callers must begin with labels of whole
-/// records. If an edit inserted a new node with the same work before a node, only these labels distinguish the two.
+/// records. If an edit inserted a new node with the same work before a node, only labels of whole records distinguish
+/// the two nodes.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_ancestry(side, base, EdgeDirection::Predecessors)
@@ -173,7 +180,8 @@ fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching
     }
 }
 
-/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels decide between them.
+/// Pairs nodes with equal `label`. If several nodes have the same label, increasingly fine labels decide between the
+/// nodes.
 fn pair_by_refinement(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

@@ -1,8 +1,8 @@
 //! Compares two replay reports: the change of the makespan, and the changes of the parts of the time.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the change of the makespan. For
-//! each part, the operators or groups that changed it are listed. Their changes do not sum exactly to the change of the
-//! part, because work overlaps; the remainder is listed as the rest.
+//! each part, the operators or groups that changed it are listed. The changes of operators and groups do not sum
+//! exactly to the change of a part, because work overlaps. The remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 pub struct ContributionChange {
     /// Name of the operator or group.
     pub what: String,
-    /// Its time in both reports, in picoseconds.
+    /// Time of the operator or group in both reports, in picoseconds.
     #[serde(rename = "mean_ps")]
     pub shift: AmountChange,
 }

@@ -1,18 +1,17 @@
-//! One of the two compared traces, with data for the matching.
+//! One of the two traces that are compared, with data for the matching.
 
 use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
 use std::sync::OnceLock;
 
-/// One of the two compared traces. Its labels are computed on first use.
+/// One of the two compared traces. The trace's labels are computed on first use.
 pub(super) struct ComparedTrace<'o> {
     pub raw: &'o RawTrace<'o>,
     /// Nodes in topological order. Nodes that are on cycles or depend on cycles are in `unordered` instead.
     pub order: Vec<u32>,
     /// Nodes that are not in `order`, in ascending order.
     pub unordered: Vec<u32>,
-    /// For each node, its successors. Each is encoded as twice the successor's index, plus one for a control
-    /// dependency.
+    /// For each node, its successors. Each successor is encoded as twice its index, plus one for a control dependency.
     waiting: Csr,
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,

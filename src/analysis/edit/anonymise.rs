@@ -64,7 +64,7 @@ const PUBLIC: [&str; 12] = [
     "ProfilerStep#",
 ];
 
-/// Other names that are public as a whole.
+/// Public names that have no prefix in `PUBLIC`.
 const PUBLIC_WHOLE: [&str; 4] = [
     "record_param_comms",
     "end of the thread",

@@ -124,7 +124,8 @@ impl JobScaling {
         &self.along
     }
 
-    /// Returns true if ranks communicate along the dimension. Otherwise, the copies run independently of each other.
+    /// Returns true if ranks communicate along the dimension. If ranks do not communicate along the dimension, the
+    /// copies run independently of each other.
     pub fn exchanges_along(&self) -> bool {
         self.exchanges
     }

@@ -3,10 +3,10 @@
 //! # Nodes that an annotation covers
 //!
 //! A node *belongs* to the nodes named in its attributes `parent` and `launch`. An annotation covers the nodes with its
-//! name, and all nodes that belong to a covered node. Nodes on other threads do not belong to it, but may be covered
-//! because of their time. A node on another lane that belongs to no other node is covered if it starts within the
-//! annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with the
-//! next uncovered node on that lane. Nodes that belong to a node covered in this way are covered too.
+//! name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but may be
+//! covered because of their time. A node on another lane that belongs to no other node is covered if it starts within
+//! the annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with
+//! the next uncovered node on that lane. Nodes that belong to a node covered in this way are covered too.
 //!
 //! Traces without these attributes, such as traces from Chakra's own converter, express calls as control dependencies.
 //! In such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs
@@ -19,13 +19,13 @@
 //! A dependency on a cut node is replaced by dependencies on the nearest kept nodes on which the cut node depends,
 //! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
 //! kept node are data dependencies, and otherwise a control dependency. If more than [`MOST_BEHIND`] kept nodes would
-//! replace a cut node, it becomes a *joint*: a node with the same id that does no work and depends on those kept nodes.
-//! Joints ensure that the number of dependencies grows by at most a constant factor.
+//! replace a cut node, the cut node becomes a *joint*: a node with the same id that does no work and depends on those
+//! kept nodes. Joints ensure that the number of dependencies grows by at most a constant factor.
 //!
 //! # Times
 //!
 //! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay has
-//! passed since the end of its last dependency. It lasts for its recorded duration plus its recorded waiting. For
+//! passed since the end of its last dependency. A node lasts for its recorded duration plus its recorded waiting. For
 //! traces that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be
 //! the earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
 //! gets the delay

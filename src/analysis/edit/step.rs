@@ -19,7 +19,7 @@ struct StepStore {
 /// Source of a rank's whole trace.
 enum StepSource {
     File(RankFile),
-    /// Contents that were read from a pipe. They are stored because a pipe can be read only once.
+    /// Contents that were read from a pipe. The contents are stored because a pipe can be read only once.
     Held(Arc<TraceContents>),
 }
 

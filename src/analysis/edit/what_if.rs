@@ -108,7 +108,7 @@ pub struct EditedJob {
     pub found: FoundTraces,
     /// The groups that are declared outside the traces.
     pub groups: DeclaredGroups,
-    /// One row per edit, in the order in which they were applied.
+    /// One row per edit, in the order in which the edits were applied.
     pub rows: Vec<EditRow>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,
@@ -385,7 +385,7 @@ fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceErro
     }
 }
 
-/// Returns the edits in order; edits of the same kind are combined into one, with multiplied factors or summed layers.
+/// Returns the edits in order. Edits of the same kind are combined into one, with multiplied factors or summed layers.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
@@ -488,7 +488,7 @@ fn edit_rank(
     Ok((program.write_trace()?, counts))
 }
 
-/// Adds an edit to the trace's list of edits, and combines it with earlier added layers.
+/// Adds an edit to the trace's list of edits. Layers that it adds are summed with layers of earlier edits.
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {

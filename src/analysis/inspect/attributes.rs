@@ -22,8 +22,8 @@ pub fn count_attributes(
     // For each attribute, the number of nodes that have it, and the last of these nodes.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order, so predict the next attribute, which saves a look-up if
-    // it is correct.
+    // Similar nodes have the same attributes in the same order, so predict the next attribute. A correct prediction
+    // saves a look-up.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.node_indices().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;

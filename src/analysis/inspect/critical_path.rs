@@ -131,7 +131,7 @@ pub struct PathTime {
     pub delay: Span,
     /// Time that the nodes waited for other ranks.
     pub wait: Span,
-    /// The rest: work and transfers.
+    /// The remaining time: work and transfers.
     pub work: Span,
 }
 

@@ -199,7 +199,7 @@ impl NodeFilter {
         *self == Self::default()
     }
 
-    /// For each node of `trace`, returns true if it is selected; `None` if all nodes are.
+    /// For each node of `trace`, returns true if it is selected; `None` if all nodes are selected.
     pub fn select_nodes(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;
@@ -257,7 +257,7 @@ impl NodeFilter {
         })
     }
 
-    /// Returns true if the node overlaps the time window. A node without times never does.
+    /// Returns true if the node overlaps the time window. A node without times is never in the window.
     fn matches_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;

@@ -280,8 +280,8 @@ impl RankTables {
         let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
         for (lane, tally) in lanes.merge_by_name(|lane: u32| lane) {
             let name = trace.lanes.lane_name(lane).map(str::to_owned);
-            // Groups over different dimensions have separate lanes. Their lanes share a row here, because they have the
-            // same name.
+            // Groups over different dimensions have separate lanes. The lanes of such groups share a row here, because
+            // they have the same name.
             let entry = by_lane.entry(trace.lanes.lane_key(lane));
             entry
                 .or_insert((name, NodeSums::default()))

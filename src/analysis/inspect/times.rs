@@ -7,7 +7,7 @@ use chakram_trace::graph::captured_timeline::{NONE, NodeTiming};
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 
-/// Where the times of a rank come from.
+/// Source of the times of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TimeBasis {
     /// The file states start times.
@@ -36,7 +36,7 @@ impl TimeBasis {
 /// Start and end times of a rank's nodes.
 #[derive(Debug)]
 pub struct RankTimes {
-    /// Where the times come from.
+    /// Source of the times.
     pub basis: TimeBasis,
     /// True if every duration is a whole number of microseconds, which is the resolution of the schema's own field.
     pub whole_micros: bool,

@@ -36,7 +36,7 @@ pub(super) struct CallDigest {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
     pub node: NodeDigest,
-    /// The other rank of the message.
+    /// The rank at the other end of the message.
     pub peer: u32,
     /// The rank of this node, if the node states it; otherwise [`NONE`].
     pub own: u32,
@@ -83,8 +83,8 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the previous call's group. Most calls use the same group as the previous one. The slot saves a copy of
-    /// the group's name for such calls.
+    /// Slot of the previous call's group. Most calls use the group of the previous call. For such calls, the stored
+    /// slot saves a copy of the group's name.
     last: Option<u32>,
 }
 

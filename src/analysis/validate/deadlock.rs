@@ -15,9 +15,8 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// The graph of the waits of all ranks. Its vertices are first the vertices of each trace, then one vertex for each
-/// collective of each party (group). The vertex of a collective stands for the moment at which all required members
-/// have arrived.
+/// The graph of the waits of all ranks. The vertices of each trace come first, then one vertex for each collective of
+/// each party (group). The vertex of a collective stands for the moment at which all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// For each trace, the index of its first vertex.
@@ -112,8 +111,8 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Calls `each` for the edges between a member's calls and the vertices of its party. `rendezvous` is the first of
-    /// these vertices.
+    /// Calls `each` for the edges between a member's calls and the vertices of its party. `rendezvous` is the first
+    /// vertex of the party.
     fn link_calls(
         &self,
         party: &BoundGroup,

@@ -1,4 +1,4 @@
-//! Checks the dependencies of one trace. It reports dependencies on missing nodes or on the node itself, repeated
+//! Checks the dependencies of one trace. Reports dependencies on missing nodes or on the node itself, repeated
 //! dependencies, cycles, and nodes that depend on cycles.
 
 use super::NONE;
@@ -114,7 +114,7 @@ impl DependencyChecker {
         findings.add_defect(kind, || (DefectLocation::of_node(item), found));
     }
 
-    /// Reports dependencies of the same kind on the same node.
+    /// Reports repeated dependencies of one kind on the same node.
     #[inline]
     fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         /// Maximum number of dependencies for which comparing all pairs is faster than sorting.

@@ -3,7 +3,7 @@
 use chakram_base::setting::SettingKey;
 use std::fmt;
 
-/// How serious a defect is.
+/// Severity of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// A replay would reject the job, or would never end.
@@ -153,7 +153,7 @@ impl DefectKind {
         KINDS[self as usize].2
     }
 
-    /// Returns a phrase that says what a defect of this kind is.
+    /// Returns a phrase that describes defects of this kind.
     pub fn explain_meaning(self) -> &'static str {
         KINDS[self as usize].3
     }

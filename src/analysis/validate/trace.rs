@@ -101,7 +101,7 @@ impl ValidatedTrace {
         self.nodes
     }
 
-    /// Returns the number of dependencies of these nodes.
+    /// Returns the number of dependencies of the nodes that could be decoded.
     pub fn edge_count(&self) -> u64 {
         self.edges
     }

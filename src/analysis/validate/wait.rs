@@ -1,5 +1,5 @@
-//! Waits between the communication nodes of one trace. Other nodes are not stored: a wait through them becomes a direct
-//! wait.
+//! Waits between the communication nodes of one trace. Nodes that do not communicate are not stored: a wait through
+//! such nodes becomes a direct wait.
 //!
 //! Each node is represented by the last *vertex* on which it depends: a call, a message, or a join of several vertices.
 //! A node that depends on only one vertex is represented by this vertex, so a chain of kernels needs no vertices.
@@ -84,8 +84,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits. They are built again if nodes were not added in program order, or if other dependencies are
-    /// enforced than assumed.
+    /// Returns the waits. The waits are built again if nodes were not added in program order, or if other dependencies
+    /// are enforced than assumed.
     pub fn into_edges(
         self,
         raw: &ValidatedNodes<'_>,

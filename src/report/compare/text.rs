@@ -193,8 +193,8 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
     Ok(())
 }
 
-/// Returns the sentences that explain exposed communication and the bubble. Each is included only if some machine has
-/// time of this kind.
+/// Returns the sentences that explain exposed communication and the bubble. Each sentence is included only if some
+/// machine has time of its kind.
 pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -237,8 +237,8 @@ pub(super) fn build_table_rows(
         let speed = change(report).speedup()?;
         Some(format!("{speed:.2}x"))
     });
-    // The baseline is the first column. Its full name is printed above the table, because the name may be too long for
-    // a row.
+    // The baseline is the first column. The full name of the baseline is printed above the table, because the name may
+    // be too long for a row.
     row("  vs. first machine", &|report| {
         format_percent(&change(report))
     });

@@ -183,8 +183,8 @@ impl<'r> ScaledRun<'r> {
     fn lane_gap_before(&self, number: usize) -> i64 {
         let start = signed_picoseconds(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // If all members take their lanes at once, they start when the last member is ready. The wait for this member
-        // is recomputed, so it is not a gap.
+        // If all members take their lanes at once, they start when the last member is ready. The wait for the last
+        // member is recomputed, so the wait is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.call_members(number))

@@ -13,7 +13,7 @@ impl RunRecorder<'_> {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }
 
-    /// Returns whether the end of a collective node depends on its other members. This is false if members do not wait
+    /// Returns whether the end of a collective node depends on its other members. Returns false if members do not wait
     /// for one another, or if the node ended before the transfer began.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {

@@ -23,8 +23,8 @@ impl AxisScale {
     }
 
     /// Creates a scale that contains the values from `least` to `most`. The scale is logarithmic if `least` is positive
-    /// and `most / least` is above 20. Otherwise it is linear. It starts at 0 (or below 0 for negative values) if
-    /// `least` is below a third of `most`; else it covers the range with a margin.
+    /// and `most / least` is above 20. For other values, the scale is linear. A linear scale starts at 0 (or below 0
+    /// for negative values) if `least` is below a third of `most`; otherwise, it covers the range with a margin.
     pub fn fitting_scale((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic_scale((least, most), places);

@@ -46,8 +46,8 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
 /// Minimum width in drawing units at which a span has a tooltip of its own.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow to point at with a mouse. They are combined into one mark per series without
-/// tooltips, because a page may contain many thousands of spans.
+/// Spans of a row that are too narrow to point at with a mouse. Narrow spans are combined into one mark per series
+/// without tooltips, because a page may contain many thousands of spans.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 

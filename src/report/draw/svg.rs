@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// Maximum number of characters of a text on a page. There is a limit because inputs may contain names of any length.
+/// Maximum number of characters of a text on a page. The length is limited because inputs may contain names of any
+/// length.
 const MAX_TEXT: usize = 1 << 14;
 
 /// Escapes `text` for element content and attributes of a page; truncates very long texts.

@@ -17,8 +17,8 @@ const MEMORY: &str = "memory";
 /// Number of shades for nonzero loads.
 pub(super) const SHADES: u32 = 10;
 
-/// Returns the pictures of links. There is one per dimension if bytes on links were counted, and one of the grid if the
-/// machine has tiles.
+/// Returns the pictures of links. If bytes on links were counted, there is one picture per dimension. If the machine
+/// has tiles, there is one picture of the grid.
 pub fn render_links(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| {

@@ -54,7 +54,7 @@ impl Report {
             .count()
     }
 
-    /// Returns a sentence about the ranks that need more memory than they have; `None` if there are none.
+    /// Returns a sentence about the ranks that need more memory than is available; `None` if there are no such ranks.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.count_ranks_out_of_memory() as u64 - 1 {

@@ -65,8 +65,8 @@ pub(super) struct MemoryLedger<S> {
     /// Allocations minus frees, both at this instant, by nodes that were issued at this instant. The sum `held + fresh`
     /// is never negative.
     fresh: ClassSums<S>,
-    /// Minimum that `fresh` has reached at this instant. If it is negative, that many bytes of `held` were freed by
-    /// nodes issued at this instant.
+    /// Minimum that `fresh` has reached at this instant. If the minimum is negative, that many bytes of `held` were
+    /// freed by nodes issued at this instant.
     low: ClassSums<S>,
     /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
     /// maximum, and `top_node` the node that reached it. `top` has the bytes by class at this maximum, and `top_node`
@@ -81,7 +81,7 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Fields that rarely change. They are separate, so that the frequently changed fields share cache lines.
+/// Fields that rarely change. The fields are separate, so that the frequently changed fields share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
@@ -319,9 +319,9 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_missing_once() {
-        // At time 0, 8 bytes are allocated. At time 5, a node without duration frees 6 of them. Another node completes
-        // and frees 5 bytes, so 3 bytes are missing. The second node cannot free bytes that were allocated at the same
-        // instant.
+        // At time 0, 8 bytes are allocated. At time 5, a node without duration frees 6 of the 8 bytes. Another node
+        // completes and frees 5 bytes, so 3 bytes are missing. The second node cannot free bytes that were allocated at
+        // the same instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate_bytes(NODES[0], &bytes(8));
         ledger.begin_instant(Time(5));

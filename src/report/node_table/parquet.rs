@@ -1,9 +1,9 @@
 //! Writes node tables as Apache Parquet. A file consists of row groups. Each row group has one page per column.
 //!
-//! The format is described at <https://parquet.apache.org/docs/file-format/>. Its metadata structures are encoded in
-//! Thrift's compact protocol. Numbers are stored plain, and texts as indices into a dictionary. Pages are compressed
-//! with gzip, which every reader supports. This writer supports only the columns of this table, and compiles in a tenth
-//! of the time of a Parquet package.
+//! The format is described at <https://parquet.apache.org/docs/file-format/>. The format's metadata structures are
+//! encoded in Thrift's compact protocol. Numbers are stored plain, and texts as indices into a dictionary. Pages are
+//! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and compiles
+//! in a tenth of the time of a Parquet package.
 
 use super::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
 use flate2::Compression;
@@ -37,7 +37,7 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the last field. It is needed because each field stores only the difference from the previous id.
+    /// Id of the last field. The id is needed because each field stores only the difference from the previous id.
     last: i16,
 }
 
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn numbers_are_packed_lowest_bits_first() {
         // Example from the description of the format: 0 to 7 in 3 bits each are the bytes 0x88, 0xc6, 0xfa, one group
-        // of 8. Its header is (1 << 1) | 1.
+        // of 8. The header of the run is (1 << 1) | 1.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);

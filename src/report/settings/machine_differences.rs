@@ -61,8 +61,8 @@ pub enum MachineDifference {
     Corrections,
 }
 
-/// Returns the differences between two machines, in the order of machine files. If there are none, both machines
-/// predict equal times for every run.
+/// Returns the differences between two machines, in the order of machine files. If there are no differences, both
+/// machines predict equal times for every run.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let mut found = Vec::new();
@@ -215,8 +215,8 @@ impl MachineDifference {
         .to_owned()
     }
 
-    /// Returns the index of the only NPU class that the difference concerns; `None` if it does not concern exactly one
-    /// class.
+    /// Returns the index of the only NPU class that the difference concerns; `None` if the difference concerns no class
+    /// or several classes.
     fn affected_class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)

@@ -28,7 +28,7 @@ pub(super) struct DimensionUse {
 }
 
 impl ReplayedRun<'_> {
-    /// Returns the reason why nothing crosses the machine's network; `None` if something does.
+    /// Returns the reason why nothing crosses the machine's network; `None` if the network carries traffic.
     pub(super) fn without_network(&self) -> Option<String> {
         let comm = self.prepared.comm_timing();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
@@ -38,7 +38,7 @@ impl ReplayedRun<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns the reason why no collective depends on the machine; `None` if one does.
+    /// Returns the reason why no collective depends on the machine; `None` if some collective depends on the machine.
     pub(super) fn without_collectives(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
@@ -108,7 +108,8 @@ impl ReplayedRun<'_> {
         found
     }
 
-    /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if one does.
+    /// Returns the reason why no kernel's time depends on the NPU's rates; `None` if some kernel's time depends on the
+    /// NPU's rates.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.pricing_coverage();
@@ -122,7 +123,7 @@ impl ReplayedRun<'_> {
         }
     }
 
-    /// Returns the reason why no kernel is timed by curves; `None` if one is.
+    /// Returns the reason why no kernel is timed by curves; `None` if some kernel is timed by curves.
     pub(super) fn without_curves(&self) -> Option<String> {
         self.without_priced_kernels().or_else(|| {
             let by_curves = self.report.kernels.by_curves;

@@ -2,7 +2,7 @@
 //!
 //! The sending rate sums the average rates of the messages and collectives that transfer. A message counts with its
 //! size. A collective counts with the minimum number of bytes that must cross the busiest port of a member. As for bus
-//! bandwidth, this number is `factor x buffer`. A node waits if it is ready and its lane is occupied.
+//! bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;

@@ -65,8 +65,8 @@ impl TimelineCounter {
     }
 }
 
-/// Writes events of a timeline in one file format. For each track, the caller must draw slices in order of time. It
-/// must begin a path before the slices below it, and end the path after them.
+/// Writes events of a timeline in one file format. For each track, the caller must draw slices in order of time. The
+/// caller must begin a path before the slices below it, and end the path after them.
 pub(super) trait TimelineEncoder {
     /// Sets the name of a rank's process.
     fn name_rank(&mut self, rank: u32, name: &str);

@@ -34,8 +34,8 @@ pub(super) struct LaneNesting {
 }
 
 impl LaneNesting {
-    /// Closes the open ranges that the node is not in. Then opens the missing ranges of `path` and, below them, of the
-    /// path in `name`. Returns the part of `name` after its path.
+    /// Closes the open ranges that the node is not in. After that, opens the missing ranges of `path` and, below them,
+    /// of the path in `name`. Returns the part of `name` after its path.
     pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,

@@ -57,7 +57,7 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a host thread, outermost first. These are Python calls, the annotations and
+    /// Appends the ranges around a node of a host thread, outermost first. The ranges are Python calls, annotations and
     /// operators that called the node, and the node itself if it called other nodes on the same thread.
     pub fn append_ranges(
         &self,

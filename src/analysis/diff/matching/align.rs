@@ -1,4 +1,4 @@
-//! Aligns each lane of one trace with the same lane of the other, in program order.
+//! Aligns each lane of one trace with the same lane of the other trace, in program order.
 
 use super::NodeMatching;
 use super::residual::count_agreeing_neighbours;
@@ -99,8 +99,8 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may put unrelated nodes at the same position. Their neighbours contradict such a pair, so
-            // skip it.
+            // The alignment may put unrelated nodes at the same position. The neighbours of such nodes contradict the
+            // pair, so skip the pair.
             let free =
                 pairs.partner_of_node(0, x).is_none() && pairs.partner_of_node(1, y).is_none();
             if free && count_agreeing_neighbours(sides, pairs, x, y).is_plausible() {

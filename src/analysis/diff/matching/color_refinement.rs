@@ -157,8 +157,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // A class with different numbers of nodes from the two traces is no splitter. Some of its nodes
-                    // have no partner, so their edges would separate correct pairs.
+                    // A class with different numbers of nodes from the two traces is no splitter. Some nodes of such a
+                    // class have no partner, and the edges of these nodes would separate correct pairs.
                     if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }
@@ -190,7 +190,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits the classes of the nodes `touched` by the counts of these nodes, and resets the counts.
+    /// Splits the classes of the nodes `touched` into nodes with equal counts, and resets the counts.
     fn split_touched(&mut self, touched: &mut [u32]) {
         touched.sort_unstable_by_key(|&node| {
             (self.class[node as usize], self.count[node as usize], node)
@@ -310,8 +310,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`. All nodes of a new class have the same label, and equally many of them come from
-    /// each trace.
+    /// Splits classes by `labels`. All nodes of a new class have the same label, and the class has equally many nodes
+    /// from each trace.
     pub fn split_by_labels(&mut self, labels: &NodeHashes) {
         let offset = self.offset_of_second();
         let label = |node: u32| {

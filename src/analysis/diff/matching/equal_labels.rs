@@ -12,8 +12,8 @@ pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) 
     });
 }
 
-/// Approximate set of labels: a Bloom filter with one hash function. It rejects most labels that only one trace has, so
-/// that they need not be sorted.
+/// Approximate set of labels: a Bloom filter with one hash function. The filter rejects most labels that only one trace
+/// has, so that these labels need not be sorted.
 struct LabelSketch {
     words: Vec<u64>,
     /// Binary logarithm of the number of bits.

@@ -6,7 +6,7 @@ use chakram_trace::format::Op;
 
 /// Maximum number of neighbours followed from a node, and of candidates compared with it.
 const NEAR: usize = 64;
-/// Maximum number of neighbours that are inspected for candidates, per partner of a followed neighbour.
+/// For each partner of a followed neighbour, the maximum number of its neighbours that are inspected for candidates.
 const THROUGH: usize = 1024;
 /// Maximum number of candidates taken from these neighbours, per partner.
 const CANDIDATES: usize = 16;

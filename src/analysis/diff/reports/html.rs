@@ -1,7 +1,7 @@
 //! Renders differences between reports as an HTML page in one self-contained file.
 //!
-//! As on the page of a report, each number has an attribute with its JSON pointer, here into the JSON form of the
-//! comparison.
+//! Like on the page of a report, each number has its JSON pointer as an attribute. Here, it points into the JSON form
+//! of the comparison.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;
@@ -76,7 +76,7 @@ fn render_change_row(
     std::iter::once(escape_html(name)).chain(cells).collect()
 }
 
-/// Renders a table of changes. If it has fewer than `all` rows, a note says how many are omitted.
+/// Renders a table of changes. If the table has fewer than `all` rows, a note says how many rows are omitted.
 fn render_changes_table(
     heading: &str,
     names: [&str; 2],

@@ -16,7 +16,7 @@ pub(super) enum GroupScaling {
 }
 
 impl GroupScaling {
-    /// Returns how the group `name` scales. Its members must form a sub-grid.
+    /// Returns how the group `name` scales. The members of the group must form a sub-grid.
     pub fn for_members(
         along: &ScaledDimension,
         name: &str,

@@ -138,7 +138,8 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     }
     scaling.check_equal_ranks().unwrap();
     assert!(!scaling.is_alike(3));
-    // New rank 7 = (3, 1) copies rank 3 = (1, 1), and is in block 1. Its group consists of ranks 6 and 7, with root 7.
+    // New rank 7 = (3, 1) copies rank 3 = (1, 1), and is in block 1. The group of rank 7 consists of ranks 6 and 7,
+    // with root 7.
     assert_eq!(scaling.scaled_dimension().source_of_rank(7), (3, 1));
     let after = read(&scaling.write_rank(7, &second).unwrap());
     let values = &after[0].inputs.as_ref().unwrap().values;
@@ -191,7 +192,7 @@ fn messages_follow_their_ranks() {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
     scaling.check_equal_ranks().unwrap();
-    // New rank 9 = (1, 4) copies rank (1, 1). It sends to (0, 4); in the ring of five ranks, it sends to (1, 0) and
+    // New rank 9 = (1, 4) copies rank (1, 1). Rank 9 sends to (0, 4); in the ring of five ranks, it sends to (1, 0) and
     // receives from (1, 3).
     let (old, block) = scaling.scaled_dimension().source_of_rank(9);
     assert_eq!((old, block), (4, 1));

@@ -13,8 +13,8 @@ type ForwardedDependency = (u32, bool);
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
-    /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if they did not change. For a
-    /// cut node, the range of the nodes that replace it.
+    /// For a kept node or a joint, the range of its new dependencies in `list`; `None` if the dependencies did not
+    /// change. For a cut node, the range of the nodes that replace it.
     rows: Vec<Option<(u32, u32)>>,
     list: Vec<ForwardedDependency>,
 }
@@ -87,7 +87,7 @@ impl DependencyClosure {
         self.joints[i as usize]
     }
 
-    /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if they did not change.
+    /// Returns the new dependencies of node `i`, a kept node or a joint; `None` if the dependencies did not change.
     pub fn changed_dependencies(&self, i: u32) -> Option<&[ForwardedDependency]> {
         self.forwarded_dependencies(i)
     }

@@ -207,8 +207,8 @@ fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time window in which an annotation covers nodes of other lanes. It begins with the annotation's first node on its
-/// own lane, and ends when the next uncovered node on that lane starts.
+/// Time window in which an annotation covers nodes of other lanes. The window begins with the annotation's first node
+/// on its own lane, and ends when the next uncovered node on that lane starts.
 struct AnnotationWindow {
     from: Span,
     to: Span,

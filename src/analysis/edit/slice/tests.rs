@@ -176,9 +176,9 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
         with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),
         with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
         with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
-        // Other nodes are on another thread. Node 6 starts at 13 µs, within the step, and node 8 belongs to node 6.
-        // Node 10 starts at 16 µs, when the step has ended but its thread has not yet started another node. Node 7
-        // starts at 18 µs, after that thread has started another node.
+        // The remaining nodes are on another thread. Node 6 starts at 13 µs, within the step, and node 8 belongs to
+        // node 6. Node 10 starts at 16 µs, when the step has ended but its thread has not yet started another node.
+        // Node 7 starts at 18 µs, after that thread has started another node.
         with(node(6, 1, &[3], &[]), &on(2, &[])),
         with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
         with(node(10, 1, &[4], &[]), &on(2, &[])),

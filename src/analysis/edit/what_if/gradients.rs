@@ -113,7 +113,7 @@ impl GradientReductions {
     }
 
     /// Returns true if every backward pass reduces its gradients, as in jobs with sharded gradients or parameters. In
-    /// other jobs, only the last backward pass before the optimizer does.
+    /// other jobs, only the last backward pass before the optimizer reduces its gradients.
     pub fn are_of_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
@@ -211,9 +211,9 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == StepPhase::Parameters
 }
 
-/// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients does. In generated
-/// jobs, the reduction must belong to a layer; other reductions, such as the sum for an embedding that two stages
-/// share, are not for buckets.
+/// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
+/// In generated jobs, the reduction must belong to a layer; other reductions, such as the sum for an embedding that two
+/// stages share, are not for buckets.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -530,7 +530,7 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Encodes a record of an all-reduce in `group`. Its id and dependencies are set later.
+/// Encodes a record of an all-reduce in `group`. The id and dependencies of the record are set later.
 fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {

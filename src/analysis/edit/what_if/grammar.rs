@@ -51,7 +51,7 @@ impl ScaleFactor {
         u64::try_from(scaled / u128::from(self.under)).unwrap_or(u64::MAX)
     }
 
-    /// Returns the factor as an integer; `None` if it is a fraction.
+    /// Returns the factor as an integer; `None` if the factor is a fraction.
     pub fn to_whole_number(self) -> Option<u64> {
         (self.under == 1).then_some(self.over)
     }
@@ -97,7 +97,7 @@ impl FromStr for ScaleFactor {
 pub enum WidthChange {
     /// The current hidden size times this factor.
     Times(ScaleFactor),
-    /// This hidden size.
+    /// Exactly this hidden size.
     To(u64),
 }
 
@@ -115,8 +115,8 @@ pub enum LayerChange {
 pub enum PassOrder {
     /// GPipe: all forward passes run before the first backward pass.
     GPipe,
-    /// 1F1B: a stage first runs one forward pass for itself and for each later stage. Then it alternates between one
-    /// backward pass and one forward pass.
+    /// 1F1B: a stage first runs one forward pass for itself and for each later stage. Then the stage alternates between
+    /// one backward pass and one forward pass.
     OneForwardOneBackward,
 }
 

@@ -1,8 +1,8 @@
 //! Stores records that an edit replaces and that the inverse edit cannot compute, such as recorded reductions of
 //! gradient buckets.
 //!
-//! They are stored in an attribute of the metadata record. If all edits of a trace cancel each other, the stored
-//! records are restored.
+//! The replaced records are stored in an attribute of the metadata record. If all edits of a trace cancel each other,
+//! the stored records are restored.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::encoder::append_frame;
@@ -44,7 +44,7 @@ impl KeptRecords {
         self.records.is_empty()
     }
 
-    /// Parses the value of the attribute [`KEPT`]; `None` if it is invalid.
+    /// Parses the value of the attribute [`KEPT`]; `None` if the text is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let count = words.next()?.parse().ok()?;

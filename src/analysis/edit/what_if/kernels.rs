@@ -1,10 +1,10 @@
 //! Scales kernels, messages and collectives for other batch sizes, sequence lengths and hidden sizes.
 //!
 //! Work: a tensor with a sample dimension grows with the number of samples; a tensor of parameters does not. One
-//! dimension of a matrix multiplication is the number of samples, so its FLOPs grow with the number of samples. The
-//! FLOPs of attention grow with the square of the sequence length. The bytes of a kernel are proportional to the number
-//! of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes is assumed to
-//! grow.
+//! dimension of a matrix multiplication is the number of samples, so the multiplication's FLOPs grow with the number of
+//! samples. The FLOPs of attention grow with the square of the sequence length. The bytes of a kernel are proportional
+//! to the number of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes
+//! is assumed to grow.
 //!
 //! Time: a kernel has `F` FLOPs, moves `Y` bytes, and has the recorded time `t`, of which the profiler added `p`. After
 //! scaling, these are `F'`, `Y'` and `t'`:
@@ -14,12 +14,12 @@
 //! ```
 //!
 //! The work `w` of a kernel is `F` or, if the kernel has no FLOPs, `Y`. The exception is a kernel with FLOPs that moves
-//! bytes at half of the trace's highest rate or faster. Its work is `max(F / f, Y / y)`, where `f` and `y` are the
-//! highest rates of FLOPs and of bytes in the trace.
+//! bytes at half of the trace's highest rate or faster. The work of such a kernel is `max(F / f, Y / y)`, where `f` and
+//! `y` are the highest rates of FLOPs and of bytes in the trace.
 //!
 //! `a` is the fixed time of a kernel call, which does not depend on its work. If the work of kernels with the same name
-//! differs by a factor of two or more, `a` is the intercept of a line fitted to their median time against work.
-//! Otherwise, `a` is the time of the shortest kernel of the trace.
+//! differs by a factor of two or more, `a` is the intercept of a line fitted to their median time against work. If the
+//! work differs less, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -310,7 +310,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which the number of elements of a tensor grows; `None` if it does not grow.
+    /// Returns the factor by which the number of elements of a tensor grows; `None` if the number does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -327,7 +327,7 @@ impl KernelScaler {
     /// For each tensor of a kernel (inputs, then outputs), returns true if it contains parameters or their gradient.
     ///
     /// In most cases, the sizes of a tensor show what it contains. But if the number of rows of a matrix equals the
-    /// number of tokens, its sizes may equal the sizes of a weight by chance. For such a matrix, its position among the
+    /// number of tokens, its sizes may equal the sizes of a weight by chance. For such a matrix, the position among the
     /// inputs decides. A matrix multiplication either multiplies samples (first input) by a weight (second input), or
     /// it multiplies the samples of both inputs and sums the products into the gradient of a weight. All other kernels
     /// of a pass process samples.
@@ -578,7 +578,7 @@ impl KernelScaler {
     }
 
     /// Returns how many of the `bytes` that a node allocates or frees are for gathered parameters or for gradients
-    /// before their reduction. This memory does not grow with the number of tokens.
+    /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the number of tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -752,8 +752,8 @@ impl KernelScaler {
     }
 }
 
-/// Returns true if a matrix multiplication sums over samples, as the gradient of a weight does. In this case, both of
-/// its inputs have the same number of rows.
+/// Returns true if a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of such a
+/// multiplication have the same number of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
@@ -762,8 +762,8 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes of a kernel's tensors. If the kernel itself states none, the shapes are from the operator that
-/// launched it.
+/// Returns the shapes of a kernel's tensors. If the kernel states no shapes, the shapes are from the operator that
+/// launched the kernel.
 fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<TensorShape>, Vec<TensorShape>) {
     let mut callers = program.callers_of(node);
     let stated = callers.find(|&caller| {

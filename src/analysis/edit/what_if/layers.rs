@@ -1,7 +1,7 @@
 //! Changes the number of layers. Layers are parts of a step that occur equally often in the forward pass and in the
 //! backward pass.
 //!
-//! They are found by their structure: a sequence of operators with shapes that is repeated without gaps. The longest
+//! Layers are found by their structure: a sequence of operators with shapes that is repeated without gaps. The longest
 //! such repetition in the forward pass gives the number of layers. The backward pass must have the same number of
 //! repetitions; the optimizer may have another number. Added layers are copies of an inner layer; removed layers are
 //! inner layers. The reductions of gradients are divided into new buckets.

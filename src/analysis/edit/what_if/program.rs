@@ -133,7 +133,7 @@ pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, RetainWholeViews>,
     pub facts: Vec<NodeFacts<'a>>,
-    /// Nodes, followed by copies and inserted items. The first items are the nodes, in the same order.
+    /// Nodes, followed by copies and inserted items. The first items are the nodes, in the order of their indices.
     pub items: Vec<ProgramItem>,
     /// Indices of the items that are in the program, in program order.
     pub order: Vec<u32>,
@@ -229,7 +229,7 @@ impl<'a> RankProgram<'a> {
         &self.raw.nodes[node as usize].view
     }
 
-    /// Returns the view of an item's node. For a copy, this is the copied node.
+    /// Returns the view of an item's node. For a copy, returns the view of the copied node.
     pub fn view_of(&self, item: u32) -> &NodeView<'a> {
         self.view_of_node(self.items[item as usize].node)
     }
@@ -370,9 +370,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// For each node, returns true if it belongs to the forward pass of a later micro-batch. Such a pass runs after the
-    /// first backward pass and between functions that compute gradients, and contains an operator whose gradient is
-    /// computed later.
+    /// For each node, returns true if it belongs to the forward pass of a later micro-batch. A later forward pass runs
+    /// after the first backward pass, between functions that compute gradients. It contains an operator whose gradient
+    /// is computed later.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
@@ -457,8 +457,8 @@ impl<'a> RankProgram<'a> {
         (first..first + items.len() as u32).collect()
     }
 
-    /// Creates an item from a record, and returns its index. The item depends on `after`, and belongs to the same step.
-    /// The caller must insert it into the program order.
+    /// Creates an item from a record, and returns its index. The item depends on `after`, and belongs to the step of
+    /// `after`. The caller must insert it into the program order.
     pub fn insert_item(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(ProgramItem {
@@ -694,8 +694,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the time of a node's work is in its delay instead of in its duration. This is the case for a
-    /// kernel on the host's CPU without a recorded duration, because the caller's waiting contains it.
+    /// Returns true if the time of a node's work is in its delay instead of in its duration. A kernel on the host's CPU
+    /// without a recorded duration is such a node, because its caller's waiting contains the time.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO

@@ -2,8 +2,8 @@
 //!
 //! Replicas are ranks that reduce their gradients together. [`JobScaling`] adds or removes replicas. If a job reduces
 //! no gradients, but hooks of its parameters were captured, it gets the reductions that DistributedDataParallel would
-//! make. These use buckets of [`DEFAULT_BUCKET`] bytes. Each reduction follows the hook that fills its bucket, and the
-//! optimizer waits for all of them.
+//! make. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce follows the hook that fills its
+//! bucket, and the optimizer waits for all of them.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};

@@ -1,4 +1,4 @@
-//! Creates traces for ranks without one, from the traces of captured ranks with the same role.
+//! Creates traces for ranks without a trace, from the traces of captured ranks with the same role.
 //!
 //! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. Neighbouring
 //! stages are as far apart as the sender and the receiver of a forward message. The second dimension is the *replica*.
@@ -8,9 +8,9 @@
 //! stage, it may be a rank in another middle stage; 1F1B passes are then reordered for the stage of m. The trace of t
 //! is changed as follows:
 //!
-//! - a message from t to a rank at distance d becomes a message from m to the rank at distance d; its tag changes from
-//!   stage to stage as the tags of t do;
-//! - along each dimension, a group of t keeps its coordinates if they include the coordinate of m; otherwise, the group
+//! - A message from t to a rank at distance d becomes a message from m to the rank at distance d. Its tag changes from
+//!   stage to stage as the tags of t do.
+//! - Along each dimension, a group of t keeps its coordinates if they include the coordinate of m. Otherwise, the group
 //!   takes the coordinate of m, or the block of the same size around it.
 //!
 //! In the completed job, every send must have a receive, and all members of a group must make the same number of calls.

@@ -210,8 +210,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size to which the FLOPs of a matrix multiplication are proportional. It is the
-    /// power of the weight's size or, without a weight, follows from both inputs.
+    /// Returns the power of the hidden size to which the FLOPs of a matrix multiplication are proportional. The power
+    /// is the power of the weight's size or, without a weight, follows from both inputs.
     pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// A node: true for a collective; delay, wait and duration in ns; lane; and dependencies.
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
-/// Builds the trace of a rank from these nodes. Their ids are numbered from 1.
+/// Builds the trace of a rank from these nodes. The ids of the nodes are numbered from 1.
 fn track(rank: u32, lines: &[Line]) -> PathInput {
     let captured = [("captured_ns", AttributeValue::Uint(7))];
     let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
@@ -62,8 +62,8 @@ fn two() -> [PathInput; 2] {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    // Both ranks end at 120 ns, so the path ends on the lower one, rank 0. The all-reduce of rank 0 waited from 50 to
-    // 100 ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own all-reduce
+    // Both ranks end at 120 ns, so the path ends on the lower rank, 0. The all-reduce of rank 0 waited from 50 to 100
+    // ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own all-reduce
     // (which adds no time), 90 ns of compute and 10 ns of delay: 20 + 90 + 10 = 120.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();

@@ -2,7 +2,8 @@
 
 use super::{LeakKind, TextLeak, byte_before, is_word};
 
-/// First components of absolute paths. One of these components at the beginning is enough to recognise a path.
+/// First components of absolute paths. One of these components at the beginning of a text is enough to recognise a
+/// path.
 const ROOTS: [&str; 18] = [
     "home",
     "Users",

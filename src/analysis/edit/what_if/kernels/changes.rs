@@ -25,7 +25,7 @@ pub(super) fn scale_transfer(
         AttributeChange::Count(times(old("comm_size", bytes))),
     )];
     let mut sides = Vec::new();
-    // This cannot fail, because the record was decoded before.
+    // Decoding cannot fail, because the record was decoded before.
     let _ = crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
         for name in ["in_bytes", "out_bytes"] {
             if attr.name == name.as_bytes() {
@@ -80,7 +80,7 @@ pub(super) fn change_values(
         let mut text = kept.unwrap_or_default().to_owned();
         if kept.is_none() {
             let mut values: BTreeMap<&str, String> = BTreeMap::new();
-            // This cannot fail, because the record was decoded before.
+            // Decoding cannot fail, because the record was decoded before.
             let _ =
                 crate::edit::for_each_attribute(program.raw.nodes[node as usize].record, |attr| {
                     if let Some((name, _)) =

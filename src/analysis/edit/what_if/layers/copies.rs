@@ -2,9 +2,9 @@
 //!
 //! A *layer run* is the list of a pass's layers, in execution order. Added layers are copies of one layer, the
 //! template, and follow it in the run. Removed layers are the layers after the template. If a node depends on a node
-//! `n` layers earlier in the same pass, it also does after the edit. If a node depends on a node in another pass, the
-//! dependency is shifted by as many layers as the node itself. For example, if parameters are gathered two layers
-//! ahead, they are gathered two layers ahead after the edit too.
+//! `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node depends on a node in
+//! another pass, the dependency is shifted by as many layers as the node itself. For example, if parameters are
+//! gathered two layers ahead, they are gathered two layers ahead after the edit too.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -378,7 +378,7 @@ impl LayerEditor {
                     else {
                         continue;
                     };
-                    // Keep the distance from the end of the run.
+                    // Keep the layer's distance from the end of the run.
                     let moved = self.item_at(run, of.position + self.by, key);
                     dep.on = moved.unwrap_or(dep.on);
                 }
@@ -441,7 +441,8 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
 }
 
 /// Returns the nodes of each layer, in program order. A layer contains the nodes of its entry in `parts` and the
-/// transfers that these nodes launch. It also contains transfers without a launching node that run between them.
+/// transfers that these nodes launch. A layer also contains transfers without a launching node that run between the
+/// nodes of its entry.
 pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {

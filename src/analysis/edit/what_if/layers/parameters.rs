@@ -8,8 +8,8 @@ use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns the bytes of all weights that a generated job states, and the bytes of one layer's weights. The latter is
-/// derived from the matrix multiplications that compute the gradients of the layer's weights.
+/// Returns the bytes of all weights that a generated job states, and the bytes of one layer's weights. The bytes of one
+/// layer are derived from the matrix multiplications that compute the gradients of the layer's weights.
 pub(super) fn stated_weights(
     program: &RankProgram<'_>,
     passes: &StepPasses,

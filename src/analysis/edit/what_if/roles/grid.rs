@@ -1,4 +1,4 @@
-//! The grid of a job's ranks. It gives the peers and groups of a rank from the peers and groups of its model.
+//! The grid of a job's ranks. The grid gives the peers and groups of a rank from the peers and groups of its model.
 
 use super::{CapturedRank, StageKind, refuse_missing_role};
 use chakram_trace::format::TraceError;
@@ -26,7 +26,7 @@ pub(super) struct RoleGrid {
     replicas: Option<usize>,
 }
 
-/// Returns the distance between adjacent members and their number; `None` if they are not equally spaced.
+/// Returns the distance between adjacent members and their number; `None` if the members are not equally spaced.
 pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
@@ -190,8 +190,8 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` of this grid. Its other coordinates equal the coordinates of `rank` in the
-    /// grid `other`.
+    /// Returns the rank in stage `stage` of this grid. The other coordinates of this rank equal the coordinates of
+    /// `rank` in the grid `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {
@@ -213,7 +213,7 @@ impl RoleGrid {
     }
 
     /// Returns the rank in the grid `target` that is as far from `to` as `peer` is from `from` in this grid; `None` if
-    /// it would be outside the pipeline.
+    /// that rank would be outside the pipeline.
     pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32, target: &Self) -> Option<u32> {
         let mut moved = 0;
         let dimensions = self.dimensions.iter().zip(&target.dimensions);
@@ -231,7 +231,7 @@ impl RoleGrid {
     }
 
     /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`;
-    /// `None` if there is no such group.
+    /// `None` if there is no corresponding group.
     pub(super) fn moved_group(
         &self,
         members: &[u32],
