@@ -77,7 +77,7 @@ impl<'s> ArrivalSource<'s> {
         })
     }
 
-    /// Returns the next arrival; `None` after the last.
+    /// Returns the next arrival; `None` after the last arrival.
     pub fn next(&mut self) -> Result<Option<RequestArrival>, ServeError> {
         let stop = &self.scenario.stop;
         if stop.requests.is_some_and(|most| self.count >= most) {
@@ -112,8 +112,9 @@ impl<'s> ArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// Returns an arrival after a gap. At a rate of requests, the mean gap is the inverse of the rate; at a
-    /// bandwidth, it is the time that the previous request's bytes take.
+    /// Returns an arrival after a gap. If the rate counts requests, the mean gap is the inverse of
+    /// the rate. If the rate is a bandwidth, the mean gap is the transfer time of the previous
+    /// request's bytes.
     fn arrive_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
@@ -141,9 +142,9 @@ impl<'s> ArrivalSource<'s> {
 
 /// A file of arrivals: CSV with a header line, or one JSON object per line.
 ///
-/// CSV columns are `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), and optionally `model`, and `input_toks` and
-/// `output_toks`, the tokens of the prompt and the answer. Objects have `timestamp` in milliseconds, `input_length` and
-/// `output_length`.
+/// CSV has the column `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`). Optional columns are `model`,
+/// `input_toks` (tokens of the prompt) and `output_toks` (tokens of the answer). Objects have
+/// `timestamp` in milliseconds, `input_length` and `output_length`.
 struct ArrivalFile<'s> {
     scenario: &'s Scenario,
     path: &'s Path,

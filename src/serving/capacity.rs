@@ -59,7 +59,8 @@ pub fn sweep_rates(
 ///
 /// # Errors
 ///
-/// Fails like [`sweep_rates`], and if requests have no limit, if no rate is low enough, or if no rate is too high.
+/// Fails like [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate is too
+/// high, or if even the highest rate is low enough.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -79,7 +80,8 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
-        // A short run may meet its limits despite an overload, but a longer run would not.
+        // A short run may meet its limits despite an overload, but a longer run would not. So also
+        // require an offered load below 1.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

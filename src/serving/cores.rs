@@ -1,15 +1,15 @@
 //! A processor of equal cores, which computes the times of a job of equal tasks in closed form.
 //!
-//! Tasks are assigned to cores in turn. The turn continues where the previous job left it, even if that
-//! job belongs to another request. Each core runs its tasks in the order of assignment. A task starts at
-//! the latest of three instants: the end of the previous task on its core, the end of the jobs on which
-//! it depends, and its own generation. Jobs are generated when their dependencies are complete, so the
-//! second instant is never later than the third.
+//! Tasks are assigned to cores in turn. Each job continues with the core after the previous job's
+//! last core, even if the previous job belongs to another request. Each core runs its tasks in the
+//! order of assignment. A task starts at the latest of three instants: the end of the previous task
+//! on its core, the end of the jobs on which it depends, and its own generation. Jobs are generated
+//! when their dependencies are complete, so the second instant is never later than the third.
 //!
-//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from
-//! p on get one more. A core that is free at b and gets m tasks of length d at t is free again at max(b,
-//! t) + m d. Neighbouring cores that are free at the same instant are stored as one run, so the
-//! computing time for a job is proportional to the number of runs, not to the number of tasks or cores.
+//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
+//! from p on get one more. A core that is free at b and gets m tasks of length d at t is free again
+//! at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored as one run.
+//! So the cost of a job is proportional to the number of runs, not to the number of tasks or cores.
 
 use chakram_base::units::{Span, Time};
 
@@ -61,7 +61,7 @@ impl CoreArray {
         self.busy_ps
     }
 
-    /// Prevents all cores from starting anything before `until`.
+    /// Prevents all cores from starting a task before `until`.
     pub fn block_until(&mut self, until: Time) {
         for run in &mut self.runs {
             run.free = run.free.max(until);
@@ -69,8 +69,8 @@ impl CoreArray {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns the core time after `end`, in picoseconds. Tasks must have been assigned until `end`, and cores
-    /// must not have been blocked.
+    /// Returns the time for which cores are busy after `end`, in picoseconds, summed over cores.
+    /// Tasks must have been assigned until `end`, and cores must not have been blocked.
     pub fn busy_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -81,7 +81,7 @@ impl CoreArray {
         after.sum()
     }
 
-    /// Assigns `tasks` tasks of length `each` at `now`, which must not be earlier than in the previous call. A job
+    /// Assigns `tasks` tasks of length `each` at `now`. Calls must be in order of time. A job
     /// without tasks starts and ends at `now`.
     pub fn assign_tasks(&mut self, now: Time, tasks: u64, each: Span) -> JobTimeRange {
         if tasks == 0 {
@@ -138,17 +138,19 @@ mod tests {
 
     #[test]
     fn tasks_start_at_the_latest_of_three_instants() {
-        // Three cores get 4 tasks of 5 at 10: all cores are busy until 15, and core 0 until 20.
+        // Three cores get 4 tasks of 5 ps at 10 ps: all cores are busy until 15 ps, and core 0
+        // until 20 ps.
         let mut cores = CoreArray::new(3);
         let deal = |cores: &mut CoreArray, now, tasks, each| {
             let dealt = cores.assign_tasks(Time(now), tasks, Span(each));
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
-        // Here the end of the core's previous task is the latest instant: from core 1 on, cores 1, 2 and
-        // 0 start at 15, 15 and 20.
+        // Here the previous task on a core ends after the job's generation. The three tasks start
+        // on cores 1, 2 and 0, at 15, 15 and 20 ps.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
-        // If a core is idle, the job's generation is the latest instant: core 1 has been free since 19.
+        // On an idle core, the job's generation is the latest instant: core 1 has been free since
+        // 19 ps.
         assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
         assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
         // A job without tasks takes no time.

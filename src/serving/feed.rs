@@ -99,7 +99,7 @@ impl LaunchFeed for RequestFeed<'_, '_> {
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
-    /// Jobs whose times were determined in a call; reused to keep the allocation.
+    /// Jobs that got their times in the current call; reused to keep the allocation.
     answered: Vec<AnsweredJob>,
 }
 

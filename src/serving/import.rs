@@ -1,12 +1,13 @@
 //! Converts measurements of a server to a platform file, which states datapath, queueing and compute times separately
 //! for each model, batch size and concurrency.
 //!
-//! Two formats of request logs are supported. Triton's performance analyzer writes one row per concurrency, with
-//! microseconds in the columns `Concurrency`, `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`,
-//! `Server Compute Infer`, `Server Compute Output` and others. Its datapath latency is the time of the client, of the
-//! network, and of the copies in and out. Any other table has the columns `compute_us` (or another unit) and
-//! `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. Its datapath latency is the
-//! total minus queue and compute.
+//! Two formats of request logs are supported. Triton's performance analyzer writes one row per
+//! concurrency, with microseconds in the columns `Concurrency`, `Network+Server Send/Recv`,
+//! `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output` and
+//! others. In this format, the datapath latency is the time of the client, of the network, and of
+//! the copies in and out. Any other table has the columns `compute_us` (or another unit) and
+//! `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. For such
+//! a table, the datapath latency is the total minus queue and compute.
 //!
 //! Rows with equal model, batch and concurrency are averaged.
 
@@ -17,7 +18,7 @@ use chakram_base::units::Span;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Values that the table may not state.
+/// Values that apply if the table does not give them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Name of the platform.
@@ -37,7 +38,7 @@ pub struct MeasurementSummary {
     pub batch: u32,
     /// Number of requests in flight at the same time.
     pub concurrency: u32,
-    /// Number of rows in the means.
+    /// Number of averaged rows.
     pub rows: u32,
     /// Mean datapath latency.
     pub datapath: Span,
@@ -52,15 +53,15 @@ pub struct MeasurementSummary {
 }
 
 impl MeasurementSummary {
-    /// Returns the total minus the sum of the parts, in seconds; positive or negative. `None` if the table
-    /// has no total.
+    /// Returns the total time minus the datapath, queue and compute times, in seconds; may be
+    /// negative. `None` if the table has no total.
     pub fn left_over(&self) -> Option<f64> {
         let parts = (self.datapath + self.queue + self.compute).as_seconds();
         self.total.map(|total| total.as_seconds() - parts)
     }
 }
 
-/// A row, divided into parts.
+/// The times of a row, divided into parts.
 struct MeasuredRow {
     datapath: Span,
     queue: Span,

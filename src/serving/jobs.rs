@@ -1,8 +1,8 @@
 //! Requests in LIGHTSPEED's model: jobs of vector products, in a chain or an acyclic graph.
 //!
-//! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two vectors; all have
-//! the same length. Jobs depend only on earlier jobs. Their sizes follow from a model's operators
-//! (`model::OperatorSpec`):
+//! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two
+//! vectors. All tasks of a job have vectors of the same length. Jobs depend only on earlier jobs.
+//! The sizes of jobs follow from a model's operators (`model::OperatorSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -14,9 +14,10 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis of LIGHTSPEED. If
-//! tables count, the products of an interaction do not, because the publication that counts the tables of DLRM counts
-//! no products of vectors (2,505,926,848).
+//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis
+//! of LIGHTSPEED. If lookups in tables count, the products of an interaction do not count. The
+//! published count for DLRM (2,505,926,848) contains the lookups, but no products of an
+//! interaction.
 
 use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, OperatorSpec};
 
@@ -39,10 +40,12 @@ impl VectorJob {
 /// Division of a convolution's work into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
-    /// One product per output. Its length is the kernel times the kernel's channels (Williams, 2023).
+    /// One product per output. The product's length is the kernel's size times its channels
+    /// (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and channel of the kernel. Its length is the kernel (Zhong et al., 2023).
+    /// One product per output and kernel channel. The product's length is the kernel's size (Zhong
+    /// et al., 2023).
     Kernels,
 }
 
@@ -52,7 +55,8 @@ impl ConvolutionTasks {
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
-/// Which operators of a layer may run in parallel, if they do not depend on one another.
+/// Rule for the operators of a layer that may run in parallel, if they do not depend on one
+/// another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBranches {
     /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
@@ -83,7 +87,7 @@ pub struct JobLowering {
     /// True if each attention head has separate, parallel jobs for its queries, keys, values and their products.
     /// Otherwise every operator is one job, in a chain.
     pub heads: bool,
-    /// Which operators run in parallel.
+    /// Rule for the operators that run in parallel.
     pub branches: JobBranches,
     /// Minimum vector length. Shorter vectors are merged to this length; 0 means no merging.
     pub merge: u64,
@@ -96,8 +100,8 @@ pub struct JobLowering {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGraph {
     jobs: Vec<VectorJob>,
-    /// For each job, the index in `sources` at which its dependencies begin. The last entry is the end
-    /// of all.
+    /// For each job, the index in `sources` at which its dependencies begin. The last entry is the
+    /// length of `sources`.
     offsets: Vec<u32>,
     sources: Vec<u32>,
     /// Number of layers of the model that have jobs.
@@ -145,8 +149,8 @@ impl JobGraph {
         })
     }
 
-    /// Returns the number of layers of the model that have jobs. If the model lists its jobs one by one,
-    /// returns their number.
+    /// Returns the number of layers of the model that have jobs. If a scenario lists the model's
+    /// jobs, each entry of this list counts as a layer.
     pub fn layer_count(&self) -> u32 {
         self.layers.max(1)
     }
@@ -168,7 +172,7 @@ impl JobGraph {
         each.fold(0, u64::saturating_add)
     }
 
-    /// Translates `model` to jobs.
+    /// Converts the operators of `model` to jobs.
     pub fn of_model(model: &Model, lowering: JobLowering) -> Self {
         let mut emitter = JobEmitter {
             graph: Self::default(),
@@ -248,7 +252,8 @@ impl JobEmitter {
         self.join_beside();
     }
 
-    /// Adds the jobs of an operator. They depend on the jobs that produce its inputs.
+    /// Adds the jobs of an operator. The new jobs depend on the jobs that produce the operator's
+    /// inputs.
     fn emit_branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
         match (self.lowering.branches, work.role) {
             (JobBranches::InOrder, _) => self.emit_operator(work),

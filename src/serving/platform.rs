@@ -1,14 +1,15 @@
-//! Platforms: processors of equal cores with a clock and a datapath latency, and measured latencies of models on them.
+//! A platform has processors of equal cores with a clock and a datapath latency, and may have
+//! measured latencies of models.
 //!
-//! A platform's file has
+//! A platform's file has these keys (defaults in parentheses):
 //!
 //! - `name`, `source`, and optionally `description`;
 //! - `cores` and `clock`, for models of vector products: a core does one multiplication per cycle;
 //! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0):
 //!   additional time per layer of the model; `datapath_by_model`, a table that overrides both for a model;
-//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), the measured `datapath` (0), `queue` (0) and `compute`,
-//!   and `rows`, the number of measurements in the means (1);
-//! - `machine`, a machine's preset or file, on which models given as traces are replayed.
+//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), the measured times `datapath` (0),
+//!   `queue` (0) and `compute`, and `rows`, the number of averaged measurements (1);
+//! - `machine`, the preset or file of the machine that replays traces.
 //!
 //! A machine's file can also be used as a platform, without cores and datapath latency.
 
@@ -71,7 +72,7 @@ pub struct MeasuredLatency {
     pub queue: Span,
     /// Compute time.
     pub compute: Span,
-    /// Number of measurements in the means.
+    /// Number of averaged measurements.
     pub rows: u32,
 }
 
@@ -98,8 +99,8 @@ const MEASURED: &[&str] = &[
     "rows",
 ];
 
-/// Returns the text of a platform. If `name` contains a `/` or ends in `.toml`, it is a file, otherwise a
-/// preset.
+/// Returns the text of a platform. A `name` that contains a `/` or ends in `.toml` is a file; any
+/// other name is a preset.
 ///
 /// # Errors
 ///
@@ -172,8 +173,8 @@ impl Platform {
         }
     }
 
-    /// Parses the text of a platform or a machine. `file` is its name in errors; a machine's path in the
-    /// text is relative to `file`.
+    /// Parses the text of a platform or a machine. Error messages name the text `file`, and a
+    /// machine's path in the text is relative to `file`.
     ///
     /// # Errors
     ///

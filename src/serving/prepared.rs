@@ -69,9 +69,9 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the fraction of the processors' time that requests need in the long run. Returns `None`
-    /// if completions determine the arrivals, or if arrivals state the work of each request. For a file
-    /// of arrivals, `measured` is its number of arrivals per second.
+    /// Returns the fraction of the processors' time that requests need in the long run. Returns
+    /// `None` for closed-loop arrivals, and if the arrivals give the work of each request. For a
+    /// file of arrivals, `measured` is its number of arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self.models.iter().any(PreparedModel::depends_on_arrivals) {
@@ -88,10 +88,10 @@ impl<'s> PreparedScenario<'s> {
     }
 
     /// Returns the seconds for which a request occupies a processor. If the policy forms batches,
-    /// batches of the largest size are assumed. The result is the larger of two times: the time of the
-    /// request's work on all cores, and its time without load divided by the number of slots. With one
-    /// slot, this is the time without load; if all requests are served at once, it is the time of the
-    /// work.
+    /// batches of the largest size are assumed. The result is the larger of two times: the time of
+    /// the request's work on all cores, and its time without load divided by the number of slots.
+    /// With one slot, the result is the time without load. If all requests are served at once, the
+    /// result is the time of the work.
     pub fn occupancy_seconds(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
         let work = model.core_seconds(self, together);
@@ -185,8 +185,8 @@ impl<'s> PreparedModel<'s> {
                 let time = |together: u32| {
                     jobs.unloaded_time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
-                        // Every request skips a whole number of tasks. A fraction of a task is skipped
-                        // only in some requests.
+                        // Round down the number of skipped tasks, because a request skips only
+                        // whole tasks. Some requests skip one task more.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -381,8 +381,8 @@ impl<'s> PreparedModel<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns how many tasks of a job are not skipped. On average, this is exactly the fraction that the
-    /// scenario keeps.
+    /// Returns how many tasks of a job are not skipped. On average over requests, this keeps
+    /// exactly the fraction of tasks that the scenario states.
     fn unskipped_tasks(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {
@@ -395,8 +395,9 @@ impl<'s> PreparedModel<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Returns the time of requests that are served together, without load and without datapath latency. This is the
-    /// time of their jobs on free cores, without the jobs that have `ended`.
+    /// Returns the time of requests that are served together, without load and without datapath
+    /// latency. The result is the time of the requests' jobs on free cores, without the jobs that
+    /// have `ended`.
     pub(super) fn unloaded_time(
         &self,
         of: &PreparedScenario<'_>,
@@ -415,7 +416,8 @@ impl<'s> PreparedModel<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.size_of_job(of, job, numbers(), &lengths),
         };
-        // If a whole run fits into simulated time, so does a part of it.
+        // Cannot overflow, because `new` already computed the time of all jobs for the largest
+        // batch.
         jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
 
@@ -424,8 +426,8 @@ impl<'s> PreparedModel<'s> {
         self.unloaded.as_ref().is_none_or(UnloadedJobs::is_chain)
     }
 
-    /// Returns the mean time without load of one request, or of a batch of `together` requests. If
-    /// sparsity skips a fraction of a task, the fraction counts as not skipped.
+    /// Returns the mean time without load of one request, or of a batch of `together` requests. The
+    /// number of tasks that sparsity skips is rounded down.
     pub fn typical_time(&self, together: u32) -> Span {
         match &self.served.work {
             ModelWork::Vectors(_) if together == 1 => self.one,

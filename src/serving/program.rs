@@ -1,5 +1,5 @@
-//! Programs whose jobs get their times from a processor model. They have one rank, and a node for each
-//! job.
+//! Programs whose jobs get their times from a processor model. Each program has one rank, and a
+//! node for each job.
 
 use super::error::ServeError;
 use chakram_base::ids::Rank;
@@ -9,8 +9,8 @@ use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// Returns options for programs whose jobs get their times from the server. No time of the machine
-/// applies.
+/// Returns options for programs whose jobs get their times from the server. The machine adds no
+/// times.
 pub fn bare_options() -> ReplayOptions {
     ReplayOptions::with_changes(|options| {
         options.launch = LaunchMode::None;
@@ -34,7 +34,8 @@ pub fn create_job_program(
     };
     for job in 0..jobs {
         let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // Kernels without a duration are rejected, so give this kernel one. The server replaces it.
+        // Give the kernel a placeholder duration, because kernels without a duration are rejected.
+        // The server replaces this duration.
         node.recorded = Span::from_us(1);
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);
