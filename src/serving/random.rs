@@ -1,5 +1,5 @@
-//! Random numbers of a scenario. They result from a mixing function of a counter, so that they are the
-//! same on every machine.
+//! Random numbers of a scenario. A mixing function computes the numbers from a counter, so that
+//! they are the same on every machine.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
@@ -66,8 +66,8 @@ impl RandomStream {
         log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// Returns a random index. Its probabilities are proportional to weights, of which `sums` are the
-    /// running sums. The last sum must be above 0.
+    /// Returns a random index. `sums` are the running sums of the indices' weights. The probability
+    /// of an index is proportional to its weight. The last sum must be above 0.
     pub fn pick_index(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.next_unit() * total;
@@ -75,8 +75,8 @@ impl RandomStream {
     }
 }
 
-/// Returns the value of a log-normal distribution that is `normal` standard deviations above the median.
-/// It follows from the mean of exp(m + s z), which is exp(m + s^2 / 2).
+/// Returns the value of a log-normal distribution that is `normal` standard deviations above the
+/// median. The mean of exp(m + s z) is exp(m + s^2 / 2), which gives the median.
 pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn means_and_shares_are_those_asked_for() {
-        // For 10^5 draws, the mean of an exponential distribution has a standard deviation of 0.3 %, and
-        // a fraction of a third has a standard deviation of 0.4 %.
+        // For 10^5 draws, the mean of an exponential distribution has a standard deviation of 0.3
+        // %. A fraction of a third has a standard deviation of 0.4 %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
         let sum: f64 = (0..100_000).map(|_| stream.next_exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");

@@ -1,12 +1,12 @@
-//! Records of a run: statistics of models and classes, levels over time, and sums by which the results
-//! are checked.
+//! Records of a run: statistics of models and classes, levels over time, and sums for checks of the
+//! results.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
 use super::statistics::{DurationSamples, LevelCurve};
 use chakram_base::units::{Span, Time};
 
-/// Records of a model's, a class's, or all requests.
+/// Records of the requests of a model, of a class, or of the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct RowRecorder {
     /// Number of counted requests that arrived.
@@ -48,7 +48,8 @@ pub struct ServeRecorder<'s> {
     pub end: Time,
     /// Total time in the system of all completed requests, ps.
     served_ps: u128,
-    /// Time in the system, summed over requests, ps. Its sum over time is equal.
+    /// Total time in the system of all requests, ps. The number of requests in the system, summed
+    /// over time, gives the same value.
     pub little_ps: u128,
 }
 
@@ -88,7 +89,8 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Returns the indices of a model's rows: its own, its class's, and the row of all requests.
+    /// Returns the indices of three rows: the model's row, its class's row, and the row of all
+    /// requests.
     fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
         let models = self.prepared.models.len();
         let class = self.class_of[model as usize].map(|class| models + class);
@@ -144,8 +146,8 @@ impl<'s> ServeRecorder<'s> {
     }
 
     /// Checks Little's law: the total time that requests spent in the system equals the number of
-    /// requests in it, summed over time. `waiting_ps` is the time of requests that are still in the
-    /// system.
+    /// requests in the system, summed over time. `waiting_ps` is the time of requests that are
+    /// still in the system.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self

@@ -1,4 +1,4 @@
-//! The report of a scenario. The text, JSON, CSV and HTML renderings are all made from it.
+//! The report of a scenario. The text, JSON, CSV and HTML renderings are all made from the report.
 
 use super::platform::Platform;
 use super::recorder::{RowRecorder, ServeRecorder};
@@ -20,7 +20,7 @@ pub struct ServeReport {
     pub scenario: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// The platform; `None` if none was needed.
+    /// The platform; `None` if no model needs a platform.
     pub platform: Option<PlatformFacts>,
     /// Number of processors.
     pub processors: u32,
@@ -28,7 +28,7 @@ pub struct ServeReport {
     pub arrivals: String,
     /// Description of the policy, including its parameters.
     pub policy: String,
-    /// Description of when the run ends.
+    /// Description of the event or time that ends the run.
     pub stop: String,
     /// Number of requests at the beginning that are not counted.
     pub warmup: u64,
@@ -42,8 +42,8 @@ pub struct ServeReport {
     pub arrived: u64,
     /// Number of completed requests, including those that are not counted.
     pub completed: u64,
-    /// Fraction of the processors' time that requests need, rho. Absent if users wait for answers, or if
-    /// arrivals state the work of each request.
+    /// Fraction of the processors' time that requests need (rho). Absent for closed-loop arrivals,
+    /// and if the arrivals give the work of each request.
     pub offered_load: Option<f64>,
     /// Number of preemptions between two jobs of a request.
     pub preemptions: u64,
@@ -56,8 +56,8 @@ pub struct ServeReport {
     pub queue: LevelSummary,
     /// Number of requests in the system over time.
     pub active: LevelSummary,
-    /// Time in the system, summed over requests, ps. The run has checked that it equals the number of requests in
-    /// the system summed over time (Little's law).
+    /// Total time in the system of all requests, ps. The run has checked that this value equals the
+    /// number of requests in the system, summed over time (Little's law).
     pub time_in_system_ps: TimeSum,
     /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
@@ -81,7 +81,7 @@ pub struct PlatformFacts {
     pub npus: Option<u32>,
 }
 
-/// Results for a model's, a class's, or all requests.
+/// Results for the requests of a model, of a class, or of the whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeRow {
@@ -93,7 +93,8 @@ pub struct ServeRow {
     pub arrived: u64,
     /// Number of counted requests that are complete. All following fields describe these requests.
     pub completed: u64,
-    /// Number of requests completed per second, from the first counted arrival to the end of the window.
+    /// Number of completed requests per second, from the first counted arrival to the end of the
+    /// window.
     pub throughput_per_s: f64,
     /// Mean serve time, from arrival to completion.
     pub mean: Option<IntervalEstimate>,
@@ -111,9 +112,9 @@ pub struct ServeRow {
     pub parts: ServeParts,
     /// Maximum number of requests that were served together.
     pub largest_batch: u32,
-    /// Fraction of the requests that are within their limit; `None` if they have no limit.
+    /// Fraction of the requests that are within their limit; `None` if the requests have no limit.
     pub attained: Option<f64>,
-    /// Number of requests within their limit per second.
+    /// Number of completed requests within their limit per second.
     pub goodput_per_s: Option<f64>,
 }
 
@@ -158,7 +159,7 @@ impl ServeParts {
     }
 }
 
-/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, it is a string of digits.
+/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, the sum is a string of digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSum(pub u128);
 

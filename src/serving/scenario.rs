@@ -1,32 +1,38 @@
 //! Scenarios: the models for which requests arrive, the arrivals, and the order of service.
 //!
-//! A scenario's file has
+//! A scenario's file has these keys (defaults in parentheses):
 //!
-//! - `name`, and optionally `seed` (1) and `processors` (1): the number of the platform's processors;
-//! - `[[model]]`, each with a `name`, one source of work (below) and optionally a `class`, a `weight` in the mix (1), a
-//!   `priority` from 0, the most urgent (0), a `deadline` after arrival, and the `bytes` of a request;
-//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second, or a `bandwidth`
-//!   that requests fill with their `bytes`), `bursts` (`burst` requests at intervals of `every`), `closed` (`users`
-//!   that each send the next request after thinking for `think`, exponentially distributed if `think_exponential`) or
-//!   `file` (a `file` of arrivals, played `repeat` times in a row, at `speed` times its speed);
-//! - `[stop]`: the number of `requests`, and optionally `first`, which ends the run when this number of first requests
-//!   is complete, and a `duration` after which nothing arrives;
+//! - `name`, and optionally `seed` (1) and `processors` (1), the number of the platform's
+//!   processors;
+//! - `[[model]]`, each with a `name` and one source of work (below). Optional keys are `class`,
+//!   `weight` in the mix (1), `priority` (0, the most urgent), `deadline` after arrival, and
+//!   `bytes` of a request;
+//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second,
+//!   or a `bandwidth` that requests fill with their `bytes`), `bursts` (`burst` requests at
+//!   intervals of `every`), `closed` or `file`. In a `closed` stream, each of `users` users waits
+//!   for the answer, thinks for `think` (exponentially distributed if `think_exponential`), and
+//!   sends the next request. A `file` of arrivals is played `repeat` times in a row, at `speed`
+//!   times its speed;
+//! - `[stop]`: the number of `requests`; optionally, `first` ends the run when this number of first
+//!   requests is complete, and `duration` is the time after which no request arrives;
 //! - `[measure]`, optionally: `warmup`, the number of requests at the beginning that are not counted (0);
-//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with `aging`),
-//!   `earliest-deadline` or `batching` (with `batch`, the maximum number of requests, and `wait`, the longest time that
-//!   a request waits for others); `slots`, the number of requests that a processor serves at once (1; all with
-//!   round-robin); `preemption`, the cost of preempting a request between two of its jobs.
+//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with
+//!   `aging`), `earliest-deadline` or `batching`. Batching has the keys `batch`, the maximum number
+//!   of requests, and `wait`, the longest time that a request waits for others. The policy also has
+//!   `slots`, the number of requests that a processor serves at once (1; all with round-robin).
+//!   `preemption` is the cost of preempting a request between two of its jobs.
 //!
 //! The work of a model is one of
 //!
 //! - `preset`, a model's preset or file, with `tokens`, `convolution` (outputs or kernels), `attention` (layer or
 //!   heads), `merge`, `tables` and `sparsity`;
-//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of the jobs on which it depends (the previous job);
+//! - `jobs`, each with `tasks`, `length` and `after`, the indices of the jobs on which the job
+//!   depends (default: the previous job);
 //! - `latency`, which is constant or, with `distribution = "exponential"`, random;
-//! - `latencies`, a table of measured latencies with a column `latency` and optionally a column `batch`: looked up by
-//!   batch, or drawn at random;
-//! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`, for requests whose
-//!   tokens are in the file of arrivals, or in `prompt` and `output`;
+//! - `latencies`, a table of measured latencies with a column `latency` and optionally a column
+//!   `batch`. Latencies are looked up by batch, or drawn at random;
+//! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`.
+//!   The tokens of requests are in the file of arrivals, or in `prompt` and `output`;
 //! - `measured = true`: the platform file's measurements for the model's name;
 //! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, the prefix of files, or the job's
 //!   file. Each request launches the job on the platform's machine.
@@ -78,7 +84,7 @@ pub struct ServedModel {
     pub weight: f64,
     /// Priority level, from 0, the most urgent.
     pub level: u32,
-    /// Time after its arrival in which a request should be complete.
+    /// Maximum time from a request's arrival to its completion; `None` for no deadline.
     pub deadline: Option<Span>,
     /// Payload of a request, in bytes; needed if a bandwidth determines the arrivals.
     pub bytes: Option<u64>,
@@ -90,16 +96,16 @@ pub struct ServedModel {
     pub tokens: Option<[u32; 2]>,
     /// The work that a request requires.
     pub work: ModelWork,
-    /// Position of the model in its file, for errors.
+    /// Location of the model in its file, for errors.
     pub place: ModelValueLocation,
 }
 
 /// File, line and key of values that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelValueLocation {
-    /// Position of the source of work.
+    /// Location of the source of work.
     pub work: String,
-    /// Position of the deadline, if the model has one.
+    /// Location of the deadline, if the model has one.
     pub deadline: Option<String>,
 }
 
@@ -176,18 +182,18 @@ pub enum ArrivalRate {
     Bytes(Bandwidth),
 }
 
-/// End of a run: after all requests, or earlier.
+/// End of a run: after all requests have ended, or earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopRule {
     /// Number of requests that arrive.
     pub requests: Option<u64>,
-    /// Number of requests, from the first on; when all of them are complete, the run ends.
+    /// The run ends when this number of first requests is complete.
     pub first: Option<u64>,
-    /// Instant after which nothing arrives.
+    /// Instant after which no request arrives.
     pub duration: Option<Span>,
 }
 
-/// Order of service, with the slots of a processor.
+/// Order of service, and the number of slots of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyChoice {
     /// Order in which queued requests are served.
@@ -245,8 +251,8 @@ impl PolicyKind {
     }
 }
 
-/// Returns an error if `name` is the preset of a model, or a model on a hub, unless a file with this
-/// name exists.
+/// Returns an error if `name` is a model's preset or a model on a hub, unless a file with this name
+/// exists.
 fn model_instead(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
@@ -283,7 +289,8 @@ impl Scenario {
         Self::parse(&text, &file, folder)
     }
 
-    /// Parses a scenario. `file` is its name in errors, and paths in it are relative to `folder`.
+    /// Parses a scenario. Error messages name the text `file`, and paths in the text are relative
+    /// to `folder`. `file` is its name in errors, and paths in it are relative to `folder`.
     ///
     /// # Errors
     ///
@@ -292,7 +299,8 @@ impl Scenario {
         build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
-    /// Returns this scenario with `rate` requests per second; `None` if its arrivals have no rate.
+    /// Returns a copy of this scenario with `rate` requests per second; `None` if the scenario's
+    /// arrivals have no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRate::Requests(rate);
         let stream = match self.stream {
@@ -307,7 +315,7 @@ impl Scenario {
     }
 
     /// Returns the number of arrivals per second in the long run; `None` if completions or a file
-    /// determine it.
+    /// determine the number.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {

@@ -1,12 +1,14 @@
 //! The serving system. Requests arrive, wait, are served together or alone, and end.
 //!
-//! At one instant, the order is as follows. First jobs end, each followed by the jobs that take its place. Then
-//! requests whose datapath latency has ended, and requests that arrive, enter the queue. Then processors with free
-//! slots take requests from the queue, lowest processor first.
+//! At one instant, the order is as follows. First, jobs end, and the jobs that take their places
+//! begin. Then the queue receives requests with an ended datapath latency, and new requests. Then
+//! processors with free slots take requests from the queue; the processor with the lowest index
+//! comes first.
 //!
-//! A request's time consists of four parts: its datapath latency; *compute*, while at least one of its jobs runs on
-//! some core, or from the launch of its trace to the end; *preempted*, from a preemption until one of its jobs runs
-//! again; and *queue*, which is all other time.
+//! A request's time consists of four parts. The first is its datapath latency. *Compute* is the
+//! time in which at least one of its jobs runs on some core, or the time from the launch of its
+//! trace to the end. *Preempted* is the time from a preemption until one of its jobs runs again.
+//! *Queue* is all other time.
 //!
 //! Submodules: `admission`, from an arrival to the queue; `dispatch`, assignment of queued requests to processors, and
 //! preemption; `service`, times of jobs and ends of batches; `closing`, the records of a run and their checks.
@@ -39,7 +41,7 @@ use flight::{RequestInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,
-    /// Number of batches that the processor can still take.
+    /// Number of further batches that the processor can take.
     free_slots: u32,
     /// Number of launches of traces in service.
     traces: u32,
@@ -54,7 +56,7 @@ pub(super) struct AnsweredJob {
     pub times: JobTimeRange,
 }
 
-/// A batch that begins, in the form that the loop receives.
+/// A batch that begins, as the loop receives it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlightLaunch {
     /// Index of the batch in the server.
@@ -74,7 +76,7 @@ pub(super) struct Server<'s> {
     /// Draws the models of the users' requests.
     mix: ModelSampler,
     think: RandomStream,
-    /// Number of users' requests that were scheduled so far.
+    /// Number of users' requests that have been scheduled so far.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
@@ -87,12 +89,12 @@ pub(super) struct Server<'s> {
     /// Requests that the policy has chosen; reused to keep the allocation.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
-    /// Batches that begin, but that the loop has not launched yet.
+    /// Batches that have begun, but that the loop has not launched yet.
     launches: Vec<FlightLaunch>,
     recorder: ServeRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
-    /// Number of requests that arrived so far.
+    /// Number of requests that have arrived so far.
     arrived: u64,
     /// Number of the first requests ([`super::scenario::StopRule::first`]) that are not complete yet.
     first_left: Option<u64>,
@@ -144,8 +146,8 @@ impl<'s> Server<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which something other than the end of a job happens; `None` if
-    /// nothing else will happen.
+    /// Returns the next instant with an event other than the end of a job; `None` if there is no
+    /// such event.
     pub fn next_due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
@@ -155,24 +157,24 @@ impl<'s> Server<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // If the queue waits for more requests, it must be asked again. While no slot is free, the end
-        // of a job causes this.
+        // If the queue waits for more requests, ask it again at the end of this wait. While no slot
+        // is free, the end of a job asks the queue.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
     }
 
-    /// Returns true if the run ended before everything was complete.
+    /// Returns true if the run ended before all requests were complete.
     pub fn has_stopped(&self) -> bool {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Returns the batches that begin now; each batch is returned only once.
+    /// Takes the batches that begin now, so that each batch is launched only once.
     pub fn take_launches(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }
 
-    /// Handles everything that is due at `now`.
+    /// Handles all events that are due at `now`.
     pub fn handle_due(&mut self, now: Time) {
         if self.has_stopped() {
             return;
@@ -185,7 +187,7 @@ impl<'s> Server<'s> {
         self.take_requests();
     }
 
-    /// Handles a job of a batch whose dependencies are complete: determines its times, or holds it back.
+    /// Handles a ready job of a batch: determines the job's times, or holds the job back.
     pub fn submit_job(
         &mut self,
         now: Time,
@@ -196,7 +198,7 @@ impl<'s> Server<'s> {
     ) {
         self.now = now;
         if self.has_stopped() {
-            // When the run has ended, jobs take no time.
+            // After the end of the run, jobs take no time.
             let times = JobTimeRange {
                 start: now,
                 end: now,

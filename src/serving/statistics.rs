@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of samples that are stored exactly.
 const EXACT: usize = 1 << 16;
-/// A sketch divides each power of two into 2^`FINE` parts, so its error is at most 2^-8 = 0.4 %.
+/// Logarithm of the number of parts of each power of two; the error of a sketch is at most 2^-8 =
+/// 0.4 %.
 const FINE: u32 = 8;
-/// Number of batches at which neighbours are merged.
+/// When there are this many batches, neighbouring batches are merged.
 const MOST_BATCHES: usize = 64;
 /// Minimum number of batches for a confidence interval.
 const LEAST_BATCHES: usize = 16;
@@ -18,13 +19,14 @@ pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 /// Histogram of durations: exact below 2^8 ps, and accurate to one part in 2^8 above.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DurationSketch {
-    /// Counts for each power of two; `None` if all are zero.
+    /// Counts for each power of two; `None` if all counts are zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
 
 impl DurationSketch {
-    /// Returns the power of two of a duration, and its position in it.
+    /// Returns the power of two of a duration, and the index of the part that contains the
+    /// duration.
     fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -36,7 +38,7 @@ impl DurationSketch {
         }
     }
 
-    /// Returns the middle of the durations at a position.
+    /// Returns the middle of the durations in a part of a power of two.
     fn middle_of(octave: usize, part: usize) -> u64 {
         match octave.checked_sub(1) {
             None => part as u64,
@@ -76,7 +78,8 @@ impl DurationSketch {
         self.count += other.count;
     }
 
-    /// Returns the duration below which `percent` of all samples are; `None` without samples.
+    /// Returns the approximate duration below which `percent` percent of all samples are; `None` if
+    /// there are no samples.
     pub fn percentile_of(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
@@ -118,8 +121,8 @@ pub struct IntervalEstimate {
     /// The estimate itself, such as a mean or a percentile.
     #[serde(rename = "value_ps")]
     pub value: Span,
-    /// Half the width of the interval that contains the true value with a probability of 95 %, computed
-    /// by batch means. Absent if the run is too short.
+    /// Half the width of the interval that contains the true value with a probability of 95 %,
+    /// computed by batch means. Absent if the run is too short.
     #[serde(rename = "plus_minus_ps")]
     pub plus_minus: Option<Span>,
 }
@@ -168,7 +171,7 @@ impl DurationSamples {
         self.all.sum_ps
     }
 
-    /// Returns the mean with its interval; `None` without samples.
+    /// Returns the mean with its interval; `None` if there are no samples.
     pub fn mean_estimate(&self) -> Option<IntervalEstimate> {
         let count = u128::from(self.sample_count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
@@ -178,9 +181,9 @@ impl DurationSamples {
         })
     }
 
-    /// Returns a percentile with its interval; `None` without samples. Between two samples, the
-    /// percentile is interpolated linearly (position (n - 1) q). With more than 65,536 samples, it is
-    /// accurate to one part in 256.
+    /// Returns a percentile with its interval; `None` if there are no samples. Between two samples,
+    /// the percentile is interpolated linearly (position (n - 1) q). With more than 65,536 samples,
+    /// the percentile is accurate to one part in 256.
     pub fn percentile_estimate(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.sample_count() {
             interpolate_percentile(&mut self.exact.clone(), percent)?
@@ -191,7 +194,8 @@ impl DurationSamples {
             let value = batch.sketch.percentile_of(percent);
             value.unwrap_or_default().0 as f64
         };
-        // A small batch does not determine a high percentile.
+        // A small batch does not determine a high percentile, so give no interval for small
+        // batches.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval_half_width(of);
         Some(IntervalEstimate {
@@ -200,8 +204,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns half the width of the 95 % interval of a value's mean over independent batches; `None` if there
-    /// are too few.
+    /// Returns half the width of the 95 % interval of the mean of `value` over independent batches;
+    /// `None` if there are too few independent batches.
     fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
@@ -212,9 +216,9 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // If neighbouring batches are correlated, a batch is shorter than the correlation of
-            // samples. The correlation of independent batches has a standard deviation of one over the
-            // square root of their number.
+            // If neighbouring batches are correlated, batches are shorter than the correlation of
+            // samples, so merge them. The correlation of n independent batches has a standard
+            // deviation of 1 / sqrt(n).
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -250,14 +254,15 @@ fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
     Some(Span(a.0 + ((b.0 - a.0) as f64 * part).round() as u64))
 }
 
-/// The normal distribution's quantile for an interval that holds 95 % in the middle.
+/// 97.5 % quantile of the normal distribution, for a central interval of 95 %.
 const NORMAL_95: f64 = 1.959_964;
-/// The normal distribution's quantile for an interval that holds 90 % in the middle.
+/// 95 % quantile of the normal distribution, for a central interval of 90 %.
 pub(super) const NORMAL_90: f64 = 1.644_854;
 
-/// Returns the quantile of Student's distribution that corresponds to the quantile `z` of the normal distribution: `z` and
-/// two terms of its expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5). Accurate to 0.2 % from 15 degrees on, and to
-/// 6 % for two.
+/// Returns the quantile of Student's distribution that corresponds to the quantile `z` of the
+/// normal distribution. The result has three terms: `z`, and two terms of the expansion in 1 /
+/// degrees (Abramowitz and Stegun, 26.7.5). It is accurate to 0.2 % from 15 degrees on, and to 6 %
+/// for two degrees.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;
@@ -265,8 +270,8 @@ pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     z + first / n + second / (n * n)
 }
 
-/// A whole number over time, in intervals of equal length. If there are too many intervals, the length
-/// is doubled.
+/// An integer over time, summarized in intervals of equal length. If there are too many intervals,
+/// the length is doubled.
 #[derive(Clone, Debug)]
 pub struct LevelCurve {
     level: u64,
@@ -299,7 +304,7 @@ impl Default for LevelCurve {
     }
 }
 
-/// A level over time, as it is in reports.
+/// Summary of a level over time, as reports contain it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelSummary {
@@ -324,7 +329,7 @@ impl LevelCurve {
         self.since
     }
 
-    /// Returns the integral of the level until `now`, in picoseconds.
+    /// Returns the integral of the level until `now`, in level × ps.
     pub fn area_until(&self, now: Time) -> u128 {
         self.area + u128::from(self.level) * u128::from(now.since(self.since).0)
     }
@@ -339,7 +344,7 @@ impl LevelCurve {
     fn advance_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes are in the same interval as the previous change, so they need no division.
+        // Most changes are in the interval of the previous change, so avoid the division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {
@@ -434,8 +439,8 @@ mod tests {
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
                 "{percent}"
             );
-            // The interval of independent samples contains the true value, which is -ln(1 - q) times the
-            // mean.
+            // The interval of independent samples contains the true percentile, which is -ln(1 - q)
+            // times the mean.
             let truth = -(1.0 - percent / 100.0_f64).ln() * 1e9;
             let off = (found.value.0 as f64 - truth).abs();
             assert!(off < 2.0 * found.plus_minus.unwrap().0 as f64, "{percent}");
@@ -445,8 +450,9 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
-        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12), so half an
-        // interval is 2.0 times this value / 64 = 18,000. Nineteen of twenty intervals contain the mean.
+        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half of
+        // the mean's interval is 2.0 times this value / 64 = 18,000. Of twenty such intervals,
+        // nineteen contain the mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -463,7 +469,7 @@ mod tests {
         let mut few = DurationSamples::default();
         (0..50).for_each(|n| few.add_sample(Span(n)));
         assert_eq!(few.mean_estimate().unwrap().plus_minus, None);
-        // Growing values are no steady state, so there is no interval.
+        // Growing values have no steady state, so there is no interval.
         let mut growing = DurationSamples::default();
         (0..100_000).for_each(|n| growing.add_sample(Span(n)));
         assert_eq!(growing.mean_estimate().unwrap().plus_minus, None);

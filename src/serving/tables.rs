@@ -12,7 +12,7 @@ pub struct TableReader {
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// Pairs (column, value) that a row must match; other rows are skipped.
+    /// Values that a row must have in columns, as (column, value); other rows are skipped.
     filters: Vec<(usize, String)>,
 }
 
@@ -23,7 +23,7 @@ pub struct ColumnUnit {
 }
 
 impl ColumnUnit {
-    /// Returns the unit in the suffix of a column's name; `None` if the name has no unit.
+    /// Returns the unit in the suffix of a column's name; `None` if the suffix is not a unit.
     pub fn from_column_name(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
@@ -68,7 +68,7 @@ impl TableReader {
         })
     }
 
-    /// Returns the name of the file that errors contain.
+    /// Returns the name of the file, as error messages contain it.
     pub fn file_name(&self) -> &str {
         &self.file
     }
@@ -96,7 +96,7 @@ impl TableReader {
         names.iter().find_map(place)
     }
 
-    /// Returns the index of the column `name`; fails if there is none.
+    /// Returns the index of the column `name`; fails if there is no such column.
     pub fn column_index(&self, name: &str) -> Result<usize, ServeError> {
         self.first_column_of(&[name]).ok_or_else(|| {
             let all = self.headings.iter().map(String::as_str);
@@ -178,7 +178,7 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
     }
 }
 
-/// Durations at ascending positions, interpolated linearly.
+/// Durations at ascending positions (batch sizes or tokens), interpolated linearly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCurve {
     /// Points (position, mean duration), in ascending order of position.
@@ -186,7 +186,8 @@ pub struct LatencyCurve {
 }
 
 impl LatencyCurve {
-    /// Creates the curve of the mean duration at each position; `None` without measurements.
+    /// Creates the curve of the mean duration at each position; `None` if there are no
+    /// measurements.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();
@@ -208,8 +209,9 @@ impl LatencyCurve {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
-    /// Returns the duration at `x`. It is interpolated linearly between two positions, constant before
-    /// the first, and on the line through the last two positions after the last.
+    /// Returns the duration at `x`. Between two positions, the duration is interpolated linearly.
+    /// Before the first position, it is constant. After the last position, the line through the
+    /// last two positions continues.
     pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
@@ -235,7 +237,8 @@ mod tests {
         let us = Span::from_us;
         let curve =
             LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
-        // The mean is 10 at 1, and 10 + 30 / 3 at 2. After 4, the same line continues.
+        // The mean is 10 us at position 1, and 10 + 30 / 3 us at position 2. After position 4, the
+        // same line continues.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.duration_at(x)),
             [10, 10, 20, 40, 50].map(us)

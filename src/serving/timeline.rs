@@ -1,5 +1,5 @@
-//! Writes a timeline of requests in Chrome's trace format: each request with its parts, and the jobs of
-//! batches.
+//! Writes a timeline of requests in Chrome's trace format, with each request's parts and the jobs
+//! of batches.
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
 use chakram_base::units::Time;
@@ -59,7 +59,7 @@ fn as_us(at: Time) -> f64 {
 }
 
 impl<'m, W: Write> RequestTimeline<'m, W> {
-    /// Begins a timeline of requests of these models.
+    /// Begins a timeline of requests for `models`.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
-//! Models that are jobs of traces: each request launches the job on the platform's machine.
+//! Models that are jobs of traces. Each request launches the job on the platform's machine.
 //!
-//! As in a replay with default options, the launch's kernels use the lanes of NPUs, and its messages use
-//! the network. A lane serves launches in the order in which they began. If the policy admits several
-//! requests into service, they therefore follow one another through the stages of a pipeline. A job of
-//! several ranks uses the NPUs of its ranks; for processor p, a job of a single rank is launched on NPU
-//! p.
+//! As in a replay with default options, the launch's kernels use the lanes of NPUs, and its
+//! messages use the network. A lane serves launches in the order in which they began. If the policy
+//! admits several requests into service, the requests therefore follow one another through the
+//! stages of a pipeline. A job of several ranks uses the NPUs of its ranks. A job of a single rank
+//! is launched on the NPU that has the processor's index.
 
 use super::scenario::{PolicyChoice, Scenario};
 use super::trace_job::TraceJob;
@@ -23,20 +23,20 @@ pub struct TracedModel<'s> {
     pub machine: &'s Machine,
     /// Time of a launch without load.
     pub latency: Span,
-    /// Time between the ends of successive launches while the maximum number of launches that the policy
-    /// allows is in service.
+    /// Time between the ends of successive launches, while the policy's maximum number of launches
+    /// is in service.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
 }
 
-/// Maximum number of launches in service when their interval is measured. More launches would not change
-/// the result.
+/// Maximum number of concurrent launches in the measurement of `interval`. More launches would not
+/// change the result.
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedModel<'s> {
     /// Replays the job without load. If the policy allows several launches in service, also replays
-    /// several, one after another.
+    /// a sequence of launches with several in service.
     ///
     /// # Errors
     ///
@@ -95,12 +95,13 @@ impl<'s> TracedModel<'s> {
     }
 }
 
-/// Returns the options of the job's replays: all defaults.
+/// Returns the default options, with which the job is replayed.
 pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// Feed that keeps `at_once` launches of one program in service: whenever one ends, another starts.
+/// Feed that keeps `at_once` launches of one program in service: whenever a launch ends, another
+/// launch starts.
 struct BackToBackLaunches {
     at_once: u32,
     left: u32,
@@ -121,7 +122,7 @@ impl BackToBackLaunches {
         queue.begin_launch(Launch::default());
     }
 
-    /// Returns the mean time between the last ends, when the effect of the first launches is over.
+    /// Returns the mean time between the last ends, which the first launches no longer affect.
     fn mean_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;

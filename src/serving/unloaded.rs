@@ -1,4 +1,4 @@
-//! Computes the time of a request without load, by one simulation of its jobs on free cores.
+//! Computes the time of a request without load, with one simulation of its jobs on free cores.
 
 use super::cores::CoreArray;
 use super::error::ServeError;
@@ -15,8 +15,8 @@ use chakram_trace::workload::Workload;
 /// Jobs of a request that is alone on a processor.
 #[derive(Debug)]
 pub struct UnloadedJobs {
-    /// The program of the jobs; `None` if they form a chain. In a chain, each job finds all cores free,
-    /// so their times add up.
+    /// The program of the jobs; `None` if the jobs form a chain. In a chain, each job finds all
+    /// cores free, so the jobs' times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
@@ -45,12 +45,12 @@ impl UnloadedJobs {
         self.program.is_none()
     }
 
-    /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of each job, and
-    /// their length.
+    /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of each
+    /// job, and the duration of a task.
     ///
     /// # Errors
     ///
-    /// Fails if the time exceeds simulated time.
+    /// Fails if the time exceeds the range of simulated time.
     pub fn unloaded_time(
         &self,
         cores: u64,

@@ -12,8 +12,8 @@ fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph 
 
 #[test]
 fn counts_are_those_of_the_thesis() {
-    // For each model: (model, tokens, multiplications, tasks if the source counts them). The counts
-    // follow from layer shapes.
+    // Each entry contains the model, its tokens, the multiplications, and the tasks if the source
+    // counts them. The counts follow from layer shapes.
     let counts = [
         ("vgg-16", None, 15_470_264_320, Some(13_556_712)),
         ("vgg-19", None, 19_632_062_464, Some(14_861_288)),
@@ -29,7 +29,7 @@ fn counts_are_those_of_the_thesis() {
             1_555_124_800,
             Some(48 * 16_025 + 50_257),
         ),
-        // This is the same model with 5750 blocks.
+        // This model differs from the previous model only in the number of blocks, 5750.
         (
             "chatgpt-star",
             Some(1),
@@ -54,16 +54,16 @@ fn counts_are_those_of_the_thesis() {
             }
         }
     }
-    // Each block has 6 jobs, and the logits are one more.
+    // Each block has 6 jobs, and the logits are one more job.
     assert_eq!(
         lowered("chatgpt-star", Some(1), JobLowering::default())
             .jobs()
             .len(),
         34_501
     );
-    // The published count contains tables of 39,143,231 rows of 64, and the MLPs, but not the 351 pairs of 64.
-    // Without tables, there are MLPs and pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 +
-    // 256.
+    // The published count contains tables of 39,143,231 rows of 64, and the MLPs, but not the 351
+    // pairs of vectors of length 64. Without tables, the count is the MLPs' and the pairs': 13 x
+    // 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
     let tables = JobLowering {
         tables: true,
         ..JobLowering::default()
@@ -85,7 +85,7 @@ fn counts_are_those_of_the_thesis() {
 
 #[test]
 fn both_conventions_of_a_convolution_multiply_alike() {
-    // conv1_1 of VGG-16: 224 x 224 x 64 outputs of 3 x 3 x 3.
+    // conv1_1 of VGG-16 has 224 x 224 x 64 outputs, each with a kernel of 3 x 3 x 3.
     let outputs = lowered("vgg-16", None, JobLowering::default());
     assert_eq!(
         outputs.jobs()[0],
@@ -116,7 +116,8 @@ fn heads_are_jobs_of_their_own() {
         ..JobLowering::default()
     };
     let jobs = lowered("gpt2-xl", Some(1), heads);
-    // Each of 48 blocks has 25 heads with 5 jobs, output, up and down. The logits are one more job.
+    // Each of 48 blocks has 25 heads with 5 jobs each, and the jobs output, up and down. The logits
+    // are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
     let chain = lowered("gpt2-xl", Some(1), JobLowering::default());
     assert_eq!(jobs.multiplication_count(), chain.multiplication_count());
@@ -131,7 +132,7 @@ fn heads_are_jobs_of_their_own() {
     assert_eq!(jobs.dependencies_of(125).len(), 25);
 }
 
-/// Returns the number of jobs of the graph, and of its longest chain.
+/// Returns the number of jobs of the graph, and the number of jobs of its longest chain.
 fn depth(graph: &JobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
@@ -163,11 +164,12 @@ fn tables_run_beside_one_another() {
     // them.
     let shapes = all.map(|branches| shape("dlrm", None, branches));
     assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
-    // Tokens and positions are two tables. There are also 48 blocks of 6 jobs, and the logits.
+    // Tokens and positions are two tables, each with one job. The 48 blocks have 6 jobs each, and
+    // the logits are one more job.
     let shapes = all.map(|branches| shape("gpt2-xl", Some(1), branches));
     assert_eq!(shapes, [(291, 290), (291, 290), (291, 291)]);
-    // 17 convolutions are in a chain. Three run in parallel with the two convolutions of their block.
-    // The classifier is last.
+    // In a chain, 17 convolutions follow one another. Three convolutions run in parallel with the
+    // two convolutions of their block. The classifier is last.
     let shapes = all.map(|branches| shape("resnet-18", None, branches));
     assert_eq!(shapes, [(21, 21), (21, 18), (21, 21)]);
 }

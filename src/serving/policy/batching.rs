@@ -1,7 +1,7 @@
-//! Batches of queued requests of one model. A batch is served when it has enough requests, or when one
-//! of them has waited long enough.
+//! Batches of queued requests of one model. A batch is served when it has enough requests, or when
+//! one of its requests has waited long enough.
 //!
-//! If several models have such a batch, the batch whose oldest request arrived first is served.
+//! If several models have such a batch, the batch with the oldest request is served first.
 
 use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::{Span, Time};
@@ -16,8 +16,8 @@ pub struct BatchQueue {
 }
 
 impl BatchQueue {
-    /// Creates the queue for batches of at most `most` requests. No request waits longer than `wait` for its
-    /// batch to fill.
+    /// Creates the queue for batches of at most `most` requests. A request waits at most `wait` for
+    /// its batch to fill.
     pub fn new(most: u32, wait: Span, models: usize) -> Self {
         Self {
             most: most as usize,

@@ -9,10 +9,10 @@
 //! | priority with aging a | instant at which it entered the queue + level x a |
 //! | earliest deadline | instant at which it should be complete |
 //!
-//! With aging, a wait of length a counts as one level. At t, a request of level l that arrived at s has
-//! level l - (t - s) / a, so the request with the smallest level is the request with the smallest s + l
-//! a. A request of level l can therefore be overtaken only by requests that arrive less than l a later,
-//! which bounds its wait. Without aging there is no bound.
+//! With aging, a wait of length a counts as one level. At time t, a request of level l that arrived
+//! at time s has level l - (t - s) / a. So the request with the smallest level has the smallest s +
+//! l a. A request of level l can therefore be overtaken only by requests that arrive less than l a
+//! later, so its wait is bounded. Without aging, the wait has no bound.
 
 use super::{QueuedRequest, ServicePolicy};
 use crate::scenario::PolicyKind;
@@ -23,7 +23,7 @@ use std::collections::BinaryHeap;
 /// Function that returns a request's key.
 pub type RequestKey = Box<dyn Fn(&QueuedRequest) -> u64>;
 
-/// Returns the key function of a policy. The policy must be one that uses keys.
+/// Returns the key function of a policy. The policy must use keys.
 pub fn key_function_of(kind: PolicyKind) -> RequestKey {
     match kind {
         PolicyKind::ShortestJob => Box::new(|request| request.work.0),

@@ -14,7 +14,8 @@ use std::fmt::Write as _;
 pub struct RateSweep {
     /// Results at each rate, in ascending order of rates.
     pub points: Vec<RatePoint>,
-    /// The highest rate at which enough requests are within their limit; `None` if it was not requested.
+    /// The highest rate at which enough requests are within their limit; `None` if the capacity was
+    /// not requested.
     pub capacity: Option<ServeCapacity>,
 }
 
@@ -32,16 +33,16 @@ pub struct RatePoint {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {
-    /// Highest rate that was tried and at which enough requests were within their limit.
+    /// Highest tried rate at which enough requests were within their limit.
     pub rate_per_s: f64,
-    /// Lowest rate that was tried and was too high.
+    /// Lowest tried rate at which too few requests were within their limit.
     pub too_much_per_s: f64,
     /// Fraction of the requests that had to be within their limit.
     pub attain: f64,
 }
 
 impl RateSweep {
-    /// Returns the name of the platform; `processors` if there is none.
+    /// Returns the name of the platform; `processors` if there is no platform.
     pub fn platform_name(&self) -> &str {
         let first = self.points.first();
         let platform = first.and_then(|point| point.report.platform.as_ref());

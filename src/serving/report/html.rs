@@ -19,7 +19,7 @@ const PARTS: [(usize, &str); 4] = [
     (6, "preempted"),
 ];
 
-/// Renders `reports`, first side by side and then one after another, and runs at several rates.
+/// Renders all `reports` side by side, then each report, and then the runs at several rates.
 pub fn render_html(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", escape_html(title));
     body += &render_section("Latency against load", "rates", &draw_rates(sweeps));
@@ -177,7 +177,8 @@ fn render_platforms(reports: &[ServeReport]) -> String {
     )
 }
 
-/// Assigns colours to a legend; they repeat if there are more entries than colours.
+/// Assigns colours to the entries of a legend; colours repeat if there are more entries than
+/// colours.
 fn cycle_colours<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
     legend
         .iter()
@@ -262,8 +263,8 @@ fn draw_levels(report: &ServeReport) -> String {
     render_figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A quantity that is plotted against the rate: its name, and a function that returns its value if it is
-/// known.
+/// A quantity that is plotted against the rate. The fields are the quantity's name, and a function
+/// that returns its value if known.
 type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [RateCurve; 3] = [
@@ -275,8 +276,8 @@ const CURVES: [RateCurve; 3] = [
 /// Colours of the curves if there is one platform.
 const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
-/// Draws serve times against rates: for one platform three curves, and for each of several platforms the mean and
-/// the last percentile.
+/// Draws serve times against rates. One platform has three curves; each of several platforms has
+/// the mean and the last percentile.
 fn draw_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;

@@ -46,8 +46,8 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
     rows.into_text()
 }
 
-/// Formats the numbers of requests in the queue and in the system over time, with one row per interval, one
-/// platform after another.
+/// Formats the numbers of requests in the queue and in the system over time. There is one row per
+/// interval, and one platform follows another.
 pub fn render_levels_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {

@@ -144,7 +144,7 @@ pub(super) fn build_scenario(
     })
 }
 
-/// Rejects keys in `table` that belong to another variant than the chosen one.
+/// Rejects keys in `table` that only variants other than the chosen one have.
 fn refuse_unused_keys(
     table: &ConfigTable<'_>,
     all: &[&str],

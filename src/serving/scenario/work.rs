@@ -288,7 +288,8 @@ fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     Ok(graph)
 }
 
-/// Opens a table that a model names, with the selected rows and the named columns.
+/// Opens the table that `source` names, restricted to the rows that `where` selects. `keys` are the
+/// allowed keys in addition to `file` and `where`.
 fn table_of<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],

@@ -1,5 +1,5 @@
-//! Admits requests to the queue: arrivals from files and random numbers, users' next requests, and ends
-//! of datapath latencies.
+//! Admits requests to the queue. Requests come from arrivals (a file or random numbers) and from
+//! users, and enter the queue when their datapath latency ends.
 
 use super::{RequestState, Server};
 use crate::arrivals::RequestArrival;
@@ -8,10 +8,10 @@ use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An event of a request that no job causes.
+/// An event of a request that no job triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ServeTimer {
-    /// The datapath latency of a request has ended; the values are its number and its index.
+    /// The datapath latency of a request has ended; the values are the request's number and index.
     Ready(u64, u32),
     /// A user's thinking time has ended.
     Ask(u64),

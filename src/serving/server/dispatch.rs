@@ -26,10 +26,10 @@ impl Server<'_> {
         }
     }
 
-    /// Fills the free slots of a processor from the queue. If preempted batches continue, their jobs
-    /// with known times are appended to `answered`. Without `answered`, no preempted batch can be in the
-    /// queue, because a processor with a free slot would already have continued it. Returns false if the
-    /// queue had too few requests.
+    /// Fills the free slots of a processor from the queue. If preempted batches continue, appends
+    /// their jobs with known times to `answered`. If `answered` is absent, the queue contains no
+    /// preempted batch, because a processor with a free slot would already have continued it.
+    /// Returns false if the queue had too few requests.
     pub(super) fn take_for(
         &mut self,
         processor: u32,
@@ -112,8 +112,8 @@ impl Server<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Returns true if a job must be held back, because its batch is already preempted or is preempted
-    /// now. If it is preempted now, the batch that takes its place may begin.
+    /// Returns true if a job must be held back, because the job's batch is preempted already or
+    /// now. If the batch is preempted now, another batch may begin in its place.
     pub(super) fn is_held_back(
         &mut self,
         flight: u32,
@@ -125,7 +125,8 @@ impl Server<'_> {
             return false;
         };
         let state = &mut self.flights[flight];
-        // A batch can be preempted only between two jobs: it has begun, and none of its jobs runs.
+        // A batch can be preempted only between two jobs, when it has begun and none of its jobs
+        // runs.
         if state.running > 0 || state.dealt == 0 {
             return false;
         }
@@ -133,8 +134,9 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // Computing the time of the remaining work is slow, so first compare with the time of all work.
-        // A request that is not more urgent than all work is not more urgent than the remaining work.
+        // Computing the remaining work is slow, so first compare the queue with the whole work. If
+        // no queued request is more urgent than the whole work, none is more urgent than the
+        // remaining work.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Batches in flight, and slabs, which reuse indices.
+//! Batches in flight, and slabs that store them by index.
 
 use crate::cores::JobTimeRange;
 use crate::policy::QueuedRequest;
@@ -6,7 +6,7 @@ use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// Items with indices. The index of a removed item is used again.
+/// Items with indices. The index of a removed item is reused.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -80,12 +80,12 @@ pub(super) struct RequestInFlight {
     pub core_ps: u128,
     /// Time without load of the incomplete jobs, if the jobs form a chain.
     pub work_left: Span,
-    /// For each job, whether it is complete, if the jobs do not form a chain; empty until the first job
-    /// is complete.
+    /// For each job, true if it is complete; used only if the jobs do not form a chain, and empty
+    /// until the first job is complete.
     pub ended: Vec<bool>,
-    /// Lengths of the batch's jobs, unless they are vector products.
+    /// Durations of the batch's jobs, unless they are vector products.
     pub lengths: [Span; 2],
-    /// Instant at which the batch was preempted, while it is preempted.
+    /// Instant at which the batch was preempted; `None` if the batch is not preempted.
     pub put_back: Option<Time>,
     /// Ready jobs that were held back, each with its token for the loop.
     pub kept: Vec<(u32, u64)>,
@@ -97,8 +97,8 @@ pub(super) struct RequestInFlight {
 }
 
 impl RequestInFlight {
-    /// Turns a batch that has ended into a new batch, which begins at `now` with `jobs` jobs and no
-    /// requests. Its allocations are reused.
+    /// Turns a batch that has ended into a new batch that begins at `now` with `jobs` jobs and no
+    /// requests. The new batch reuses the allocations of the ended batch.
     pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
@@ -123,14 +123,15 @@ impl RequestInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningTime {
     done: Span,
-    /// Disjoint intervals in order. None of them had ended when the last one was added.
+    /// Disjoint intervals in order. When the last interval was added, no interval in the list had
+    /// ended.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,
 }
 
 impl RunningTime {
-    /// Adds a job whose times are determined at `now`; it must not start before `now`.
+    /// Adds a job that gets its times at `now`; the job must not start before `now`.
     pub fn add_job(&mut self, now: Time, job: JobTimeRange) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
         while let Some(&(start, end)) = self.open.front() {
@@ -181,11 +182,11 @@ mod tests {
         let mut time = RunningTime::default();
         time.add_job(Time(0), job(5, 10));
         time.add_job(Time(0), job(20, 30));
-        // The job merges both intervals into one from 5 to 30.
+        // This job merges both intervals into one from 5 to 30.
         time.add_job(Time(2), job(8, 22));
-        // The job from 3 to 4 begins before the open interval.
+        // This job from 3 to 4 begins before the open interval.
         time.add_job(Time(3), job(3, 4));
-        // All intervals that ended by 40 are closed. The job from 50 to 60 starts a new interval.
+        // All intervals that ended by 40 are closed. This job from 50 to 60 starts a new interval.
         time.add_job(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.total_time(), Span(25 + 1 + 10));

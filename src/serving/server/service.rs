@@ -29,7 +29,8 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the time without load of a batch's remaining work. The batch must have no running job.
+    /// Returns the time without load of a batch's remaining work. No job of the batch may be
+    /// running.
     pub(super) fn work_left(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
@@ -42,7 +43,7 @@ impl Server<'_> {
         model.unloaded_time(self.prepared, &self.states, &state.ended)
     }
 
-    /// Returns the number of tasks of a job, and the length of each.
+    /// Returns the number of tasks of a job, and the duration of a task.
     fn job_size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
@@ -73,7 +74,7 @@ impl Server<'_> {
         self.notify_observer(flight, job, times);
     }
 
-    /// Passes a job to the observer, if it wants jobs.
+    /// Passes a job to the observer, if the observer wants jobs.
     fn notify_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
