@@ -2,8 +2,8 @@
 //! neighbourhood; and the critical path of the recorded run.
 //!
 //! An inspection does not replay traces and needs no machine. The trace of each rank is read into an [`InspectedTrace`]
-//! of its own, even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes them on in
-//! ascending order of ranks, so that only a few are in memory at a time.
+//! of its own, even if the file has faults. Several threads read traces, but [`for_each_in_order`] passes the traces on
+//! in ascending order of ranks, so that only a few traces are in memory at a time.
 
 mod attributes;
 mod class;

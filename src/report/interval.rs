@@ -17,7 +17,7 @@
 //! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
 //! measured collectives (0.10). For completely different links, it is slightly above the error of other transfers
 //! (0.30). Collectives with measured and with derived times form one class. The error of this class is the mean of
-//! their errors, weighted by time.
+//! these collectives' errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times; the machine states the standard deviation `J` of these
 //! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
@@ -38,9 +38,10 @@
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
 //! Training Using What-if Analysis", OSDI 2025). A tenth of the jobs take at least `1 / (1 - 0.213)` times as long with
 //! stragglers, and a hundredth at least `1 / (1 - 0.45)` times as long. In 39.3 % of the slow jobs, the main cause is
-//! unequal stages, which replays already include. In 21.4 %, the main cause is unequal sequences, which do not occur if
-//! all samples are equal. For 0.393 of the slow jobs, the cause is neither. Assume that the logarithm of the slowdown
-//! has an exponential tail through the two points of the study. With this assumption, one job in twenty exceeds
+//! unequal stages, which replays already include. In 21.4 % of the slow jobs, the main cause is unequal sequences,
+//! which do not occur if all samples are equal. In the other 39.3 %, the cause is neither. Assume that the logarithm of
+//! the slowdown has an exponential tail through the two points of the study. With this assumption, one job in twenty
+//! exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20

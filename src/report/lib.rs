@@ -149,8 +149,8 @@ pub struct Report {
     /// duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_bound: bool,
-    /// The profiler that captured the job, and its cost. Present if this cost was subtracted, or if the job also
-    /// measured steps without the profiler.
+    /// The profiler that captured the job, and its cost. Present if the profiler's cost was subtracted, or if the job
+    /// also measured steps without the profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,
     /// Methods that determined the kernels' durations.

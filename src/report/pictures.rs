@@ -69,8 +69,8 @@ pub struct FormatPeak {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks with identical activity. Includes ranks that were not recorded, if they run the same graph
-    /// on the same NPU class and spend the same time in each category.
+    /// Number of other ranks with identical activity. This number includes ranks that were not recorded, if they run
+    /// the same graph on the same NPU class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
     /// Intervals in order of time; idle intervals are omitted.
@@ -106,7 +106,7 @@ pub struct MemoryCurve {
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Times in picoseconds in ascending order, each with the bytes allocated from then on. If several points were
-    /// merged into one, its value is their maximum.
+    /// merged into one, the value is the maximum of the merged values.
     pub points: Vec<(Time, Bytes)>,
 }
 

@@ -1,5 +1,5 @@
-//! Results about the profiler that captured a job: the makespan with and without its cost, and a comparison with steps
-//! measured without it.
+//! Results about the profiler that captured a job: the makespan with and without the profiler's cost, and a comparison
+//! with steps measured without the profiler.
 //!
 //! # The interval of the makespan without a profiler
 //!

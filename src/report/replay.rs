@@ -144,7 +144,7 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of_report(&report, prepared);
-        // The cost has an interval too, so state it after the prediction interval.
+        // The cost also has an interval, so state the cost after the prediction interval.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }

@@ -5,7 +5,7 @@
 //! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
 //! follows this derivative exactly as long as T is linear. The end of the linear range is computed by intersecting
 //! tangents (Newton's method on a convex function). T ignores that the order of nodes on lanes may also change.
-//! Therefore, if they are affordable, replays with changed durations check the derivative and the range.
+//! Therefore, replays with changed durations check the derivative and the range, if such replays are affordable.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};

@@ -46,7 +46,7 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for users. Unless all details are printed, it is shortened to `width` columns.
+    /// Returns `text` for users. Unless all details are printed, shortens the text to `width` columns.
     pub fn clip_to_width(&self, text: &str, width: usize) -> String {
         match self.details {
             true => self.clip_name(text),

@@ -78,8 +78,8 @@ pub(super) fn hash_ancestry(
     labels
 }
 
-/// Returns labels that combine each node's `base` label with the labels of all nodes to which it is connected through
-/// predecessors and successors.
+/// Returns labels that combine each node's `base` label with the labels of all nodes that predecessors and successors
+/// connect with the node.
 pub(super) fn hash_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = hash_ancestry(side, base, EdgeDirection::Predecessors);
     let down = hash_ancestry(side, &up, EdgeDirection::Successors);

@@ -220,7 +220,8 @@ fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) 
             return;
         }
         let before = pairs.free;
-        // First pair neighbours that are unambiguous. The alignment then pairs others, with these pairs as anchors.
+        // First pair neighbours that are unambiguous. After that, the alignment uses the new pairs as anchors to pair
+        // other nodes.
         pair_neighbours(sides, pairs, LabelKind::Key, AmbiguityPolicy::UniqueOnly);
         align::pair_by_lane_alignment(sides, pairs);
         pair_neighbours(sides, pairs, LabelKind::Content, AmbiguityPolicy::InIdOrder);

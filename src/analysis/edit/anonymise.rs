@@ -14,8 +14,8 @@
 //! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and the mark that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | removed |
 //!
-//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs, so that
-//! traces still match. Without the key, nobody can find a name by hashing guesses.
+//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs, so that the
+//! traces of different ranks still match. Without the key, nobody can find a name by hashing guesses.
 
 use super::audit;
 use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
@@ -86,8 +86,8 @@ const PUBLIC_ROLES: [&str; 10] = [
     "context",
 ];
 
-/// Returns true if `name` is the name of a PyTorch operator or of a step, without private text. The name must consist
-/// of a known prefix, and of letters, digits and `_` after it. In addition, [`audit`] must not find a leak in it.
+/// Returns true if `name` is the name of a PyTorch operator or of a step, without private text. The name must be a
+/// known prefix followed by letters, digits and `_`. In addition, [`audit`] must not find a leak in it.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -97,7 +97,7 @@ pub fn is_public(name: &str) -> bool {
     PUBLIC_WHOLE.contains(&name) || plain && !audit::contains_leak(name)
 }
 
-/// Replaces private names and removes private content; has the key of the hash.
+/// Replaces private names by hashes, and removes private content.
 #[derive(Debug)]
 pub struct TraceAnonymiser {
     key: [u8; 32],
@@ -105,7 +105,7 @@ pub struct TraceAnonymiser {
     keep: Vec<String>,
 }
 
-/// How much content of a trace was kept, hashed and removed.
+/// Counts of kept, hashed and removed content of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnonymiserCounts {
     /// Number of nodes.
@@ -255,7 +255,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // `kept` attributes were written above, so that many are not counted as removed.
+                // `kept` attributes were written above, so do not count this number of attributes as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,

@@ -148,8 +148,8 @@ impl TraceAudit {
             }
         });
         let lower = name.to_ascii_lowercase();
-        // Search values in a second pass: how they are searched depends on the attribute's name, which may come after
-        // them.
+        // Search values in a second pass, because the search depends on the attribute's name, which may come after the
+        // values.
         let told = SENSITIVE_ATTRIBUTES
             .iter()
             .find(|(known, _)| *known == lower);

@@ -24,10 +24,10 @@
 //!
 //! # Times
 //!
-//! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay has
-//! passed since the end of its last dependency. A node lasts for its recorded duration plus its recorded waiting. For
-//! traces that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be
-//! the earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
+//! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay after the
+//! end of its last dependency has passed. A node lasts for its recorded duration plus its recorded waiting. For traces
+//! that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be the
+//! earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
 //! gets the delay
 //!
 //! ```text

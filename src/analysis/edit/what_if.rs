@@ -488,7 +488,7 @@ fn edit_rank(
     Ok((program.write_trace()?, counts))
 }
 
-/// Adds an edit to the trace's list of edits. Layers that it adds are summed with layers of earlier edits.
+/// Adds an edit to the trace's list of edits. Layers added by the edit are summed with layers of earlier edits.
 fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {

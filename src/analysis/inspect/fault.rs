@@ -58,7 +58,7 @@ impl FaultSummary {
         let count = faults.len();
         for (i, fault) in faults.into_iter().enumerate() {
             let text = fault.error.to_string();
-            // Show only the first line of the error, because the others describe a remedy for replays.
+            // Show only the first line of the error, because the other lines describe a remedy for replays.
             let text = text.lines().next().unwrap_or_default().to_owned();
             match i {
                 ..NAMED => self.add_fault(1, || text),

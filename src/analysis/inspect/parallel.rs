@@ -19,7 +19,7 @@ struct OrderedWork<R> {
 }
 
 /// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in the order of the items.
-/// At most two results per thread exist at the same time. If `take` fails, the work ends with its error.
+/// At any time, at most two results per thread exist. If `take` fails, the work ends with its error.
 pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,
@@ -64,7 +64,7 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
                             changed.notify_all();
                         }
                         Err(cause) => {
-                            // Otherwise, the consumer would wait forever for the missing result.
+                            // Without this flag, the consumer would wait forever for the missing result.
                             guard.over = true;
                             changed.notify_all();
                             drop(guard);

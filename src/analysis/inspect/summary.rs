@@ -17,7 +17,7 @@ use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Facts about a rank as a whole. Except `selected`, they do not depend on the filter.
+/// Facts about a rank as a whole. Except `selected`, these facts do not depend on the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOverview {
     /// Rank of the trace.
@@ -175,7 +175,7 @@ fn collect_groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> Decl
             Ok(declared) => groups.extend(declared),
             Err(error) => {
                 let text = error.to_string();
-                // Show only the first line of the error, because the others describe a remedy for replays.
+                // Show only the first line of the error, because the other lines describe a remedy for replays.
                 let text = text.lines().next().unwrap_or_default().to_owned();
                 faults.faults.push(CountedFault { count: 1, text });
             }

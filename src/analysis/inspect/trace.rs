@@ -74,7 +74,7 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Does the same as [`Self::read_trace`]. In parallel, runs `beside` on the raw trace on another thread.
+    /// Does the same as [`Self::read_trace`]. At the same time, runs `beside` on the raw trace on another thread.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],

@@ -1,9 +1,10 @@
-//! Finds cycles of waits between ranks. Such a cycle is a deadlock on every machine, whatever the order of events.
+//! Finds cycles of waits between ranks. Such a cycle of waits is a deadlock on every machine, whatever the order of
+//! events.
 //!
 //! A receive waits for its send. A member of a collective waits for all work on which the other members' calls depend.
 //! A collective with a root causes fewer waits: a member that only sends waits for no other member, and a member that
-//! only receives waits only for the root. Other cycles depend on the machine, for example if collectives of several
-//! groups share a lane. Only a replay finds them.
+//! only receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of
+//! several groups share a lane. Only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};

@@ -138,7 +138,8 @@ impl DefectLog {
         }
     }
 
-    /// Counts a defect of a trace. Calls `make` for its location and description only if the defect is stored.
+    /// Counts a defect of a trace. Calls `make` for the location and description of the defect only if the defect is
+    /// stored.
     #[inline]
     pub(super) fn add_defect(
         &mut self,

@@ -37,7 +37,7 @@ impl ValidationStyle {
 }
 
 /// Maximum number of ranks of a job for which every rank has a line. In a larger job, only ranks with errors or
-/// warnings have one.
+/// warnings have a line.
 const LINES: usize = 16;
 
 /// Renders `report` as text.

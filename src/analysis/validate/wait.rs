@@ -44,7 +44,7 @@ impl WaitBuilder {
         }
     }
 
-    /// Adds node `i`. All of its predecessors must already have been added.
+    /// Adds node `i`. All predecessors of node `i` must already have been added.
     #[inline]
     pub fn add_node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
         let (call, message) = match raw.nodes[i as usize].view.role {

@@ -374,7 +374,7 @@ fn write_warnings(
     warnings.try_for_each(|text| write_paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Returns each distinct warning once. A warning that not all machines have names its machines.
+/// Returns each distinct warning once. If only some machines have a warning, the warning names these machines.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.replayed_columns() {

@@ -145,8 +145,8 @@ impl<'r> ScaledRun<'r> {
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
-                        // If the message was there before the receive started, its arrival is unknown; assume that it
-                        // arrived when its send ended.
+                        // If the message arrived before the receive started, the time of arrival is unknown; assume the
+                        // end of the send.
                         let there = if end > start {
                             end
                         } else {

@@ -33,7 +33,7 @@ struct LateLimits<'r> {
 }
 
 impl LateLimits<'_> {
-    /// Sets the latest end of a node, and the latest start that follows from it.
+    /// Sets the latest end of a node, and the latest start that follows from this end.
     #[inline]
     fn set_latest_end(&mut self, of: RunNode, kind: NodeKind, number: usize, late: Time) {
         let run = self.run;
@@ -70,7 +70,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of a collective, send or receive; it also depends on other ranks.
+    /// Returns the latest start of a collective, send or receive; this start also depends on other ranks.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind_of(of) {

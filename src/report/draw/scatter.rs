@@ -131,7 +131,7 @@ pub(super) fn chart_area(left: f64, foot: f64) -> DrawingRect {
     }
 }
 
-/// Starts a drawing with axes around `area`, and their names.
+/// Starts a drawing with axes around `area`, and writes the axes' names.
 pub(super) fn with_axes(
     area: DrawingRect,
     (right, up): (AxisScale, AxisScale),

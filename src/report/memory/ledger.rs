@@ -69,8 +69,7 @@ pub(super) struct MemoryLedger<S> {
     /// freed by nodes issued at this instant.
     low: ClassSums<S>,
     /// Maximum total that `fresh` has reached at this instant, at least 0. `top` contains the bytes by class at this
-    /// maximum, and `top_node` the node that reached it. `top` has the bytes by class at this maximum, and `top_node`
-    /// is the node that reached it.
+    /// maximum, and `top_node` the node that reached it.
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
@@ -268,7 +267,7 @@ mod tests {
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
-        // At time 1, 8 bytes of activations are allocated. At time 5, they are freed, and 8 bytes of weights are
+        // At time 1, 8 bytes of activations are allocated. At time 5, these bytes are freed, and 8 bytes of weights are
         // allocated. At time 9, the weights are freed, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin_instant(Time(1));

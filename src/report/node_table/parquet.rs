@@ -234,7 +234,7 @@ fn compress_page(bytes: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Writes a page. Returns its uncompressed size, including the header.
+/// Writes a page. Returns the page's uncompressed size, including the header.
 fn write_page(
     out: &mut CountingWriter<'_>,
     kind: i64,

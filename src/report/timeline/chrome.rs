@@ -1,7 +1,7 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
 //! The format states times in microseconds, as double-precision numbers. Viewers subtract the start of the trace from
-//! each time, and some then round or truncate the result to nanoseconds. All of these operations round decimal
+//! each time, and some viewers then round or truncate the result to nanoseconds. All of these operations round decimal
 //! fractions. If slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace
 //! processor, v52, dropped one in ten to twenty of such slices. The trace processor also sorted a slice before the path
 //! slice that begins at the same time and should enclose it. Each slice is therefore written as two events, one for its

@@ -24,7 +24,7 @@ struct WaitingNodes {
     drawn: u64,
 }
 
-/// For each instance, the times and amounts by which the sending rate changes, in bytes per second.
+/// Counters of a timeline, with the state of all instances.
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
     waiting: Vec<WaitingNodes>,

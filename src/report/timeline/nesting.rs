@@ -68,8 +68,8 @@ impl LaneNesting {
     }
 }
 
-/// Splits a name at its slashes into a path and the last part. The path is empty if the name is not a path of words, as
-/// many kernel names.
+/// Splits a name at its slashes into a path and the last part. The path is empty if the name is not a path of words,
+/// which is the case for many kernel names.
 fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');

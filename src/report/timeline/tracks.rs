@@ -1,4 +1,4 @@
-//! Tracks of a rank: one track per lane, and as many tracks for receives as overlap.
+//! Tracks of a rank: one track per lane, and additional tracks for receives, because receives may overlap.
 
 use super::TimelineWriter;
 use super::events::TrackId;

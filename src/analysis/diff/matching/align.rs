@@ -53,7 +53,7 @@ pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut
 }
 
 fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
-    // Of a run of known pairs, keep only the two ends, because they are sufficient anchors.
+    // Keep only the two ends of a run of known pairs, because the ends are sufficient anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list

@@ -31,8 +31,8 @@ impl RefinementClass {
     }
 }
 
-/// A set of nodes by which classes are split: members of a class with different numbers of edges into the set are
-/// separated.
+/// A set of nodes that splits classes: members of a class are separated if they have different numbers of edges into
+/// the set.
 enum ClassSplitter {
     Class(u32),
     /// A pair, identified by its node of the first trace.
@@ -229,8 +229,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All resulting classes except the largest become splitters. The counts for the largest follow from the counts
-        // for the others.
+        // All resulting classes except the largest become splitters. The counts into the largest class follow from the
+        // counts into the other classes.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {

@@ -8,7 +8,7 @@ use chakram_trace::format::Op;
 const NEAR: usize = 64;
 /// For each partner of a followed neighbour, the maximum number of its neighbours that are inspected for candidates.
 const THROUGH: usize = 1024;
-/// Maximum number of candidates taken from these neighbours, per partner.
+/// For each partner of a followed neighbour, the maximum number of candidates that are taken.
 const CANDIDATES: usize = 16;
 /// Maximum number of times that a node is tried again because a neighbour was paired.
 const TRIES: u8 = 8;

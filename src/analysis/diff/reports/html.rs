@@ -1,7 +1,7 @@
 //! Renders differences between reports as an HTML page in one self-contained file.
 //!
-//! Like on the page of a report, each number has its JSON pointer as an attribute. Here, it points into the JSON form
-//! of the comparison.
+//! As on the page of a report, each number has its JSON pointer as an attribute. The pointer refers to the JSON form of
+//! the comparison.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, ReportDiff};
 use crate::diff::AmountChange;

@@ -210,7 +210,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the finish times that changed, of ranks that are in both reports.
+/// Returns the changed finish times of ranks that are in both reports.
 fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
@@ -268,9 +268,9 @@ mod tests {
     #[test]
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
         // Before, compute is 60 + 50, communication 30 + 40 and idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
-        // After, they are 41 + 40, 29 + 30 and 10 + 10, so the means are 40.5, 29.5 and 10 of 80 ps. Rounded one by
-        // one, these means would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70 and 80 are rounded to
-        // 41, 70 and 80, so the parts are 41, 29 and 10.
+        // Afterwards, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are 40.5, 29.5 and 10 of
+        // 80 ps. Rounded one by one, these means would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70
+        // and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());

@@ -93,7 +93,7 @@ impl NodeTotals {
     }
 }
 
-/// Sums over all nodes, and sums by property and its value.
+/// Sums over all nodes, and sums for each value of each property.
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
 /// Sums the times and sizes of two traces; traces with many nodes are processed in parallel.

@@ -62,8 +62,8 @@ impl RankGrid {
     }
 }
 
-/// Position of a rank: its coordinate along the scaled dimension, and combined coordinates for the dimensions outside
-/// and inside.
+/// Position of a rank: its coordinate along the scaled dimension, one combined coordinate for the outer dimensions, and
+/// one for the inner dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPosition {
     pub(super) outer: u32,

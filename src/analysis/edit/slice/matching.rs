@@ -90,7 +90,7 @@ impl CommunicationMatches {
 pub struct UnmatchedCommunication {
     /// Number of collectives and messages with a cut partner.
     pub count: u64,
-    /// Descriptions of the first of them, at most [`UnmatchedCommunication::LISTED`].
+    /// Descriptions of the first such collectives and messages, at most [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
     /// By rank, the kept nodes of communication with a cut partner.
     kept: BTreeMap<u32, Vec<u32>>,

@@ -134,7 +134,7 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // The graph has 20 sources, a cut hub, and 30 nodes that depend on the hub. With a joint, it needs 20 + 30
+    // The graph has 20 sources, a cut hub, and 30 nodes that depend on the hub. With a joint, the graph needs 20 + 30
     // dependencies instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();

@@ -213,7 +213,7 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
 
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
 /// In generated jobs, the reduction must belong to a layer; other reductions, such as the sum for an embedding that two
-/// stages share, are not for buckets.
+/// stages share, do not reduce buckets.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -613,7 +613,7 @@ fn place_buckets(
         let changes = &mut program.items[collective as usize].changes;
         changes.insert("comm_size", AttributeChange::Count(bytes));
         for (name, freed) in memory {
-            // The reduction frees whole gradients and leaves shards, so it frees the bucket's new size.
+            // The reduction frees whole gradients and leaves shards, so the freed bytes are the bucket's new size.
             if name == "frees.temporary" && freed == old {
                 changes.insert(name, AttributeChange::Count(bytes));
             }
@@ -703,8 +703,8 @@ fn place_buckets(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // The host launches the reduction inside the hook. The hook's own node is its last node, so insert the launch
-        // before it.
+        // The host launches the reduction inside the hook. The hook's own node is the last node of the hook, so insert
+        // the launch before this node.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {

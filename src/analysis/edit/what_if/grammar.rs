@@ -35,7 +35,7 @@ impl ScaleFactor {
         (reduced.over <= Self::MAX && reduced.under <= Self::MAX).then_some(reduced)
     }
 
-    /// Returns the product of two factors; `None` if its numerator or denominator is too large.
+    /// Returns the product of two factors; `None` if the product's numerator or denominator is too large.
     pub fn multiply_checked(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }

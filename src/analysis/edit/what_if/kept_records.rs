@@ -22,7 +22,8 @@ pub(super) struct KeptRecords {
 
 impl KeptRecords {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
-    /// Returns `None` if the two have different numbers of records, because then records cannot be compared one by one.
+    /// Returns `None` if `before` and `again` have different numbers of records, because then records cannot be
+    /// compared one by one.
     pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);

@@ -168,7 +168,7 @@ fn change_step(
         return Ok(None);
     };
     // The first or last layer of a backward pass may differ from the others, because no parameters are gathered ahead
-    // for it.
+    // for this layer.
     let fewer = Some(layers.times - 1).filter(|&times| times > 1);
     let mut backward = Vec::new();
     let mut unlike = Vec::new();

@@ -371,8 +371,8 @@ impl<'a> RankProgram<'a> {
     }
 
     /// For each node, returns true if it belongs to the forward pass of a later micro-batch. A later forward pass runs
-    /// after the first backward pass, between functions that compute gradients. It contains an operator whose gradient
-    /// is computed later.
+    /// after the first backward pass, between functions that compute gradients. The pass contains an operator whose
+    /// gradient is computed later.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
@@ -695,7 +695,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns true if the time of a node's work is in its delay instead of in its duration. A kernel on the host's CPU
-    /// without a recorded duration is such a node, because its caller's waiting contains the time.
+    /// without a recorded duration is such a node, because the waiting of its caller contains the kernel's time.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
@@ -738,8 +738,8 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// Returns the micro-batch and the direction (true for backward) of a pass, if a node's name is a mark of
-/// `torch.distributed.pipelining` that begins it.
+/// If a node's name is a mark of `torch.distributed.pipelining` that begins a pass, returns the pass: the micro-batch,
+/// and true for backward.
 pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (

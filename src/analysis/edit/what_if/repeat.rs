@@ -144,8 +144,8 @@ pub(super) fn accumulate_passes(
 }
 
 /// Makes a pass start after the last kernel of the pass `before`. Nodes of the pass that depend on a node in `starts`
-/// (marks before the step) depend on that kernel instead. If the first node of the pass has no dependencies, it also
-/// depends on that kernel.
+/// (marks before the step) depend on that kernel instead. If the first node of the pass has no dependencies, this node
+/// also depends on the last kernel.
 fn begin_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -198,7 +198,7 @@ fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec
             StepPhase::Forward => Some((number, false)),
             StepPhase::Backward => Some((number, true)),
             // In generated jobs, a gather of parameters belongs to the pass that needs it. If each pass reduces its own
-            // gradients, the reductions belong to the pass too.
+            // gradients, the reductions also belong to the pass.
             StepPhase::Parameters => {
                 let name = program.view_of(item).name;
                 let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
@@ -314,9 +314,9 @@ pub(super) fn cut_micro_batches(
     Ok(counts)
 }
 
-/// Looks at the first step with several micro-batches. Returns their number, and the number of forward passes before
-/// the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B. Returns `None` if no
-/// step has several micro-batches.
+/// Looks at the first step with several micro-batches. Returns the number of micro-batches, and the number of forward
+/// passes before the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B.
+/// Returns `None` if no step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<MicroBatchPass> = list_passes(program, step)
@@ -487,9 +487,9 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -
 
 /// Returns the nodes of all passes in a new order, and updates their dependencies. A dependency on the same
 /// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the new
-/// order: a dependency on the end of the pass before becomes a dependency on the end of the new pass before, which may
-/// be on another lane; any other dependency becomes a dependency on the last node before the pass on the same thread as
-/// the old target.
+/// order. A dependency on the end of the previous pass becomes a dependency on the end of the new previous pass, which
+/// may be on another lane. Any other dependency becomes a dependency on the last node before the pass on the same
+/// thread as the old target.
 fn arrange_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
@@ -513,7 +513,7 @@ fn arrange_items(
             .into_iter()
             .flat_map(|items| items.iter());
         let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
-        // True if `on` is the end of the pass before, or the copy of this end in a part of a divided micro-batch.
+        // True if `on` is the end of the previous pass, or the copy of this end in a part of a divided micro-batch.
         let was_front = |on: u32| {
             let before = ends.before.get(&pass);
             before.is_some_and(|before| parts.iter().any(|part| part.get(before) == Some(&on)))

@@ -5,11 +5,11 @@
 //! Neighbouring replicas are as far apart as ranks that reduce gradients together. The remaining dimension contains all
 //! other positions, such as shards of tensors. An absent rank m copies a captured rank t, which is its model. The model
 //! is a rank of the same stage, if possible with the same coordinate in the remaining dimension. For a rank in a middle
-//! stage, it may be a rank in another middle stage; 1F1B passes are then reordered for the stage of m. The trace of t
-//! is changed as follows:
+//! stage, the model may be a rank in another middle stage. In this case, 1F1B passes are reordered for the stage of m.
+//! The trace of t is changed as follows:
 //!
-//! - A message from t to a rank at distance d becomes a message from m to the rank at distance d. Its tag changes from
-//!   stage to stage as the tags of t do.
+//! - A message from t to a rank at distance d becomes a message from m to the rank at distance d. The tag of the
+//!   message changes from stage to stage as the tags of t do.
 //! - Along each dimension, a group of t keeps its coordinates if they include the coordinate of m. Otherwise, the group
 //!   takes the coordinate of m, or the block of the same size around it.
 //!

@@ -3,8 +3,8 @@
 //! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
 //! only in the embedding and the loss. A tensor of activations has the numbers of samples and tokens, and then a width.
 //! The width is one size, or two sizes (number of heads, and width of a head). Multiplications with weights grow with
-//! the square of the hidden size, and all other work in proportion to it. Attention gets more heads of the same width
-//! if the number of heads is then an integer; otherwise, the heads become wider.
+//! the square of the hidden size; all other work grows in proportion to the hidden size. Attention gets more heads of
+//! the same width if the number of heads is then an integer; otherwise, the heads become wider.
 
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};
@@ -210,8 +210,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size to which the FLOPs of a matrix multiplication are proportional. The power
-    /// is the power of the weight's size or, without a weight, follows from both inputs.
+    /// Returns the power of the hidden size to which the FLOPs of a matrix multiplication are proportional. If one
+    /// input is a weight, this power is the power of the weight's size; otherwise, it follows from both inputs.
     pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
@@ -266,8 +266,9 @@ impl ModelWidths {
     }
 
     /// Returns the factor by which the parameters of `layers` in a generated job grow. If `gradients` is true, returns
-    /// the factor for their gradients. An empty set of layers means all layers. `bytes` is the size of these parameters
-    /// on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to the hidden size.
+    /// the factor for the gradients of these parameters. An empty set of layers means all layers. `bytes` is the size
+    /// of these parameters on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to
+    /// the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,

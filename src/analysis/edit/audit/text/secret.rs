@@ -4,10 +4,9 @@
 //! The score of a text is a sum over its letters, and over the steps between adjacent letters or digits. A letter or
 //! step adds the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit.
 //! Names have scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) /
-//! frequency)` bits, but at most 13/4. As the frequency of a letter in names, its frequency in English is used. In
-//! random text, a step between two letters has one of four combinations of cases, each with probability 1/4. In names,
-//! the probability of a step is 4/5 from lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a
-//! capital.
+//! frequency)` bits, but at most 13/4. The frequency of a letter in names is taken from English. In random text, a step
+//! between two letters has one of four combinations of cases, each with probability 1/4. In names, the probability of a
+//! step is 4/5 from lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a capital.
 
 use super::{LeakKind, TextLeak};
 

@@ -5,8 +5,8 @@ use super::super::unedited::UneditedValues;
 use super::SizeScaling;
 use std::collections::BTreeMap;
 
-/// Multiplies the bytes and the recorded time of a message or collective by `growth`. `parts` lists parts of its
-/// temporary memory that grow by other factors, each as (attribute, bytes, factor).
+/// Multiplies the bytes and the recorded time of a message or collective by `growth`. `parts` lists parts of the
+/// transfer's temporary memory that grow by other factors, each as (attribute, bytes, factor).
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,
@@ -57,7 +57,7 @@ pub(super) fn scale_transfer(
 }
 
 /// Changes attributes of a node, and stores the values before all edits in the node. If `restores` is true (all edits
-/// cancel each other), restores these values instead.
+/// cancel each other), restores the values before all edits instead.
 pub(super) fn change_values(
     program: &mut RankProgram<'_>,
     item: u32,

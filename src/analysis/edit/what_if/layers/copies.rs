@@ -1,9 +1,9 @@
 //! Copies or removes layers in all passes of a step.
 //!
 //! A *layer run* is the list of a pass's layers, in execution order. Added layers are copies of one layer, the
-//! template, and follow it in the run. Removed layers are the layers after the template. If a node depends on a node
-//! `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node depends on a node in
-//! another pass, the dependency is shifted by as many layers as the node itself. For example, if parameters are
+//! template, and follow the template in the run. Removed layers are the layers after the template. If a node depends on
+//! a node `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node depends on a
+//! node in another pass, the dependency is shifted by as many layers as the node itself. For example, if parameters are
 //! gathered two layers ahead, they are gathered two layers ahead after the edit too.
 
 use super::super::EditCounts;
@@ -44,7 +44,7 @@ pub(super) struct LayerMove {
     pub new: i64,
 }
 
-/// Adds `by` layers to each run of a step; if negative, removes layers.
+/// Adds `by` layers to each run of a step; if `by` is negative, removes layers.
 pub(super) struct LayerEditor {
     runs: Vec<LayerRun>,
     by: i64,
@@ -120,7 +120,7 @@ impl LayerEditor {
     }
 
     /// Returns the number of the layer at a position in a run with `count` layers. In a backward pass, layers are
-    /// counted from the end, because its first layers may be missing.
+    /// counted from the end, because the first layers of the pass may be missing.
     fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
             true => count - 1 - position,
@@ -174,8 +174,8 @@ impl LayerEditor {
         self.item_at(of.run, position, of.key)
     }
 
-    /// The gathers of several layers run before the first layer. If the first layer is the template, only its last
-    /// gather is copied.
+    /// The gathers of several layers run before the first layer. If the first layer is the template, only the last
+    /// gather of the first layer is copied.
     fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template_layer(run) > 0 || self.by <= 0 {
             return;
@@ -243,9 +243,9 @@ impl LayerEditor {
         program.order = order;
     }
 
-    /// For each copy, returns the layer whose recorded times it gets. Each layer that is equal to the template is used
-    /// equally often. Remaining copies get the times of layers near the mean, so that twice the number of layers takes
-    /// twice the time.
+    /// For each copy, returns the layer whose recorded times the copy gets. Each layer that is equal to the template is
+    /// used equally often. Remaining copies get the times of layers near the mean, so that twice the number of layers
+    /// takes twice the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -450,7 +450,7 @@ pub(super) fn collect_whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) 
     }
     let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
     let mut layers = vec![Vec::new(); parts.len()];
-    // A gather between two layers is for the second of them or for a later layer.
+    // A gather between two layers is for the second of these layers or for a later layer.
     let mut front: Vec<u32> = Vec::new();
     let (mut current, mut before): (Option<usize>, bool) = (None, true);
     for &item in &program.order {

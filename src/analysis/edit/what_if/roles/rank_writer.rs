@@ -26,7 +26,7 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
 }
 
 /// Returns how much message tags differ between neighbouring stages, for messages down the pipeline and for messages up
-/// the pipeline. A difference is 0 if all stages use the same tags, or if it is unknown.
+/// the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,

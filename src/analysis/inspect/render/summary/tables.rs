@@ -23,8 +23,8 @@ impl SummaryWriter<'_> {
         Span(time.0 / self.ranks.max(1))
     }
 
-    /// Formats the longest time and its rank. If all ranks have the same time, states this; for a single rank, returns
-    /// an empty text.
+    /// Formats the longest time and its rank. If all ranks have the same time, states this fact; for a single rank,
+    /// returns an empty text.
     fn describe_longest_rank(&self, row: &SpreadRow) -> String {
         if self.ranks < 2 {
             String::new()

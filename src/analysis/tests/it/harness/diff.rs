@@ -43,8 +43,9 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));
 }
 
-/// Checks that every node is either paired, removed or added. Between paired nodes, the dependencies of the second
-/// trace must equal the dependencies of the first trace without the removed and with the added ones.
+/// Checks that every node is either paired, removed or added. Also checks dependencies between paired nodes: the
+/// dependencies of the first trace, without the removed and with the added ones, must equal the dependencies of the
+/// second trace.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.node_indices() {
