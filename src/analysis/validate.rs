@@ -52,7 +52,7 @@ pub struct ValidateOptions {
     pub dependencies: DependencyPolicy,
     /// True to accept ranks without a trace, which are then copies of ranks with a trace.
     pub mirror: bool,
-    /// Number of ranks of the job. Needed only if it is larger than the traces show.
+    /// Number of ranks of the job. Needed only if this number is larger than the traces show.
     pub ranks: Option<u32>,
     /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,

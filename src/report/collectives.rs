@@ -53,7 +53,7 @@ pub struct BufferBytes {
 
 impl CollectiveTally {
     /// Returns the algorithm bandwidth: buffer bytes per second of transfer. `None` if the bytes or the transfer time
-    /// are zero.
+    /// is zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.as_seconds();
         let bytes = self.buffers.sum;

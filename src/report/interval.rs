@@ -15,9 +15,9 @@
 //! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates).
 //! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
 //! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
-//! measured collectives (0.10). For completely different links, it is slightly above the error of other transfers
-//! (0.30). Collectives with measured and with derived times form one class. The error of this class is the mean of
-//! these collectives' errors, weighted by time.
+//! measured collectives (0.10). For completely different links, the error is slightly above the error of other
+//! transfers (0.30). Collectives with measured and with derived times form one class. The error of this class is the
+//! mean of these collectives' errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times; the machine states the standard deviation `J` of these
 //! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal

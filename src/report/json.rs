@@ -1,6 +1,6 @@
 //! Reads and writes JSON documents for programs: reports of one or several machines.
 //!
-//! The Rust types define the JSON schema; `docs/report.schema.json` is generated from them.
+//! The Rust types define the JSON schema; `docs/report.schema.json` is generated from these types.
 
 use super::Report;
 use super::compare::ComparisonDocument;

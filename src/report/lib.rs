@@ -274,7 +274,7 @@ pub struct NeighbourReport {
 }
 
 impl Report {
-    /// Returns the network model that timed the communication; `None` if transfers cannot contend in it.
+    /// Returns the network model that timed the communication; `None` if transfers cannot contend in this model.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)

@@ -39,8 +39,8 @@ pub struct OpenComms {
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
     /// the top of the heap.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// For each [`Graph::communication_index`], the communication's number in order of start; [`OVER`] before it
-    /// starts.
+    /// For each [`Graph::communication_index`], the communication's number in order of start; [`OVER`] before the
+    /// communication starts.
     place: Box<[u32]>,
 }
 

@@ -59,7 +59,7 @@ impl TextStyle {
         self.clip_to_width(text, self.width.saturating_sub(indent).max(1))
     }
 
-    /// Returns a name for a table cell. The table later shortens it to the available width.
+    /// Returns a name for a table cell. The table later shortens the name to the available width.
     pub fn clip_name(&self, text: &str) -> String {
         clip_middle(text, self.longest_name())
     }

@@ -171,7 +171,7 @@ pub(super) fn group_name(group: GroupName<'_>) -> String {
     }
 }
 
-/// Returns the bytes that a node moves; `None` if the trace does not state them.
+/// Returns the bytes that a node moves; `None` if the trace does not state the bytes.
 pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
     match *op {
         Op::NoOp | Op::Host => None,

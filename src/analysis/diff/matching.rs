@@ -84,7 +84,7 @@ impl NodeMatching {
 /// Minimum number of nodes per trace for processing the two traces in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Runs two functions and returns both results. If `much` is true, they run in parallel.
+/// Runs two functions and returns both results. If `much` is true, the two functions run in parallel.
 pub(super) fn run_both<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -104,7 +104,7 @@ pub(super) fn run_both<T: Send>(
     })
 }
 
-/// Returns the results of `work` for both traces. If the traces have many nodes, they are processed in parallel.
+/// Returns the results of `work` for both traces. If the traces have many nodes, the traces are processed in parallel.
 pub(super) fn compute_both_sides<T: Send>(
     sides: &[ComparedTrace<'_>; 2],
     work: impl Fn(&ComparedTrace<'_>) -> T + Sync,

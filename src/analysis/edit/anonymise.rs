@@ -87,7 +87,7 @@ const PUBLIC_ROLES: [&str; 10] = [
 ];
 
 /// Returns true if `name` is the name of a PyTorch operator or of a step, without private text. The name must be a
-/// known prefix followed by letters, digits and `_`. In addition, [`audit`] must not find a leak in it.
+/// known prefix followed by letters, digits and `_`. In addition, [`audit`] must not find a leak in the name.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {

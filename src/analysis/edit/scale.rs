@@ -21,8 +21,8 @@
 //! # Bytes
 //!
 //! If every member has a full copy of a buffer (such as the gradients in an all-reduce), the size of the buffer does
-//! not change. For sharded buffers, [`ShardScaling`] states what stays constant when a group grows from `m` to `m'`
-//! members, the whole buffer or each member's shard:
+//! not change. For sharded buffers, [`ShardScaling`] states which size stays constant: the whole buffer or each
+//! member's shard. If a group grows from `m` to `m'` members, the sizes change as follows:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
@@ -315,7 +315,7 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles`, with the role of each copied group also for its copies in other blocks.
+    /// Returns `roles`; in other blocks, the copies of a copied group get the role of this group.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {

@@ -19,7 +19,7 @@ struct OrderedWork<R> {
 }
 
 /// Calls `work` for each of `items` on up to `threads` threads, and `take` for each result in the order of the items.
-/// At any time, at most two results per thread exist. If `take` fails, the work ends with its error.
+/// At any time, at most two results per thread exist. If `take` fails, the work ends with the error of `take`.
 pub fn for_each_in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,

@@ -4,7 +4,7 @@
 //! A receive waits for its send. A member of a collective waits for all work on which the other members' calls depend.
 //! A collective with a root causes fewer waits: a member that only sends waits for no other member, and a member that
 //! only receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of
-//! several groups share a lane. Only a replay finds them.
+//! several groups share a lane. Only a replay finds such cycles.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};

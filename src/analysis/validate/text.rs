@@ -66,7 +66,7 @@ fn write_all(
             format_thousands(count),
             kind.explain_meaning()
         )?;
-        // Leave out the locations and remedies of notes; JSON contains them.
+        // Leave out the locations and remedies of notes; JSON contains these locations and remedies.
         if kind.severity() == Severity::Note {
             continue;
         }

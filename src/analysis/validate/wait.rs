@@ -25,7 +25,7 @@ pub(super) struct WaitEdges {
 pub(super) struct WaitBuilder {
     waits: WaitEdges,
     with_control: bool,
-    /// For each node, the vertex that represents it; [`NONE`] if it depends on no communication.
+    /// For each node, the vertex that represents it; [`NONE`] if the node depends on no communication.
     vertex: Vec<u32>,
     /// For each vertex, the node that was last found to depend on it.
     seen: Vec<u32>,

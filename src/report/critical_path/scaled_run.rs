@@ -82,7 +82,7 @@ pub struct ScaledRun<'r> {
     rules: Vec<EndRule>,
     /// For each node, the recorded time between the moment it could have started and its start.
     gaps: Vec<i64>,
-    /// For each node, the host time before it; empty if no node has any.
+    /// For each node, the host time before the node; empty if no node has such time.
     delays: Vec<i64>,
     releases: Vec<i64>,
 }

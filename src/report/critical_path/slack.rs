@@ -318,8 +318,8 @@ mod tests {
 
     #[test]
     fn ranges_of_slack_ascend() {
-        // Below 64 each slack has a range of its own, from 64 to 127 two slacks share a range, from 128 to 255 four,
-        // and so on.
+        // Below 64, each slack has a range of its own. From 64 to 127, two slacks share a range; from 128 to 255, four
+        // slacks; and so on.
         let ranges = [
             (0, 0),
             (1, 1),

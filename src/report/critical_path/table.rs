@@ -12,8 +12,7 @@ use chakram_base::units::{Span, Time};
 /// Number of operators named in the sentence below the table.
 const NAMED: usize = 3;
 
-/// Below 64, each slack has a range of its own. From 64 to 127, two slacks share a range; from 128 to 255, four slacks;
-/// and so on.
+/// Returns the table of the path's time by category, with the slack of each category.
 pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {

@@ -253,7 +253,7 @@ fn write_page(
     Ok((head.len() + page.len()) as u64)
 }
 
-/// Writes a column of a row group. Returns its metadata and its uncompressed size.
+/// Writes a column of a row group. Returns the column's metadata and uncompressed size.
 fn write_column(
     out: &mut CountingWriter<'_>,
     name: &str,

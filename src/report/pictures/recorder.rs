@@ -232,7 +232,7 @@ impl<'a> PictureRecorder<'a> {
 
     /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. A rank that
     /// was not recorded is represented by the first recorded rank with the same graph, NPU class and times per
-    /// category. Without such a rank, it is left out.
+    /// category. If no such rank was recorded, the rank is left out.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {

@@ -6,8 +6,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Maximum number of Python calls around a node that are drawn, outermost first. Also half the maximum number of ranges
-/// around a node.
+/// Maximum number of Python calls around a node that are drawn, outermost first. Around a node, at most twice this
+/// number of ranges are drawn.
 const LEVELS: usize = 100;
 
 /// Callers of nodes in the captured program. Empty for graphs without recorded callers.

@@ -46,7 +46,7 @@ const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"
 #[derive(Debug)]
 pub(super) struct PerfettoEncoder<W> {
     out: W,
-    /// First write error; after it, nothing more is written.
+    /// First write error; after an error, nothing more is written.
     failed: Option<io::Error>,
     tracks: BTreeMap<TrackKey, u64>,
     categories: TextNumbers,

@@ -52,7 +52,7 @@ impl LabelSketch {
 }
 
 /// Calls `each` once for each label that occurs among the unmatched nodes of both traces. `each` receives the nodes
-/// with this label, first trace first, and how many of them are from the first trace.
+/// with this label, first trace first, and the number of these nodes in the first trace.
 pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

@@ -458,7 +458,7 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Creates an item from a record, and returns its index. The item depends on `after`, and belongs to the step of
-    /// `after`. The caller must insert it into the program order.
+    /// `after`. The caller must insert the item into the program order.
     pub fn insert_item(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
         self.items.push(ProgramItem {

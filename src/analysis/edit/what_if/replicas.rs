@@ -47,7 +47,7 @@ pub(super) fn scale_replicas(
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
-        // Give each rank a group for its future replicas. So far, the rank is its only member.
+        // Give each rank a group for its future replicas. So far, the rank is the group's only member.
         for (rank, trace) in &mut traces {
             let mut program = RankProgram::read_program(trace)?;
             let group = format!("replicas-{rank}");

@@ -2,7 +2,7 @@
 
 use super::program::AttributeChange;
 
-/// Returns the value of an attribute before all edits; `None` if no edit replaced it.
+/// Returns the value of an attribute before all edits; `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
     UneditedValues::parse(unedited).unedited_count(name)
 }

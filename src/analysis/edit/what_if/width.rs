@@ -306,7 +306,7 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the factor by which the parameters of one layer grow; `bytes` is their size.
+    /// Returns the factor by which the parameters of one layer grow; `bytes` is the size of these parameters.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)

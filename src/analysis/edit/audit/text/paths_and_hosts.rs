@@ -118,7 +118,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Top-level domains at the end of host names. No dotted name in a program ends in one of them.
+/// Top-level domains at the end of host names. No dotted name in a program ends in one of these domains.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -131,8 +131,8 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains in which a dotted name in a program may also end. A name that ends in one of them is a host name
-/// only if it has three labels and contains a digit or hyphen.
+/// Top-level domains in which a dotted name in a program may also end. A name that ends in one of these domains is a
+/// host name only if it has three labels and contains a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",
