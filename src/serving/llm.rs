@@ -59,27 +59,28 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// Maximum number of requests of a run that is repeated with all requests at once, to measure the
-/// rate of engines at saturation.
+/// Maximum number of requests of a run for which the engines' rate at saturation is measured. The
+/// measurement repeats the run with all requests at once.
 const MOST_REPEATED: u64 = 20_000;
-/// Maximum number of requests of such a repetition.
+/// Maximum number of requests in the measurement of the rate at saturation.
 const MOST_AT_ONCE: u64 = 8192;
 
 /// Checks that the model `name` can be served token by token.
 ///
 /// # Errors
 ///
-/// Fails if there is no such model, or the model is not a decoder of identical blocks.
+/// Fails if there is no such model, or if the model is not a decoder of identical blocks.
 pub fn check_model(name: &str) -> Result<(), ServeError> {
     model_sizes::LlmSizes::load_by_name(name).map(drop)
 }
 
-/// Serves the requests of `scenario` on `machine`, which is not needed if the scenario states step times.
+/// Serves the requests of `scenario` on `machine`. No machine is needed if the scenario states step
+/// times.
 ///
 /// # Errors
 ///
-/// Fails if the machine is missing or its memory is too small for the model, a file of requests is invalid, or
-/// `observer` fails.
+/// Fails if the machine is missing, if its memory is too small for the model, if a file of requests
+/// is invalid, or if `observer` fails.
 pub fn serve_llm(
     scenario: &LlmScenario,
     machine: Option<&Machine>,
@@ -100,7 +101,8 @@ pub fn serve_llm(
     ))
 }
 
-/// Serves the requests of `scenario` on engines that complete at most `saturated` requests per second.
+/// Serves the requests of `scenario`. `saturated` is the rate of all engines at saturation, in
+/// requests per second. The report divides the arrival rate by this rate.
 fn serve_llm_on(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
@@ -112,14 +114,16 @@ fn serve_llm_on(
     ))
 }
 
-/// Returns the requests per second that engines complete at saturation. Four times the number of
-/// requests that one engine can run arrive at the engine at once; completions between a quarter and
-/// three quarters of them are timed. `None` for conversations.
+/// Returns the rate of all engines at saturation, in requests per second. For the measurement,
+/// about four times the requests that one engine can run arrive at this engine at once. The rate is
+/// measured between a quarter and three quarters of the completions. Returns `None` for
+/// conversations.
 fn saturated_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
 ) -> Result<Option<f64>, ServeError> {
-    // Later turns of conversations arrive only after earlier ones are answered.
+    // Later turns of conversations arrive only after answers to earlier turns, so they cannot
+    // arrive at once.
     if scenario
         .workload
         .classes

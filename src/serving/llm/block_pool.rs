@@ -1,4 +1,5 @@
-//! Blocks of keys and values: reference counts, the free list, and the cache of blocks by content.
+//! Manages blocks of keys and values: counts references, orders free blocks, and finds blocks by
+//! their content.
 //!
 //! A free block keeps its content until it is allocated. The free list is in the order in which blocks became free, so
 //! the least recently used block is allocated first. Blocks that were never used come before all others.
@@ -9,19 +10,20 @@ use hashbrown::HashTable;
 /// Maximum number of blocks of an engine.
 pub const MOST_BLOCKS: u32 = 1 << 26;
 
-/// Sentinel for no link.
+/// Value of a link that points to no block.
 const NONE: u32 = u32::MAX;
 
-// In half of a cache line: long runs spend a third of their time on blocks that are not in the caches.
+// A block fits in half of a cache line, because long runs spend a third of their time on blocks
+// that are not in the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct CacheBlock {
-    /// Neighbours in the free list, while the block is in it.
+    /// Neighbours in the free list; valid only while the block is free.
     before: u32,
     after: u32,
     /// Number of requests that use the block.
     references: u32,
-    /// Neighbours in the list of blocks with the same content, the oldest first.
+    /// Neighbours in the list of blocks with equal content, oldest block first.
     equal_before: u32,
     equal_after: u32,
     /// Last block of the list of equal content, valid only in the first block of the list.
@@ -35,8 +37,8 @@ const _: () = assert!(size_of::<CacheBlock>() == 32);
 /// The blocks of an engine.
 #[derive(Clone, Debug)]
 pub struct BlockPool {
-    /// Blocks that were allocated at least once. Blocks after these are free, in ascending order, and come before the
-    /// free list.
+    /// Blocks that were allocated at least once. Blocks with higher indices have never been used.
+    /// They are allocated in ascending order, before the blocks of the free list.
     blocks: Vec<CacheBlock>,
     count: u32,
     first: u32,
@@ -60,7 +62,7 @@ impl BlockPool {
         }
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks, free or not.
     pub fn block_count(&self) -> u32 {
         self.count
     }
@@ -70,8 +72,8 @@ impl BlockPool {
         self.free
     }
 
-    /// Returns the block with this content, if there is one; among several, the block whose content
-    /// was registered first.
+    /// Returns the block with this content, or `None`. If several blocks have this content, returns
+    /// the first one that registered it.
     pub fn find_block(&self, hash: BlockHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.to_bits(), is).copied()
@@ -91,7 +93,7 @@ impl BlockPool {
         self.blocks[block as usize].references += 1;
     }
 
-    /// Allocates the first free block and forgets its content. `None` if no block is free.
+    /// Allocates the first free block and forgets its content. Returns `None` if no block is free.
     pub fn allocate_block(&mut self) -> Option<u32> {
         if self.free == 0 {
             return None;
@@ -140,7 +142,8 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks of a request, the last block first, so that the beginning of its content is kept longest.
+    /// Frees the blocks of a request, the last block first, so that the beginning of the request's
+    /// content is kept longest.
     pub fn release_blocks(&mut self, held: &mut Vec<u32>) {
         while let Some(block) = held.pop() {
             let state = &mut self.blocks[block as usize];
@@ -233,10 +236,12 @@ mod tests {
         (0..count).map(|_| pool.allocate_block().unwrap()).collect()
     }
 
-    /// vLLM's documentation, "Automatic Prefix Caching": ten blocks of four tokens. Request 0 has 15 tokens in 4
-    /// blocks; its answer fills one of them. Request 1 has 14 tokens, the first ten equal to request 0's: it shares two
-    /// blocks and allocates two. Request 0 ends, then request 1. A third request of 29 tokens, twelve of them equal,
-    /// allocates the remaining blocks.
+    /// Follows the example in vLLM's documentation, "Automatic Prefix Caching", with ten blocks of
+    /// four tokens. Request 0 has 15 tokens in 4 blocks, and its answer fills the fourth block.
+    /// Request 1 has 14 tokens; the first ten tokens equal request 0's. So request 1 shares two
+    /// blocks and allocates two. Request 0 ends before request 1. A third request has 29 tokens;
+    /// the first twelve tokens equal request 0's. So the request shares three blocks and allocates
+    /// five.
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
         let hash = BlockHash::from_bits;
@@ -260,7 +265,8 @@ mod tests {
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2]);
         pool.release_blocks(&mut second);
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
-        // Twelve cached tokens are three blocks of request 0, which leave the free list from any position.
+        // Twelve cached tokens are three blocks of request 0. Sharing removes these blocks from the
+        // free list, wherever they are in the list.
         let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share_block(*block));
@@ -279,7 +285,7 @@ mod tests {
             .for_each(|block| pool.register_content(*block, BlockHash::from_bits(7)));
         assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
         pool.release_blocks(&mut held);
-        // Blocks became free in the order 2, 1, 0; block 0 was registered first.
+        // The blocks became free in the order 2, 1, 0, but block 0 registered the content first.
         assert_eq!(pool.allocate_block(), Some(2));
         assert_eq!(pool.find_block(BlockHash::from_bits(7)), Some(0));
         pool.share_block(0);

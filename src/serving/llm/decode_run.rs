@@ -1,10 +1,10 @@
-//! Steps in which requests need new blocks during a run of equal steps, in the order in which
-//! single steps would allocate the blocks.
+//! Finds the steps of a run of equal steps in which requests need new blocks. Blocks are allocated
+//! in the same order as in single steps.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// For each request, the next step of a run in which it needs a block or fills one.
+/// For each request, the next step of a run in which the request needs a block or fills one.
 ///
 /// A request that computes one token per step changes its blocks at most twice in `block_size` steps, so a step visits only
 /// the requests that are due. Filling a block changes nothing if no other request can have its content.
@@ -18,8 +18,9 @@ pub(super) struct BlockChangeSchedule {
 }
 
 impl BlockChangeSchedule {
-    /// Starts a run. `visits` yields, for each request of the step before the run, its computed tokens after that step, and
-    /// whether other requests may share the content of the blocks that it fills.
+    /// Starts a run. `visits` yields two values for each request of the step before the run. The
+    /// first is the number of tokens that are computed after that step. The second is true if other
+    /// requests may share the blocks that the request fills.
     pub fn start_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();
@@ -48,16 +49,16 @@ impl BlockChangeSchedule {
         &self.due
     }
 
-    /// Schedules the next visit of a request that has `computed` tokens after step `step`, in blocks that others may share
-    /// if `is_shared`.
+    /// Schedules the next visit of a request that has `computed` tokens after step `step`.
+    /// `is_shared` is true if other requests may share its blocks.
     pub fn schedule_visit(&mut self, step: u32, place: u32, (computed, is_shared): (u32, bool)) {
         let after = step + 1 + steps_to_visit(computed + 1, self.block_size, is_shared);
         self.next.push(Reverse((after, place)));
     }
 }
 
-/// Returns the number of steps in which a request neither needs a block nor, with `is_shared`, fills one. `token` is the
-/// number (from 1) of the token that it computes next.
+/// Returns the number of steps in which a request neither needs a block nor, with `is_shared`,
+/// fills one. `token` is the number (from 1) of the token that the request computes next.
 fn steps_to_visit(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {

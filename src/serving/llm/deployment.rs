@@ -1,5 +1,5 @@
-//! Engines on a machine: the NPUs of an engine, its number of blocks of keys and values, and the
-//! times of its steps.
+//! Places engines on a machine: determines an engine's NPUs, its number of blocks of keys and
+//! values, and the times of its steps.
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
@@ -38,7 +38,7 @@ pub struct EnginePlace {
     pub machine: String,
     /// Class of the machine's NPUs.
     pub npu: String,
-    /// NPUs of the machine.
+    /// Number of NPUs of the machine.
     pub npus: u32,
     /// Name of the model.
     pub model: String,
@@ -46,9 +46,9 @@ pub struct EnginePlace {
     pub weights: String,
     /// Format of keys and values.
     pub kv: String,
-    /// NPUs of an engine.
+    /// Number of NPUs of each rank of an engine.
     pub tensor: u32,
-    /// Ranks of an engine that run in lockstep; each has `tensor` NPUs, and all share the experts.
+    /// Number of ranks of an engine that run in lockstep. All ranks of an engine share the experts.
     #[serde(default = "default_rank_count")]
     pub data_parallel: u32,
     /// True if the scenario states the number of NPUs.
@@ -57,7 +57,7 @@ pub struct EnginePlace {
     pub memory: MemoryPlan,
     /// All possible numbers of NPUs of an engine, with the resulting memory.
     pub choices: Vec<TensorChoice>,
-    /// Price of an NPU for an hour in dollars, if the machine states it.
+    /// Price of an NPU in dollars per hour, if the machine states it.
     pub price_per_npu_hour: Option<f64>,
 }
 
@@ -78,7 +78,7 @@ pub struct MemoryPlan {
     pub left: u64,
     /// Bytes of keys and values per token.
     pub kv_of_token: u64,
-    /// Number of blocks that fit the remaining memory, or that the scenario states.
+    /// Number of blocks that fit into the remaining memory, or that the scenario states.
     pub blocks: u32,
     /// True if the scenario states the number of blocks.
     pub is_stated: bool,
@@ -95,14 +95,15 @@ pub struct TensorChoice {
     pub fits: bool,
 }
 
-/// The number of ranks of reports that state none.
+/// Number of ranks in reports that do not contain this number.
 fn default_rank_count() -> u32 {
     1
 }
 
-/// The device's context, the library's buffers and captured graphs. On an RTX 4090 with Llama 3.1
-/// 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks: 1.24 GB less than weights leave. Of
-/// this, activations and logits, computed as below, are 0.53 GB.
+/// Bytes of the device's context, the library's buffers and captured graphs. On an RTX 4090 with
+/// Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. They take 1.24 GB less
+/// than the memory that the weights leave. Activations and logits, as computed below, take 0.53 GB
+/// of this difference.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl MemoryPlan {
@@ -115,8 +116,8 @@ impl MemoryPlan {
     ) -> Self {
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
-        // Activations are in BF16: the stream of residuals and its copies before a norm and after a
-        // product, queries with keys and values, and the products of an MLP with the result of its
+        // The activations, in BF16, are the residual stream and its copies (before a norm and after
+        // a product), the queries, keys and values, and the MLP's products with the result of its
         // gate. Logits exist in BF16, and in single precision together with their probabilities.
         let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + sizes.working_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
@@ -128,7 +129,7 @@ impl MemoryPlan {
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
         let kv_of_token = sizes.kv_bytes(npus, served.kv);
-        // One more block of the cache is reserved for padding rows.
+        // One block of the cache is reserved for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
         let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
         Self {
@@ -431,8 +432,8 @@ mod tests {
         LlmSizes::load_by_name(name).unwrap()
     }
 
-    /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; weights alone would leave
-    /// 3,178.
+    /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes has 2,588 blocks for Llama 3.1 8B; weights
+    /// alone would leave 3,178 blocks.
     #[test]
     fn blocks_are_those_that_vllm_resolved() {
         let rules = EngineRules {

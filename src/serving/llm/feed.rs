@@ -1,5 +1,5 @@
-//! Engines on the event loop: a step is a launch of a program of one job, whose time is the step's
-//! time.
+//! Runs engines on the event loop. A step is a launch of a program with a single job, and the job
+//! takes the step's time.
 
 use super::super::error::ServeError;
 use super::super::program;
@@ -17,7 +17,7 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use std::cell::RefCell;
 
-/// The server as a feed, which launches steps.
+/// Makes the server a feed that launches steps.
 struct StepFeed<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl LaunchFeed for StepFeed<'_, '_> {
@@ -39,7 +39,7 @@ impl LaunchFeed for StepFeed<'_, '_> {
     }
 }
 
-/// The server as a processor model, which answers the times of steps.
+/// Makes the server a processor model that returns the times of steps.
 struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl ProcessorModel for StepTimes<'_, '_> {

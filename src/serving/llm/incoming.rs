@@ -10,9 +10,9 @@ pub struct IncomingRequest {
     pub at: Time,
     /// Index of the request's class.
     pub class: u32,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: u32,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub output: u32,
     /// Describes the tokens that the request shares with other requests.
     pub content: RequestContent,
@@ -25,7 +25,8 @@ pub struct IncomingRequest {
 /// Describes the tokens that a request shares with others, before the request's number is known.
 #[derive(Clone, Debug)]
 pub enum RequestContent {
-    /// The request shares no tokens except, if given, a beginning of this length with a stream.
+    /// The prompt begins with this number of tokens of this stream, or shares no tokens (`None`).
+    /// All other tokens belong only to the request.
     Behind(Option<(TokenStream, u32)>),
     /// The prompt consists of these pieces of token streams.
     Pieces(Vec<TokenPiece>),
@@ -51,7 +52,7 @@ pub struct ConversationTurn {
     pub conversation: u64,
     /// The turn, from 0.
     pub turn: u32,
-    /// Beginning of the conversation that it shares with other conversations, as a stream and a
-    /// length.
+    /// Beginning that this conversation shares with other conversations, as a stream and a number
+    /// of tokens.
     pub shared: Option<(TokenStream, u32)>,
 }

@@ -1,4 +1,4 @@
-//! Limits on times of requests, of all requests or of a class.
+//! Limits on the times of requests, for all requests or for a class.
 
 use chakram_base::units::Span;
 
@@ -14,7 +14,7 @@ pub struct LlmLimits {
 }
 
 impl LlmLimits {
-    /// Returns these limits; a limit that is missing is taken from `other`.
+    /// Returns these limits, with missing limits taken from `other`.
     pub fn filled_from(&self, other: &Self) -> Self {
         Self {
             ttft: self.ttft.or(other.ttft),

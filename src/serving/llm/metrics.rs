@@ -1,4 +1,5 @@
-//! Records of a run: statistics of requests and engines, in memory that does not grow with completed requests.
+//! Records of a run: statistics of requests and engines, in memory that does not grow with the
+//! number of completed requests.
 
 use super::super::statistics::{DurationSamples, DurationSketch, LevelCurve};
 use super::limits::LlmLimits;
@@ -60,15 +61,16 @@ impl GapSamples {
         self.runs.len() <= EXACT_RUNS
     }
 
-    /// Returns the mean, or `None` without gaps.
+    /// Returns the mean, or `None` if there are no gaps.
     pub fn mean_gap(&self) -> Option<Span> {
         let count = u128::from(self.count);
         let value = (self.sum_ps + count / 2).checked_div(count)?;
         Some(Span(value as u64))
     }
 
-    /// Returns percentiles in the order of `percents`, interpolated linearly between two samples (position (n - 1) q);
-    /// with more than [`EXACT_RUNS`] runs they are accurate to one part in 256.
+    /// Returns percentiles in the order of `percents`. Between two samples, a percentile is
+    /// interpolated linearly (position (n - 1) q). With more than [`EXACT_RUNS`] runs, percentiles
+    /// are accurate to one part in 256.
     pub fn percentiles(&self, percents: &[f64]) -> Vec<Span> {
         if !self.is_exact() {
             return percents
@@ -101,7 +103,7 @@ impl GapSamples {
 pub(super) struct CountCurve {
     width: Span,
     pub counts: Vec<u64>,
-    /// Index, beginning and end of the interval that was counted in last.
+    /// Index, beginning and end of the interval of the last count.
     current: (usize, u64, u64),
 }
 
@@ -120,7 +122,7 @@ impl Default for CountCurve {
 impl CountCurve {
     fn add_count(&mut self, now: Time, count: u64) {
         let (at, begin, end) = self.current;
-        // Most counts are in the same interval as the one before them: no division is needed.
+        // Most counts are in the interval of the previous count, so avoid the division.
         if begin <= now.0 && now.0 < end {
             self.counts[at] += count;
             return;
@@ -147,8 +149,8 @@ impl CountCurve {
         self.width
     }
 
-    /// Returns the count per second of the intervals between two instants, or `None` if there are fewer than
-    /// ten.
+    /// Returns the count per second between two instants, measured over whole intervals. Returns
+    /// `None` for fewer than ten intervals.
     pub fn rate_between(&self, from: Time, to: Time) -> Option<f64> {
         let first = from.0.div_ceil(self.width.0);
         let last = to.0 / self.width.0;
@@ -172,7 +174,7 @@ pub(super) struct LlmRecorder {
     pub running: LevelCurve,
     pub active: LevelCurve,
     pub blocks: LevelCurve,
-    /// Tokens of answers over time.
+    /// Number of tokens of answers over time.
     pub made: CountCurve,
     /// Tokens that steps computed, over time.
     pub computed: CountCurve,
@@ -181,14 +183,16 @@ pub(super) struct LlmRecorder {
     pub step_tokens: u64,
     pub step_requests: u64,
     pub step_ps: u128,
-    /// Step time by part, if steps have parts.
+    /// Total time of steps by part, in picoseconds, if steps have parts.
     pub parts_ps: [u128; CostPart::COUNT],
     pub longest_step: Span,
-    /// The requests with the longest time to first token, and with the longest time to the last.
+    /// The request with the longest time to first token, and the request with the longest time to
+    /// the last token.
     pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,
-    /// Tokens found in the cache, on the first and on later admissions of requests.
+    /// Number of tokens found in the cache on the first admission of requests, and on later
+    /// admissions.
     pub hits: [u64; 2],
     pub steps_of_engines: Vec<u64>,
     pub busy_ps: Vec<u128>,
@@ -198,12 +202,12 @@ pub(super) struct LlmRecorder {
     pub arrived_in_all: u64,
     pub completed_in_all: u64,
     pub output_in_all: u64,
-    /// Tokens that have keys and values at the ends of requests.
+    /// Number of tokens that have keys and values at the ends of requests.
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
-    /// Sums of the times to first token by thirds of the requests, to detect times that grow during
-    /// the run.
+    /// Sum and number of the times to first token, for each third of the requests. These values
+    /// show whether times grow during the run.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
     /// Times at which a quarter and three quarters of the expected requests were complete.
@@ -330,7 +334,7 @@ impl LlmRecorder {
         }
     }
 
-    /// Returns true if a request is after the warm-up.
+    /// Returns true if request `number` comes after the warm-up.
     pub fn is_counted(&self, number: u64) -> bool {
         number >= self.warmup
     }
@@ -354,7 +358,7 @@ impl LlmRecorder {
         self.active.change_level(request.last, -1);
         self.completed_in_all += 1;
         self.output_in_all += u64::from(request.output);
-        // The last token of an answer is never computed.
+        // The last token of an answer is never computed, so subtract 1.
         self.computed_in_all += u64::from(request.prompt) + u64::from(request.output) - 1;
         self.time_in_system += u128::from(request.last.since(request.arrival).0);
         self.end = self.end.max(request.last);
@@ -409,7 +413,8 @@ impl LlmRecorder {
         }
     }
 
-    /// Returns the completed requests per second between a quarter and three quarters of the expected requests.
+    /// Returns the rate of completions, in requests per second, from the first quarter of the
+    /// expected requests to the third quarter.
     pub fn middle_rate(&self) -> Option<f64> {
         let [Some(from), Some(to)] = self.quarters else {
             return None;
@@ -424,8 +429,8 @@ impl LlmRecorder {
         self.flush_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);
-        // Each token of an answer except the last is computed once, and again if it was lost and not found in the
-        // cache.
+        // Steps compute each token of a request once, except the last token of the answer. Steps
+        // compute lost tokens again, unless the cache has them.
         let found: u64 = self.hits.iter().sum();
         assert_eq!(
             self.step_tokens + found,

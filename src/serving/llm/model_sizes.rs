@@ -1,4 +1,4 @@
-//! Sizes of a language model for serving, and the share of each NPU of an engine.
+//! Sizes of a served language model, and the share of each NPU of an engine.
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
@@ -10,11 +10,11 @@ use chakram_workloads::model::{
 /// Division of a matrix multiplication among the NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductSplit {
-    /// Each computes some of its outputs.
+    /// Each NPU computes a part of the outputs.
     ByOutputs,
-    /// Each has some of its inputs.
+    /// Each NPU has a part of the inputs, so results are added up over NPUs.
     ByInputs,
-    /// Each computes all of it.
+    /// Each NPU computes the whole multiplication.
     Repeated,
 }
 
@@ -37,23 +37,24 @@ pub struct BlockProduct {
 /// Attention of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockAttention {
-    /// Query heads.
+    /// Number of query heads.
     pub heads: u64,
-    /// Heads of keys and of values.
+    /// Number of heads of keys, and of heads of values.
     pub kv_heads: u64,
     /// Columns of a head; with latent vectors, the mean of the columns of keys and the columns of values.
     pub width: u64,
     /// True if heads of queries and keys are normalized.
     pub qk_norm: bool,
-    /// Tokens that a token reads; `None` for all.
+    /// Maximum number of tokens that a token reads; `None` for no maximum.
     pub window: Option<u64>,
-    /// Elements of the latent vector, and of the rotated key that all heads share, which are kept instead of keys and
-    /// values.
+    /// Number of elements of the latent vector, and of the rotated key that all heads share. These
+    /// elements are cached instead of keys and values.
     pub latent: Option<[u64; 2]>,
 }
 
 impl BlockAttention {
-    /// Returns the attention that an operator describes; `None` if it is none, or an error if it cannot be served.
+    /// Returns the attention that an operator describes; `None` if the operator is not attention,
+    /// or an error if the attention cannot be served.
     fn from_operator(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
         let (attention, causal) = match *work {
             OperatorKind::Attention {
@@ -88,7 +89,8 @@ impl BlockAttention {
             } => {
                 let window = match span {
                     AttentionSpan::All => None,
-                    // A chunk of the sequence counts as a window of its length, which is the most that its tokens read.
+                    // A chunk of the sequence counts as a window of the chunk's length, because a
+                    // token reads at most its own chunk.
                     AttentionSpan::Window(tokens) | AttentionSpan::Piece(tokens) => Some(tokens),
                 };
                 if latent == 0 && width != value_width {
@@ -117,7 +119,8 @@ impl BlockAttention {
         (self.kv_heads / u64::from(npus)).max(1)
     }
 
-    /// Returns the elements that each of `npus` NPUs keeps of a token. Latent vectors are not divided.
+    /// Returns the number of elements that each of `npus` NPUs caches per token. Latent vectors are
+    /// not divided.
     pub fn kept_elements(&self, npus: u32) -> u64 {
         match self.latent {
             Some([latent, turned]) => latent + turned,
@@ -125,7 +128,8 @@ impl BlockAttention {
         }
     }
 
-    /// Returns the keys that a token reads which has `keys` tokens up to and with itself.
+    /// Returns the number of keys that a token reads. `keys` is the number of tokens up to and
+    /// including this token.
     pub fn visible_keys(&self, keys: u64) -> u64 {
         self.window.map_or(keys, |window| keys.min(window))
     }
@@ -134,20 +138,20 @@ impl BlockAttention {
 /// Equal blocks of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockKind {
-    /// Number of them.
+    /// Number of these blocks.
     pub count: u64,
-    /// Their attention.
+    /// Attention of each block.
     pub attention: BlockAttention,
-    /// Products of a block.
+    /// Matrix products of each block, in order.
     pub products: Vec<BlockProduct>,
     /// Number of experts, and number of experts per token.
     pub experts: Option<[u64; 2]>,
-    /// Columns between the products of an MLP, including its gate.
+    /// Width of the MLP's intermediate activation, including the gate, in columns.
     pub widest: u64,
 }
 
 impl BlockKind {
-    /// Returns the kind of `block`, counted once.
+    /// Creates a kind from the operators of a single block, with a count of one.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mut attention = None;
         for operator in operators {
@@ -194,7 +198,8 @@ impl BlockKind {
                         ..product(inputs, outputs)
                     });
                 }
-                // Decoding absorbs the second product into queries and results: the same weights and products.
+                // Decoding merges the second product into the queries and the results, which needs
+                // the same weights and products.
                 OperatorKind::LatentUp {
                     query_rank,
                     kv_rank,
@@ -229,7 +234,8 @@ impl BlockKind {
                         ..product(inputs, outputs)
                     });
                 }
-                // These weights are gains of norms, including norms of heads, and sinks.
+                // The weights of these operators are gains of norms and sinks, which belong to no
+                // product.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. } => {}
@@ -256,7 +262,7 @@ impl BlockKind {
         })
     }
 
-    /// Returns the inputs and outputs of a product on each of `npus` NPUs.
+    /// Returns the numbers of input columns and output columns of a product on each of `npus` NPUs.
     pub fn own_product(&self, product: &BlockProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
         if product.is_qkv {
@@ -270,8 +276,8 @@ impl BlockKind {
         }
     }
 
-    /// Returns the weights of the products of all these blocks on each of `npus` NPUs of each of `ranks` ranks, which
-    /// share the experts.
+    /// Returns the number of the products' weights in all these blocks, per NPU. Each rank has
+    /// `npus` NPUs, and the `ranks` ranks share the experts.
     fn product_weights(&self, npus: u32, ranks: u32) -> u64 {
         let of_products = self.products.iter().map(|product| {
             let [inputs, outputs] = self.own_product(product, npus);
@@ -284,7 +290,7 @@ impl BlockKind {
     }
 }
 
-/// A decoder whose blocks are of a few kinds.
+/// Sizes of a decoder with blocks of a few kinds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmSizes {
     /// Name of the model.
@@ -293,7 +299,7 @@ pub struct LlmSizes {
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Kinds of blocks, in the order of the first of each.
+    /// Kinds of blocks, in the order of each kind's first block.
     pub kinds: Vec<BlockKind>,
     /// Size of the vocabulary.
     pub vocabulary: u64,
@@ -312,7 +318,8 @@ impl LlmSizes {
     ///
     /// # Errors
     ///
-    /// Fails if the model does not exist, its file is malformed, or the model cannot be served token by token.
+    /// Fails if the model does not exist, if its file is malformed, or if the model cannot be
+    /// served token by token.
     pub fn load_by_name(name: &str) -> Result<Self, ServeError> {
         let definition = ModelSource::find_source(name)
             .and_then(|source| source.parse_definition(None))
@@ -354,7 +361,7 @@ impl LlmSizes {
         }
         let mut kinds: Vec<BlockKind> = Vec::new();
         for (_, kind) in known {
-            // Blocks whose operators differ only by names are of one kind.
+            // Blocks whose operators differ only in their names belong to the same kind.
             let same = kinds.iter_mut().find(|other| {
                 BlockKind {
                     count: other.count,
@@ -430,7 +437,8 @@ impl LlmSizes {
         })
     }
 
-    /// Returns the largest number of query heads of a block, and of heads of keys and values.
+    /// Returns the largest number of query heads of a block, and the largest number of heads of
+    /// keys and values.
     pub fn head_counts(&self) -> [u64; 2] {
         let attentions = self.kinds.iter().map(|kind| kind.attention);
         let largest = |of: fn(BlockAttention) -> u64| attentions.clone().map(of).max().unwrap_or(1);
@@ -445,14 +453,14 @@ impl LlmSizes {
         self.kinds.iter().any(|kind| kind.experts.is_some())
     }
 
-    /// Returns true if `npus` NPUs can have equally many experts.
+    /// Returns true if the experts can be divided evenly among `npus` NPUs.
     pub fn shares_experts(&self, npus: u32) -> bool {
         let mut experts = self.kinds.iter().filter_map(|kind| kind.experts);
         experts.all(|[experts, _]| experts.is_multiple_of(npus.into()))
     }
 
-    /// Returns the bytes of weights on each of `npus` NPUs of each of `ranks` ranks: products in `format`, all other weights
-    /// in BF16.
+    /// Returns the bytes of weights per NPU: products in `format`, all other weights in BF16. Each
+    /// rank has `npus` NPUs, and the `ranks` ranks share the experts.
     pub fn weight_bytes(&self, npus: u32, ranks: u32, format: Dtype) -> u64 {
         let products = self
             .kinds
@@ -463,8 +471,8 @@ impl LlmSizes {
         (products as f64 * format.element_bytes()) as u64 + 2 * (tables + self.small_weights)
     }
 
-    /// Returns the bytes that each of `npus` NPUs keeps of a token: keys and values, or latent vectors. Blocks with windows
-    /// keep all tokens.
+    /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent
+    /// vectors. Blocks with windows also cache all tokens.
     pub fn kv_bytes(&self, npus: u32, format: Dtype) -> u64 {
         let elements = self
             .kinds
@@ -480,8 +488,9 @@ impl LlmSizes {
             .any(|kind| kind.attention.window.is_some())
     }
 
-    /// Returns the largest number of columns per token that a block keeps while it runs, on each of `npus` NPUs: queries with
-    /// keys and values, and the products of an MLP with the result of its gate.
+    /// Returns the largest number of columns per token that a running block keeps on each of `npus`
+    /// NPUs. The columns are the queries, keys and values, and the MLP's products with the result
+    /// of its gate.
     pub fn working_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
@@ -523,15 +532,15 @@ mod tests {
             ("qwen3-32b", 256.0),
             ("qwen3-30b-a3b", 96.0),
             ("mixtral-8x7b", 128.0),
-            // (512 + 64) x 2 x 61 bytes.
+            // (512 + 64) elements x 2 bytes x 61 layers.
             ("deepseek-v3", 68.625),
-            // All 36 blocks, the windowed half too.
+            // All 36 blocks count, including the half with windows.
             ("gpt-oss-120b", 72.0),
         ];
         for (name, expected) in known {
             assert_eq!(kib(name), expected, "{name}");
         }
-        // Eight heads on sixteen NPUs: one head per NPU, so each head is stored twice.
+        // With eight heads on sixteen NPUs, each NPU stores one head, so each head is stored twice.
         assert_eq!(
             sizes("llama3-70b").kv_bytes(16, Dtype::Bf16),
             320 * 1024 / 8
@@ -564,7 +573,8 @@ mod tests {
                 "{name}"
             );
         }
-        // 80 blocks of 8192 x (10240 + 8192) + 3 x 8192 x 28672, and two tables of 128256 x 8192, divided by 4; norms
+        // The 80 blocks have 8192 x (10240 + 8192) + 3 x 8192 x 28672 weights each, and the two
+        // tables have 128256 x 8192 weights each. All of these weights are divided by 4, but norms
         // are not divided.
         let block = 8192 * (10_240 + 8192) + 3 * 8192 * 28_672;
         let tables = 2 * 128_256 * 8192;
@@ -575,7 +585,8 @@ mod tests {
         );
     }
 
-    /// DeepSeek-V3: three dense blocks, then 58 with experts. GPT-OSS: half of the blocks have a window of 128 tokens.
+    /// DeepSeek-V3 has three dense blocks, and then 58 blocks with experts. In GPT-OSS, half of the
+    /// blocks have a window of 128 tokens.
     #[test]
     fn blocks_of_several_kinds_are_counted() {
         let counts =

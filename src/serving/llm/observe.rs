@@ -1,4 +1,4 @@
-//! Notifications of steps and requests for callers.
+//! Notifies callers of steps and completed requests.
 
 use super::scheduler::EngineStep;
 use chakram_base::units::{Span, Time};
@@ -7,7 +7,7 @@ use std::io;
 /// Description of a step, created when the step begins.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord<'s> {
-    /// The engine.
+    /// Index of the engine.
     pub engine: u32,
     /// Index of the step within its engine.
     pub number: u64,
@@ -46,15 +46,15 @@ pub struct CompletedLlmRequest {
     pub last: Time,
     /// Time from the engine to the client.
     pub after: Span,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: u32,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub output: u32,
-    /// Tokens of the prompt found in the cache on the request's first admission.
+    /// Number of prompt tokens that were in the cache on the request's first admission.
     pub hit: u32,
     /// Number of preemptions of the request.
     pub put_back: u32,
-    /// Tokens that were computed again after preemptions.
+    /// Number of tokens that were computed again after preemptions.
     pub recomputed: u64,
 }
 
@@ -64,7 +64,7 @@ impl CompletedLlmRequest {
         self.first.since(self.arrival) + self.after
     }
 
-    /// Returns the time per token after the first, or `None` if there is only one token.
+    /// Returns the time per token after the first, or `None` for an answer of one token.
     pub fn time_per_token(&self) -> Option<Span> {
         let gaps = u64::from(self.output)
             .checked_sub(1)
@@ -73,12 +73,13 @@ impl CompletedLlmRequest {
         Some(Span((span + gaps / 2) / gaps))
     }
 
-    /// Returns the time from the client's sending until the client receives the last token.
+    /// Returns the time from the client's sending of the request until the client receives the last
+    /// token.
     pub fn end_to_end_time(&self) -> Span {
         self.last.since(self.arrival) + self.after
     }
 
-    /// Returns the time from the engine's queue to its first step.
+    /// Returns the time from the request's arrival at the engine to the request's first step.
     pub fn queue_time(&self) -> Span {
         self.scheduled.since(self.queued)
     }
@@ -86,7 +87,7 @@ impl CompletedLlmRequest {
 
 /// Receives notifications of steps and requests.
 pub trait LlmObserver {
-    /// Returns true to be notified of steps.
+    /// Returns true if [`Self::on_step`] should be called.
     fn wants_steps(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! A plan as text and as CSV.
+//! Renders plans as text and CSV.
 
 use super::limits::LlmLimits;
 use super::planner::{LlmPlan, PlanRow};

@@ -11,7 +11,8 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Verdict whether enough requests are within their limits, by the 95 % interval of their fraction.
+/// Verdict on whether enough requests are within their limits. The verdict uses the 95 % interval
+/// of the fraction of such requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitVerdict {
@@ -33,7 +34,8 @@ impl LimitVerdict {
         }
     }
 
-    /// Returns the verdict for `met` of `all` requests if the fraction `attain` is required, by Wilson's interval.
+    /// Returns the verdict for `met` of `all` requests and the required fraction `attain`, by
+    /// Wilson's interval.
     pub fn judge_sample(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
@@ -54,21 +56,21 @@ impl LimitVerdict {
 /// A configuration of engines that was tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRow {
-    /// NPUs of an engine.
+    /// Number of NPUs of each rank of an engine.
     pub tensor: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// NPUs of all engines.
+    /// Number of NPUs of all engines.
     pub npus: u32,
-    /// Requests per second.
+    /// Arrival rate, in requests per second.
     pub rate_per_s: f64,
-    /// Requests that were served.
+    /// Number of requests that were completed or rejected.
     pub requests: u64,
-    /// Fraction of the served requests within all limits.
+    /// Fraction of the requests that are within all limits.
     pub attained: f64,
     /// Verdict on the fraction in `attained`.
     pub verdict: LimitVerdict,
-    /// Load, or `None` if unknown.
+    /// Arrival rate divided by the rate at saturation, or `None` if unknown.
     pub rho: Option<f64>,
     /// 99th percentile of the time to first token.
     #[serde(rename = "ttft_p99_ps")]
@@ -76,7 +78,7 @@ pub struct PlanRow {
     /// 99th percentile of the time per further token.
     #[serde(rename = "tpot_p99_ps")]
     pub tpot_p99: Option<Span>,
-    /// Tokens of answers per second and NPU.
+    /// Number of tokens of answers per second and NPU.
     pub output_tokens_per_s_per_npu: Option<f64>,
     /// Dollars per million tokens of answers.
     pub dollars_per_million_output_tokens: Option<f64>,
@@ -96,7 +98,8 @@ pub struct LlmPlan {
     pub limits: String,
     /// Fraction of requests that must be within the limits.
     pub attain: f64,
-    /// For each number of NPUs per engine, the fewest engines that meet the limits, or the most that were tried.
+    /// For each number of NPUs per engine, the row with the fewest engines that meets the limits.
+    /// If no row meets the limits, the row with the most engines.
     pub rows: Vec<PlanRow>,
     /// Index of the row with the fewest NPUs among the rows that meet the limits; among equal rows,
     /// the row with the highest fraction.
@@ -107,24 +110,25 @@ pub struct LlmPlan {
 
 /// Maximum number of NPUs of a plan.
 const MOST_NPUS: u32 = 4096;
-/// Maximum number of times that an undecided run is doubled.
+/// Maximum number of times that the requests of an undecided run are doubled.
 const LONGER: u32 = 3;
 
-/// A model on a machine under a load, with limits.
+/// Plans the engines for a scenario with limits.
 struct CapacityPlanner<'a> {
     scenario: &'a LlmScenario,
     attain: f64,
 }
 
 impl CapacityPlanner<'_> {
-    /// Returns the maximum rate that each engine completes, if the scenario can send requests at a
-    /// higher rate.
+    /// Returns the rate of each engine at saturation, in requests per second; `None` for
+    /// conversations.
     fn saturated_rate_of_each(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
         let rate = saturated_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
 
-    /// Serves `scenario` on engines that each complete at most `each` requests per second.
+    /// Serves `scenario` on the engines of `deployment`, and doubles the number of requests while
+    /// the verdict is open. `each` is the rate of one engine at saturation, in requests per second.
     fn serve_row(
         &self,
         scenario: &LlmScenario,
@@ -162,7 +166,7 @@ impl CapacityPlanner<'_> {
             |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
         let mut verdict = LimitVerdict::judge_sample(met, requests, self.attain);
-        // An overloaded run that is long enough misses its limits.
+        // An overloaded run misses its limits if it is long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
         }
@@ -182,7 +186,8 @@ impl CapacityPlanner<'_> {
         }
     }
 
-    /// Returns the fewest engines of `tensor` NPUs each that meet the limits, or the most that were tried.
+    /// Returns the row with the fewest engines of `tensor` NPUs that meets the limits. If no row
+    /// meets the limits, returns the row with the most engines that were tried.
     fn find_fewest(&self, of: &LlmDeployment, each: Option<f64>) -> Result<PlanRow, ServeError> {
         let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
         let most = (MOST_NPUS / tensor).clamp(1, MOST_REPLICAS);
@@ -195,8 +200,8 @@ impl CapacityPlanner<'_> {
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
         while best.verdict != LimitVerdict::Met {
-            // More engines do not help if requests are too slow although they rarely wait for one
-            // another.
+            // More engines do not help if requests are too slow although they rarely wait for other
+            // requests.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
             if high >= most || is_alone {
@@ -218,8 +223,8 @@ impl CapacityPlanner<'_> {
         Ok(best)
     }
 
-    /// Returns the highest rate at which engines meet the limits, to one part in fifty, or `None`
-    /// if they do so at no rate.
+    /// Returns the highest rate at which engines meet the limits, to within 2 %. Returns `None` if
+    /// engines meet the limits at no rate.
     fn find_highest_rate(
         &self,
         of: &LlmDeployment,
@@ -257,12 +262,13 @@ impl CapacityPlanner<'_> {
 
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
 
-/// Finds, for each possible number of NPUs per engine, the fewest NPUs of `machine`'s kind on which at least the
-/// fraction `attain` of the requests of `scenario` is within the limits.
+/// Finds, for each possible number of NPUs per engine, the fewest engines that serve `scenario`
+/// within its limits, on NPUs like `machine`'s. The fraction `attain` of the requests must be
+/// within the limits.
 ///
 /// # Errors
 ///
-/// Fails if the scenario has no model, rate or limits, or the model does not fit.
+/// Fails if the scenario has no model, rate or limits, or if the model does not fit.
 pub fn plan_capacity(
     scenario: &LlmScenario,
     machine: &Machine,
@@ -359,8 +365,8 @@ fn with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
 mod tests {
     use super::*;
 
-    /// The interval for 995 of 1,000 is 98.8 to 99.8 %; the interval for 1,000 of 1,000 starts at
-    /// 99.6 %.
+    /// For 995 of 1,000 requests, the interval is 98.8 to 99.8 %. For 1,000 of 1,000 requests, the
+    /// interval starts at 99.6 %.
     #[test]
     fn verdicts_follow_intervals() {
         assert_eq!(

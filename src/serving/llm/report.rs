@@ -1,4 +1,4 @@
-//! The report of a run: one value from which the text, JSON, CSV and HTML renderings are made.
+//! The report of a run, from which the text, JSON, CSV and HTML renderings are made.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EnginePlace, LlmDeployment};
@@ -54,11 +54,11 @@ pub struct LlmReport {
     /// The time from 0 to the last token.
     #[serde(rename = "window_ps")]
     pub window: Span,
-    /// Requests that were sent, counted or not.
+    /// Number of requests that were sent, including the warm-up.
     pub arrived: u64,
-    /// Requests that are complete, counted or not.
+    /// Number of requests that are complete, including the warm-up.
     pub completed: u64,
-    /// Requests that no engine can serve, by reason.
+    /// Numbers of requests that no engine can serve, by reason.
     pub refused: RefusedRequests,
     /// One row per class, if there are several, then one row for all requests.
     pub rows: Vec<LlmRow>,
@@ -74,8 +74,8 @@ pub struct LlmReport {
     pub preemptions: u64,
     /// Fraction of the window in which each engine runs a step.
     pub utilisation: Vec<f64>,
-    /// Arrival rate divided by the rate that engines complete when saturated, or `None` if answers determine the
-    /// arrivals.
+    /// Arrival rate divided by the rate of the engines at saturation, or `None` if answers
+    /// determine the arrivals.
     pub rho: Option<f64>,
     /// Number of waiting requests over time.
     pub waiting: LevelSummary,
@@ -83,36 +83,38 @@ pub struct LlmReport {
     pub running: LevelSummary,
     /// Number of blocks that requests occupy over time.
     pub held_blocks: LevelSummary,
-    /// Tokens that steps compute, over time.
+    /// Number of tokens that steps compute, over time.
     pub tokens_over_time: CountSummary,
-    /// The slowest requests, to the first token and to the last.
+    /// The request with the longest time to first token, and the request with the longest time to
+    /// the last token.
     #[serde(default)]
     pub lives: Vec<RequestLife>,
     /// Caveats about the results.
     pub warnings: Vec<String>,
 }
 
-/// A request over time.
+/// Times of a single request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLife {
-    /// Reason why it is shown.
+    /// Reason why the report shows the request.
     pub why: String,
-    /// Its number, in the order of arrival.
+    /// Number of the request, in the order of arrival.
     pub number: u64,
-    /// The engine that served it.
+    /// Index of the engine that served the request.
     pub engine: u32,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: u32,
-    /// Tokens of the answer.
+    /// Number of tokens of the answer.
     pub output: u32,
-    /// Tokens of the prompt that were cached.
+    /// Number of prompt tokens that were cached.
     pub hit: u32,
-    /// Number of its preemptions.
+    /// Number of preemptions of the request.
     pub preemptions: u32,
-    /// Times from its sending: until its engine has it, its first step, its first token and its last token.
+    /// Times from the sending of the request to four events: arrival at its engine, first step,
+    /// first token, and last token.
     #[serde(rename = "until_ps")]
     pub until: [Span; 4],
-    /// Time from its engine to the client.
+    /// Time from the engine to the client.
     #[serde(rename = "after_ps")]
     pub after: Span,
 }
@@ -186,11 +188,11 @@ impl LimitValues {
 /// Requests that no engine can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRequests {
-    /// Requests whose prompt is at least as long as the longest allowed request.
+    /// Number of requests with a prompt that is not shorter than the longest allowed request.
     pub too_long: u64,
-    /// Requests whose prompt is longer than a step and may not be split.
+    /// Number of requests with a prompt that is longer than a step and may not be split.
     pub beyond_budget: u64,
-    /// Requests with more keys and values than an engine has blocks.
+    /// Number of requests with more keys and values than the blocks of an engine can store.
     pub beyond_blocks: u64,
 }
 
@@ -199,7 +201,7 @@ pub struct RefusedRequests {
 pub struct TimeSummary {
     /// Mean with its interval.
     pub mean: Option<IntervalEstimate>,
-    /// Percentiles 50, 90, 95 and 99.
+    /// 50th, 90th, 95th and 99th percentile.
     pub percentiles: Vec<IntervalEstimate>,
 }
 
@@ -220,18 +222,18 @@ impl TimeSummary {
 pub struct LlmRow {
     /// Name of the class, or `all`.
     pub name: String,
-    /// Requests that were sent and are counted.
+    /// Number of counted requests that were sent.
     pub arrived: u64,
     /// Number of counted requests that no engine can serve.
     pub refused: u64,
     /// Number of counted requests that are complete. All other fields of the report describe these
     /// requests.
     pub completed: u64,
-    /// Tokens of prompts.
+    /// Number of tokens of prompts.
     pub prompt_tokens: u64,
-    /// Tokens of answers.
+    /// Number of tokens of answers.
     pub output_tokens: u64,
-    /// Prompt tokens found in the prefix cache.
+    /// Number of prompt tokens that were in the prefix cache.
     pub hit_tokens: u64,
     /// Time to first token.
     pub ttft: TimeSummary,
@@ -243,14 +245,16 @@ pub struct LlmRow {
     pub queue: TimeSummary,
     /// Number of preemptions of completed requests.
     pub preemptions: u64,
-    /// Its limits.
+    /// Limits on the times of the requests.
     #[serde(default)]
     pub limits: LimitValues,
-    /// Fraction of requests within all limits, if there are limits; requests that no engine can serve count as missed.
+    /// Fraction of requests within all limits, if there are limits. Requests that no engine can
+    /// serve count as missed.
     pub attained: Option<f64>,
-    /// Fractions within the limits to the first token, per token, and to the last token.
+    /// Fractions of requests within each limit: on the time to first token, on the time per token,
+    /// and on the time to the last token.
     pub attained_each: [Option<f64>; 3],
-    /// Requests within all limits per second.
+    /// Number of requests per second that are within all limits.
     pub goodput_per_s: Option<f64>,
 }
 
@@ -262,7 +266,7 @@ pub struct GapSummary {
     /// Mean gap.
     #[serde(rename = "mean_ps")]
     pub mean: Option<Span>,
-    /// Percentiles 50, 90, 95 and 99.
+    /// 50th, 90th, 95th and 99th percentile.
     #[serde(rename = "percentiles_ps")]
     pub percentiles: Vec<Span>,
     /// The longest gap.
@@ -279,8 +283,8 @@ pub struct LlmThroughput {
     pub prompt_tokens_per_s: f64,
     /// Tokens of answers per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Tokens of answers per second, from a tenth of the time of arrivals to the last arrival, or `None` if that period
-    /// is too short.
+    /// Tokens of answers per second from the end of the first tenth of the arrivals' period to the
+    /// last arrival. `None` if that period is too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
@@ -305,7 +309,7 @@ pub struct StepSummary {
     pub mean_tokens: f64,
     /// Mean number of requests of a step.
     pub mean_requests: f64,
-    /// Fraction of the time of steps by part, if steps have parts.
+    /// Fractions of the steps' time by part, if steps have parts.
     pub parts: Vec<PartShare>,
 }
 
