@@ -1,13 +1,18 @@
-//! Requests from a file: CSV with a header line, or one JSON object per line, plain or compressed.
+//! Reads requests from a file, plain or compressed: CSV with a header line, or one JSON object per
+//! line.
 //!
-//! - Azure's traces: `TIMESTAMP` (a date and a time of day, or seconds), `ContextTokens`, `GeneratedTokens`;
-//! - BurstGPT's: `Timestamp` in seconds, `Request tokens`, `Response tokens`;
-//! - tables may have `priority`, lowest number first, and `prefix` with `prefix_toks`: all requests
-//!   with the same `prefix` number share `prefix_toks` tokens at the beginning;
-//! - other tables: `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or `prompt_tokens`,
-//!   `output_toks` or `output_tokens`;
-//! - Mooncake's: objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, one number
-//!   for each 512 tokens of the prompt; equal numbers mean that the block and all earlier blocks are equal.
+//! - Azure's traces have the columns `TIMESTAMP` (a date and a time of day, or seconds),
+//!   `ContextTokens` and `GeneratedTokens`;
+//! - BurstGPT's traces have the columns `Timestamp` in seconds, `Request tokens` and
+//!   `Response tokens`;
+//! - all tables may have `priority` (the lowest number is the most urgent), and `prefix` with
+//!   `prefix_toks`: all requests with the same `prefix` number share `prefix_toks` tokens at the
+//!   beginning;
+//! - other tables have the columns `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or
+//!   `prompt_tokens`, and `output_toks` or `output_tokens`;
+//! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`,
+//!   `output_length` and `hash_ids`, which has one number for each 512 tokens of the prompt. If two
+//!   requests have equal numbers, these blocks and all earlier blocks are equal.
 
 use super::super::error::ServeError;
 use super::super::tables::{ColumnUnit, TableReader};
@@ -21,7 +26,7 @@ use serde::Deserialize;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// Tokens of a block of Mooncake's traces.
+/// Number of tokens of a block of Mooncake's traces.
 const TRACE_BLOCK: u32 = 512;
 
 /// Maximum length of a line of a file of objects, in bytes.
@@ -32,11 +37,11 @@ pub struct RequestFile {
     rows: FileRows,
     name: String,
     speed: f64,
-    /// Time of the first request in seconds, to which later dates are relative. `None` before the first request, and in
-    /// files without dates.
+    /// Time of the first request, in seconds. Later dates are relative to this time. `None` before
+    /// the first request, and in files without dates.
     first: Option<f64>,
     last: Time,
-    /// Number of requests so far, which identifies tokens that a request does not share.
+    /// Number of requests so far. The number identifies the tokens that a request does not share.
     count: u64,
 }
 
@@ -98,8 +103,8 @@ const OUTPUTS: &[&str] = &[
 ];
 
 impl RequestFile {
-    /// Opens the file at `path`, played at `speed` times its speed. `:COLUMN=VALUE` after a table's name selects the
-    /// rows with this value.
+    /// Opens the file at `path`, and plays it at `speed` times its speed. `:COLUMN=VALUE` after a
+    /// table's name selects the rows with this value in the column.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_filter(path);
         let file = path.display().to_string();
@@ -184,7 +189,7 @@ impl RequestFile {
         })
     }
 
-    /// Returns the next request, or `None` at the end.
+    /// Returns the next request, or `None` at the end of the file.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         let Some(row) = self.read_row()? else {
             return Ok(None);
@@ -342,8 +347,8 @@ struct FileRow {
     line: u64,
 }
 
-/// Returns the pieces of a prompt whose blocks of 512 tokens have these hashes. Whole blocks are shared if their hashes
-/// are equal; tokens after the last whole block belong only to this request.
+/// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Whole blocks are
+/// shared if their hashes are equal. Tokens after the last whole block belong only to this request.
 fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
@@ -402,7 +407,8 @@ fn parse_date(text: &str) -> Option<f64> {
     if !in_range {
         return None;
     }
-    // Days of the civil calendar with years that begin in March.
+    // Compute the number of days with years that begin in March, so that a leap day is the last day
+    // of its year.
     let (y, m) = if month > 2 {
         (year, month - 3)
     } else {
@@ -441,8 +447,8 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens are two blocks of 512 and 76 tokens that are not shared, although the trace
-        // states three hashes.
+        // 1,100 tokens are two blocks of 512 tokens, and 76 tokens that are not shared, although
+        // the trace states three hashes.
         let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),

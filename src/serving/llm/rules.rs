@@ -1,5 +1,5 @@
-//! Rules of an engine: built-in rule files, named after the program that they follow, and a
-//! scenario's changes to these rules.
+//! Rules of an engine. Built-in rule files have the name of the program that they follow, and a
+//! scenario may change their rules.
 
 use super::super::error::ServeError;
 use chakram_base::config::{
@@ -7,13 +7,13 @@ use chakram_base::config::{
 };
 use chakram_base::units::Bytes;
 
-/// Built-in rules: their names and files.
+/// Built-in rules, each with its name and its file.
 pub const RULE_SETS: &[(&str, &str)] = &[
     ("vllm-v1", include_str!("rules/vllm-v1.toml")),
     ("static", include_str!("rules/static.toml")),
 ];
 
-/// Name of the rules of a scenario that names none.
+/// Name of the rules for scenarios that name no rules.
 pub const DEFAULT_RULES: &str = "vllm-v1";
 
 /// Keys of rules, which a scenario may also set.
@@ -58,7 +58,7 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rule for when waiting requests may join the running requests.
+/// Rule that determines when waiting requests may join the running requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchingRule {
     /// Waiting requests may join at each step.
@@ -70,18 +70,19 @@ pub enum BatchingRule {
 /// Rule for the order of waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
-    /// The request that arrived first.
+    /// The request that arrived first comes first.
     FirstCome,
-    /// The request with the lowest priority number; among equal numbers, the first to arrive.
+    /// The request with the lowest priority number comes first. If priority numbers are equal, the
+    /// request that arrived first comes first.
     Priority,
 }
 
 /// Rule for the tokens for which a request allocates blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReserve {
-    /// The request allocates blocks for computed tokens.
+    /// A request allocates blocks only for computed tokens.
     AsComputed,
-    /// The request allocates blocks for all tokens of its prompt and answer, on admission.
+    /// On admission, a request allocates blocks for all tokens of its prompt and answer.
     WholeRequest,
 }
 
@@ -101,11 +102,11 @@ const RESERVES: &[(BlockReserve, &str)] = &[
 /// Rules of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineRules {
-    /// Name of the rules from which these were derived.
+    /// Name of the rules from which this engine's rules are derived.
     pub name: String,
     /// The program and version that the rules follow.
     pub follows: String,
-    /// Rule for when waiting requests may join the running requests.
+    /// Rule that determines when waiting requests may join the running requests.
     pub batching: BatchingRule,
     /// Maximum number of tokens of a step.
     pub max_num_batched_tokens: u32,
@@ -119,17 +120,20 @@ pub struct EngineRules {
     pub policy: SchedulingPolicy,
     /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
-    /// True if blocks of known content are reused.
+    /// True if requests reuse cached blocks with equal content.
     pub prefix_caching: bool,
     /// Maximum number of tokens of one request in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
-    /// True if all tokens of a request must fit on admission, not only those of its first step.
+    /// True if blocks must be free for all tokens of a request on admission, not only for the
+    /// tokens of its first step.
     pub full_sequence_must_fit: bool,
-    /// Fraction of the blocks that must stay free when a request is admitted while others run.
+    /// Fraction of the blocks that must stay free when a request is admitted while other requests
+    /// run.
     pub watermark: f64,
     /// Rule for the tokens for which a request allocates blocks.
     pub reserve: BlockReserve,
-    /// True if the next step is composed when a step begins, before its tokens are known.
+    /// True if the scheduler composes the next step when a step begins, before the tokens of the
+    /// running step are known.
     pub async_scheduling: bool,
 }
 
@@ -138,12 +142,12 @@ pub struct EngineRules {
 pub struct EngineHardware<'a> {
     /// Name of the NPUs' class.
     pub npu: &'a str,
-    /// Memory of one NPU.
+    /// Memory of one NPU, if known.
     pub memory: Option<Bytes>,
 }
 
 impl EngineRules {
-    /// Returns the rules called `name`, on NPUs of `hardware` if known.
+    /// Returns the rules called `name`, with their conditions applied to `hardware` if it is known.
     ///
     /// # Errors
     ///
@@ -255,7 +259,7 @@ impl EngineRules {
         Ok(())
     }
 
-    /// Returns every rule with its value, in the notation of a scenario.
+    /// Returns every rule with its value, as a scenario would state it.
     pub fn list_stated_values(&self) -> Vec<(&'static str, String)> {
         fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
             let found = all.iter().find(|(value, _)| *value == one);
@@ -291,7 +295,7 @@ impl EngineRules {
         ]
     }
 
-    /// Checks for contradictory rules; the error names them.
+    /// Checks that rules do not contradict one another; the error names the contradictory rules.
     pub fn check_consistency(&self) -> Result<(), ServeError> {
         if !self.chunked_prefill
             && self
@@ -314,7 +318,7 @@ const MOST_TOKENS: u32 = 1 << 26;
 const MOST_SEQUENCES: u32 = 1 << 20;
 const MOST_BLOCK_SIZE: u32 = 1 << 16;
 
-/// Lists the names of all rules, with the one most similar to `name`.
+/// Lists the names of all rules, and suggests the name that is most similar to `name`.
 pub(super) fn expected_rules(name: &str) -> String {
     let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
     let hint = did_you_mean(find_nearest(name, names.iter().copied()));

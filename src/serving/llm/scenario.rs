@@ -1,24 +1,29 @@
 //! Scenarios of language models.
 //!
-//! A scenario's file has
+//! A scenario's file has these keys (defaults in parentheses):
 //!
 //! - `name`, and optionally `seed` (1);
-//! - `[engine]`: `rules` (`vllm-v1`) and any of its keys; `model`, a preset or a file, with `tensor`, the number of
-//!   NPUs of an engine, `weights` and `kv`, the formats of weights and of keys and values, and `memory_utilization`; or
-//!   `blocks`, the number of an engine's blocks of keys and values; `data_parallel` (1), the number of ranks of an engine that
-//!   each attend to their own requests, in lockstep, and share the experts; `replicas` (1) and `router` (`round-robin`,
-//!   `least-outstanding`, `longest-prefix`);
-//! - `[step]`, if no model and machine determine step times: `base`, `token`, `request` and `context`, the time of each
-//!   step and the increments per token, request and token read; or `profile`, a table of measured operations, with the
-//!   `rows` to read from it, the model's `layers`, `experts` (their number and the number per token), `skew`, and what captured
-//!   graphs save (`graph_saving`, `graph_tokens`); otherwise `leave_out`, parts that take no time;
+//! - `[engine]`: `rules` (`vllm-v1`), and any key of these rules. `model` is a preset or a file; its
+//!   options are `tensor` (the number of NPUs of an engine), `weights` and `kv` (the formats of
+//!   weights, and of keys and values), and `memory_utilization`. `blocks` is the number of an
+//!   engine's blocks of keys and values, and is required without a model. `data_parallel` (1) is
+//!   the number of ranks of an engine. Ranks attend to their own requests, run in lockstep, and
+//!   share the experts. `replicas` (1) is the number of engines, and `router` is `round-robin`,
+//!   `least-outstanding` or `longest-prefix`;
+//! - `[step]`, if the times of steps do not follow from a model and a machine: `base`, `token`,
+//!   `request` and `context` are the time of each step, and its increments per token, per request
+//!   and per token read. Or `profile` is a table of measured operations, with the `rows` to read,
+//!   the model's `layers`, `experts` (their number, and their number per token), `skew`, and the
+//!   savings of captured graphs (`graph_saving`, `graph_tokens`). With a model and a machine,
+//!   `leave_out` lists parts that take no time;
 //! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`
-//!   (`burst` requests at intervals of `every`), `users` (`users` who send the next request after
-//!   `think`), `at-once`, or `file` (a `file`, at `speed` times its speed); `count` and `duration`
-//!   limit the requests;
-//! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens, `priority` (0; the
-//!   lowest number is the most urgent), `shared_prefix` tokens, the number of distinct `prefixes` (1), `turns` (1) and
-//!   `think` between them, and its own limits `ttft`, `tpot` and `e2e`, which replace those of `[slo]`;
+//!   (`burst` requests at intervals of `every`), `users` (each of `users` users sends the next
+//!   request `think` after an answer), `at-once`, or `file` (a `file`, at `speed` times its speed);
+//!   `count` and `duration` limit the requests;
+//! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens,
+//!   `priority` (0; the lowest number is the most urgent), `shared_prefix` tokens, the number of
+//!   distinct `prefixes` (1), `turns` (1) and the time `think` between turns. The limits `ttft`,
+//!   `tpot` and `e2e` of a class replace the limits of `[slo]`;
 //! - `[slo]`, optionally: the limits `ttft`, `tpot` and `e2e`;
 //! - `[client]`, optionally: the times `before` the queue and `after` the engine;
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
@@ -46,7 +51,7 @@ pub struct LlmScenario {
     pub seed: u64,
     /// Name of the rules.
     pub rules: String,
-    /// Rules stated in the scenario, which override the named rules.
+    /// Rules in the scenario, which override the named rules.
     pub own_rules: ScenarioRules,
     /// The served model, if step times follow from a model.
     pub model: Option<ServedLlm>,
@@ -54,13 +59,13 @@ pub struct LlmScenario {
     pub blocks: Option<u32>,
     /// Number of engines.
     pub replicas: u32,
-    /// Ranks of an engine that run in lockstep.
+    /// Number of ranks of an engine that run in lockstep.
     pub ranks: u32,
     /// Rule by which requests are assigned to engines.
     pub router: RouterKind,
-    /// Stated times of steps.
+    /// Times of steps that the scenario states.
     pub step: Option<LinearStep>,
-    /// Measured operations of steps; stated times are added to them.
+    /// Measured operations of steps. The times in `step` are added to these operations.
     pub profile: Option<ProfileChoice>,
     /// Parts of the time of a step that count as zero.
     pub left_out: Vec<CostPart>,
@@ -74,7 +79,8 @@ pub struct LlmScenario {
     pub warmup: u64,
 }
 
-/// Rules that a scenario states: the text of its file, which is parsed again when the machine is known.
+/// Rules that a scenario states. The text of the scenario's file is kept, because it is parsed
+/// again when the machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScenarioRules {
     /// Text of the file.
@@ -86,20 +92,20 @@ pub struct ScenarioRules {
 /// A model and its serving options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedLlm {
-    /// A preset or a file.
+    /// Name of the model: a preset or a file.
     pub name: String,
-    /// Number of NPUs of an engine, or `None` for the fewest that have enough memory.
+    /// Number of NPUs of an engine, or `None` for the smallest number with enough memory.
     pub tensor: Option<u32>,
     /// Format of weights and activations.
     pub weights: Dtype,
     /// Format of keys and values.
     pub kv: Dtype,
-    /// Fraction of the memory that an engine uses.
+    /// Fraction of an NPU's memory that an engine may use.
     pub memory_utilization: f64,
 }
 
 impl ServedLlm {
-    /// Creates a model in BF16 with nine tenths of the memory, which is vLLM's default.
+    /// Creates a model in BF16 that may use nine tenths of the memory, as is vLLM's default.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -114,12 +120,13 @@ impl ServedLlm {
 /// Rule by which requests are assigned to engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterKind {
-    /// The router chooses each engine in turn.
+    /// Assigns requests to the engines in turn.
     RoundRobin,
-    /// The engine with the fewest requests; among equals, the first.
+    /// Chooses the engine with the fewest requests; if several engines have equally few, the first
+    /// of them.
     LeastOutstanding,
-    /// The engine that caches most of the prompt's beginning; among equals, the engine with the
-    /// fewest requests.
+    /// Chooses the engine that caches most of the prompt's beginning; if several engines cache
+    /// equally much, the engine with the fewest requests.
     LongestPrefix,
 }
 
@@ -138,7 +145,7 @@ impl RouterKind {
             .map_or("", |(_, name)| name)
     }
 
-    /// Returns the router with this name, or `None`.
+    /// Returns the router with this name, or `None` if there is no such router.
     pub fn from_name(name: &str) -> Option<Self> {
         ROUTERS
             .iter()
@@ -150,9 +157,9 @@ impl RouterKind {
 /// Times between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTimes {
-    /// Time from a client's sending to the queue.
+    /// Time from the client's sending of a request until it enters the queue.
     pub before: Span,
-    /// Time from the engine's token to the client.
+    /// Time from the engine's production of a token until the client receives it.
     pub after: Span,
 }
 
@@ -229,7 +236,8 @@ pub fn is_llm_scenario(text: &str) -> bool {
 }
 
 impl LlmScenario {
-    /// Parses a scenario; `file` is its name in errors, and paths in it are relative to `folder`.
+    /// Parses a scenario. Error messages name the text `file`, and paths in the text are relative
+    /// to `folder`.
     ///
     /// # Errors
     ///
@@ -332,7 +340,7 @@ impl LlmScenario {
                 None => 0,
             },
         };
-        // Rules are parsed again with the machine, but errors in them are reported now.
+        // Rules are parsed again when the machine is known, but report errors in the rules now.
         let rules = scenario.engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
             return Err(engine
@@ -350,7 +358,8 @@ impl LlmScenario {
         class.limits.filled_from(&self.limits)
     }
 
-    /// Returns the limits of each class where it has some, as far as all requests together are counted.
+    /// Returns the limits on all requests together: the scenario's limits, with missing limits
+    /// taken from the classes.
     pub fn limits_of_all(&self) -> LlmLimits {
         let classes = self.workload.classes.iter();
         classes.fold(self.limits, |all, class| all.filled_from(&class.limits))
@@ -379,7 +388,7 @@ impl LlmScenario {
 
 fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
     let field = root.require_field("engine", "the engine")?;
-    // Keys of other programs get their own errors, before they count as unknown keys.
+    // Keys of other programs have their own error messages, so check for them before unknown keys.
     let all = field.read_table(None)?;
     for (key, what) in REFUSED_KEYS {
         if let Some(given) = all.get(key) {

@@ -1,23 +1,24 @@
 //! Selects the requests of a step, and the number of tokens of each.
 //!
-//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values are not computed,
-//! as far as limits allow. The tokens of a request are its prompt at the beginning, one token per step while it
-//! answers, and all tokens after a preemption. A step is composed of the running requests, in the order of their
-//! admission, and then of waiting requests:
+//! There is one rule, *catch up*: within the limits, a request takes part in a step with all tokens
+//! that have no keys and values yet. These tokens are the prompt at first, then one token per step
+//! while the request answers, and all tokens after a preemption. A step is composed of the running
+//! requests, in the order of their admission, and then of waiting requests:
 //!
-//! 1. *Running.* If a request finds no block, the last admitted request is preempted (by priority:
-//!    the request with the greatest priority number, the youngest among equals). If the preempted
-//!    request is the request itself, the phase ends. A preempted request loses its blocks, keeps
-//!    its answer and is the next to be admitted.
-//! 2. *Waiting*, only if no request was preempted: requests from the head of the queue, until a
-//!    request does not fit. Blocks at a request's beginning whose content is cached are shared; its
-//!    last token is always computed.
-//! 3. The step runs. A request whose tokens are all computed gets one more token; the request ends with its last token, and
-//!    frees its blocks.
+//! 1. *Running.* If there are too few free blocks for a request, the last admitted request is
+//!    preempted. With priorities, the request with the greatest priority number is preempted, and
+//!    the youngest if several have this number. If a request preempts itself, the phase ends. A
+//!    preempted request loses its blocks, keeps its answer, and is the next to be admitted.
+//! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted
+//!    until a request does not fit. Cached blocks at the beginning of a request are shared, but the
+//!    request's last token is always computed.
+//! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
+//!    request ends with its last token, and frees its blocks.
 //!
-//! With *asynchronous scheduling*, the next step is composed when a step begins. Tokens of the running step count as known in
-//! number, not in content: blocks that they fill are not shared yet. A request whose last token is coming takes no part, and
-//! keeps its place and its blocks until the running step ends.
+//! With *asynchronous scheduling*, the next step is composed when a step begins. The number of
+//! tokens of the running step is known, but their content is not, so blocks that they fill are not
+//! shared yet. If the running step produces a request's last token, the request takes no part in
+//! the next step, and keeps its place and its blocks until the running step ends.
 
 use super::block_pool::BlockPool;
 use super::decode_run::BlockChangeSchedule;
@@ -33,9 +34,9 @@ const MOST_TOKENS: u32 = 1 << 30;
 pub struct EngineRequest {
     /// Number among all requests, in the order of arrival.
     pub number: u64,
-    /// Tokens of the prompt, at least one.
+    /// Number of tokens of the prompt, at least one.
     pub prompt: u32,
-    /// Tokens of the answer, at least one.
+    /// Number of tokens of the answer, at least one.
     pub output: u32,
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
@@ -47,22 +48,25 @@ pub struct EngineRequest {
 #[derive(Clone, Debug)]
 struct EngineSlot {
     request: EngineRequest,
-    /// Tokens of the answer so far.
+    /// Number of tokens of the answer so far.
     outputs: u32,
-    /// Tokens whose keys and values exist, or are computed by the running step.
+    /// Number of tokens whose keys and values exist, or are computed by the running step.
     computed: u32,
-    /// Tokens in the step that is being composed.
+    /// Number of the request's tokens in the step that is being composed.
     taking: u32,
-    /// Tokens of the answer that the running step is about to produce, if the next step is composed meanwhile.
+    /// Number of tokens of the answer that the running step is about to produce, while the next
+    /// step is composed.
     coming: u32,
-    /// Computed tokens that it lost when it was last preempted; 0 while it runs.
+    /// Number of computed tokens that the request lost when it was last preempted; 0 while the
+    /// request runs.
     lost: u32,
     is_waiting: bool,
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Tokens whose full blocks may be found. Content that no other request has is registered only when the request is
-    /// preempted, since nobody looks for it before.
+    /// Number of tokens from the beginning whose full blocks other requests may find. Content that
+    /// belongs only to one request is registered only when the request is preempted, because no
+    /// other request can ask for it earlier.
     findable: u32,
     /// Hashes of the request's full blocks that have been computed.
     hashes: Vec<BlockHash>,
@@ -97,11 +101,11 @@ pub struct StepShare {
     pub number: u64,
     /// Number of tokens that were computed in earlier steps.
     pub past: u32,
-    /// Tokens that the step computes.
+    /// Number of tokens that the step computes.
     pub tokens: u32,
     /// True if the step produces a token of the request's answer.
     pub samples: bool,
-    /// Tokens found in the cache when this step admitted it.
+    /// Number of cached tokens when this step admitted the request; 0 if it did not.
     pub hit: u32,
     /// True if this step admitted the request.
     pub admitted: bool,
@@ -116,7 +120,7 @@ pub struct EngineStep {
     pub put_back: Vec<PreemptedRequest>,
     /// Total number of tokens.
     pub tokens: u32,
-    /// Free blocks after it was composed.
+    /// Number of free blocks after the step was composed.
     pub free_blocks: u32,
 }
 
@@ -142,7 +146,8 @@ pub struct ProducedToken {
     pub outputs: u32,
     /// True if the token is the last of the answer.
     pub is_last: bool,
-    /// Computed tokens that a preemption took from it, if it ends while it waits: they are not computed again.
+    /// If the request ends while it waits, the number of computed tokens that its preemption lost.
+    /// These tokens are not computed again.
     pub ended_waiting: Option<u32>,
 }
 
@@ -195,7 +200,7 @@ pub struct StepScheduler {
     running: Vec<u32>,
     waiting: WaitingRequests,
     step: EngineStep,
-    /// With asynchronous scheduling, the step that runs; `step` is then the one after it.
+    /// With asynchronous scheduling, the running step; `step` is then the next step.
     launched: EngineStep,
     visits: BlockChangeSchedule,
 }
@@ -220,8 +225,8 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the blocks that a request needs for all of its tokens; the last token of its answer
-    /// is never computed.
+    /// Returns the number of blocks that a request needs for all of its tokens; the last token of
+    /// its answer is never computed.
     fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
         (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into())
     }
@@ -240,7 +245,7 @@ impl StepScheduler {
         (is_longest || needed > self.pool.block_count().into()).then_some(RequestRefusal::Blocks)
     }
 
-    /// Returns the answer's tokens after truncation to the longest allowed request.
+    /// Returns the number of the answer's tokens after truncation to the longest allowed request.
     fn limited_output(&self, prompt: u32, output: u32) -> u32 {
         let left = self
             .rules
@@ -312,7 +317,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns the number of tokens at the beginning of a prompt whose blocks this engine caches.
+    /// Returns the length of the prompt's beginning that this engine caches, in tokens.
     pub fn known_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -353,13 +358,13 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Begins the step that was composed last, so that another can be composed before it ends. Only with asynchronous
-    /// scheduling.
+    /// Begins the step that was composed last, so that another step can be composed before this
+    /// step ends. Used only with asynchronous scheduling.
     pub fn begin_composed(&mut self) {
         std::mem::swap(&mut self.launched, &mut self.step);
     }
 
-    /// Returns the step that runs.
+    /// Returns the running step.
     pub fn running_step(&self) -> &EngineStep {
         match self.rules.async_scheduling {
             true => &self.launched,
@@ -367,7 +372,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns true if the next step is composed while one runs.
+    /// Returns true if the next step is composed while a step runs.
     pub fn composes_ahead(&self) -> bool {
         self.rules.async_scheduling
     }
@@ -377,7 +382,8 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Ends the running step, and appends the produced tokens in the order of its requests.
+    /// Ends the running step, and appends the produced tokens to `made`, in the order of the step's
+    /// requests.
     pub fn end_step(&mut self, made: &mut Vec<ProducedToken>) {
         let mut any_ended = false;
         let is_async = self.rules.async_scheduling;
@@ -396,7 +402,7 @@ impl StepScheduler {
             if is_async {
                 slot.coming -= 1;
                 if slot.is_waiting {
-                    // It was preempted while its token was coming.
+                    // The request was preempted while the running step produced its token.
                     if is_last {
                         ended_waiting = Some(slot.lost);
                         let (priority, number) = (slot.request.priority, slot.request.number);
@@ -428,15 +434,15 @@ impl StepScheduler {
                 slot.outputs < slot.request.output
             });
         }
-        // The buffers are used again.
+        // Keep the buffers for later steps.
         match is_async {
             true => self.launched = step,
             false => self.step = step,
         }
     }
 
-    /// Returns the number of further steps equal to the last composed step before a request ends,
-    /// and prepares [`repeat_step`](Self::repeat_step). The number is 0 unless every running
+    /// Prepares [`repeat_step`](Self::repeat_step), and returns the number of further steps that
+    /// equal the last composed step, until a request ends. The number is 0 unless every running
     /// request generates one token per step and no waiting request can be admitted.
     pub fn begin_run(&mut self) -> u32 {
         debug_assert!(
@@ -471,9 +477,9 @@ impl StepScheduler {
         left
     }
 
-    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step).
-    /// Returns `false`, and changes nothing, if there may be too few free blocks; `compose` then
-    /// decides which request is preempted.
+    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If
+    /// there may be too few free blocks, returns `false` without any change; `compose` then decides
+    /// which request is preempted.
     pub fn repeat_step(&mut self, step: u32) -> bool {
         let due = self.visits.find_due(step).len();
         if due as u32 > self.pool.free_count() {
@@ -520,7 +526,7 @@ impl StepScheduler {
             let slot = self.running[at];
             let of = &self.slots[slot as usize];
             if of.outputs + of.coming == of.request.output {
-                // Its last token is coming.
+                // The running step produces the request's last token.
                 at += 1;
                 continue;
             }
@@ -548,7 +554,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the position, among running requests, of the request to preempt first.
+    /// Returns the index, among running requests, of the request to preempt first.
     fn preemption_victim(&self) -> usize {
         match self.rules.policy {
             SchedulingPolicy::FirstCome => self.running.len() - 1,
@@ -601,7 +607,7 @@ impl StepScheduler {
         });
     }
 
-    /// Preempts a request that no longer runs, and returns its tokens in the step.
+    /// Preempts a request that no longer runs, and returns the number of its tokens in the step.
     fn preempt_request(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
@@ -642,7 +648,7 @@ impl StepScheduler {
         true
     }
 
-    /// Returns the tokens at the beginning of a waiting request whose blocks are cached.
+    /// Returns the length of a waiting request's beginning that is cached, in tokens.
     fn find_known(&mut self, slot: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -651,7 +657,7 @@ impl StepScheduler {
         let of = &mut self.slots[slot as usize];
         let mut most = of.token_count() - 1;
         if of.lost == 0 {
-            // It never ran, so nobody has computed its own content.
+            // The request never ran, so no block has content that belongs only to this request.
             most = most.min(of.request.content.own_from());
         }
         let most = most / size;
@@ -666,13 +672,14 @@ impl StepScheduler {
         known * size
     }
 
-    /// Allocates the blocks of the waiting request `slot`, of which `hit` tokens are cached and `wanted` more are to be
-    /// computed; returns false, without any change, if there are too few.
+    /// Allocates the blocks of the waiting request `slot`, with `hit` cached tokens and `wanted`
+    /// tokens to compute. Returns false, without any change, if too few blocks are free.
     fn admit_waiting(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A cached block that no request uses also leaves the free list.
+        // A cached block that no request uses is in the free list, so sharing it also needs a free
+        // block.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.find_block(*hash));
         let mut shared_blocks = Vec::with_capacity(shared as usize);
@@ -712,7 +719,7 @@ impl StepScheduler {
         true
     }
 
-    /// Lets others find the full blocks among the first `tokens` tokens of a request.
+    /// Allows other requests to find the full blocks among the first `tokens` tokens of a request.
     fn name_blocks(&mut self, slot: u32, tokens: u32) {
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
@@ -724,7 +731,8 @@ impl StepScheduler {
         self.register_blocks(slot, own_from);
     }
 
-    /// Registers the content of the full blocks that others may find, among the first `most` tokens of a request.
+    /// Registers the content of the full blocks that other requests may find, among the first
+    /// `most` tokens of a request.
     fn register_blocks(&mut self, slot: u32, most: u32) {
         if !self.rules.prefix_caching {
             return;
@@ -744,10 +752,10 @@ impl StepScheduler {
     }
 }
 
-/// Reason why a request is never served.
+/// Reason why a request can never be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusal {
-    /// The prompt is at least as long as the longest allowed request.
+    /// The prompt is not shorter than the longest allowed request.
     Length,
     /// The prompt is longer than a step and may not be split.
     Budget,

@@ -1,6 +1,6 @@
-//! Predicted against measured serving of language models, metric by metric.
+//! Compares predicted with measured serving of language models, metric by metric.
 //!
-//! A file (TOML) makes a scenario of each row of a table:
+//! A file (TOML) defines how to make a scenario from each row of a table:
 //!
 //! ```toml
 //! machine = "{machine}"                # the machine of a row
@@ -23,9 +23,10 @@
 //! h100 = { machine = "dgx-h100" }
 //! ```
 //!
-//! Several columns, separated by spaces, give one value together. In the scenario, `{name}` stands for a column or a name,
-//! `{folder}` for the folder of the table, `{name * 0.8}` for a product or a quotient, and `{… | whole}`
-//! for its nearest whole number.
+//! If a key names several columns, separated by spaces, their values together form one value. In
+//! the scenario, `{name}` is replaced by the value of a column or a name, and `{folder}` by the
+//! folder of the table. `{name * 0.8}` is a product or a quotient, and `{… | whole}` rounds to the
+//! nearest integer.
 
 mod null_model;
 mod report;
@@ -58,7 +59,7 @@ pub enum ServingTime {
     Itl,
     /// Time to the last token.
     E2e,
-    /// (mean E2E - mean TTFT) / (mean tokens - 1), where a table has only these means.
+    /// (mean E2E - mean TTFT) / (mean tokens - 1), for tables that contain only these means.
     TpotOfMeans,
     /// (mean E2E) / (mean tokens), which some tools report as time per token.
     E2ePerToken,
@@ -112,7 +113,7 @@ const METRICS: &[ServingMetric] = &[
 ];
 
 impl ServingMetric {
-    /// Returns its value in seconds; `None` if no request has it.
+    /// Returns the metric's value in seconds; `None` if no request has a value.
     fn value_in(self, report: &LlmReport) -> Option<f64> {
         let all = report.row_of_all_classes()?;
         let of = |times: &TimeSummary| {
@@ -163,18 +164,19 @@ impl ServingMetric {
     }
 }
 
-/// A row of a table with the scenario that it describes.
+/// A row of a table, with the scenario that the row describes.
 #[derive(Clone, Debug)]
 struct MeasuredServing {
     line: u64,
     /// Text of the scenario, and its machine.
     scenario: String,
     machine: Option<String>,
-    /// Seconds, in the order of the table's metrics; `None` where the row has no value.
+    /// Measured values in seconds, in the order of the table's metrics; `None` if the row has no
+    /// value.
     measured: Vec<Option<f64>>,
     group: usize,
     fold: usize,
-    /// Value in the column of `--by`.
+    /// Value in the column that `--by` names.
     part: String,
 }
 
@@ -195,17 +197,18 @@ pub struct ServingTable {
 pub struct RefusedServing {
     /// Line in the table.
     pub line: u64,
-    /// Reason.
+    /// Reason why the row cannot be predicted.
     pub why: String,
 }
 
 impl ServingTable {
-    /// Reads the table at `runs`, whose rows `file` turns into scenarios; `text` is the content of `file`. `by` is a column
-    /// by whose values rows are also scored.
+    /// Reads the table at `runs`, and makes scenarios of its rows by the rules in `file`; `text` is
+    /// the content of `file`. If `by` names a column, rows with equal values in this column also
+    /// get their own scores.
     ///
     /// # Errors
     ///
-    /// If the file is invalid, or names columns that the table lacks.
+    /// Fails if `file` is invalid, or names columns that the table lacks.
     pub fn read_table(
         runs: &Path,
         (file, text): (&Path, &str),
@@ -224,11 +227,12 @@ impl ServingTable {
         })
     }
 
-    /// Serves the scenario of each row on `threads` threads; the result does not depend on their number.
+    /// Serves the scenario of each row on `threads` threads. The number of threads does not affect
+    /// the result.
     ///
     /// # Errors
     ///
-    /// If no row can be predicted.
+    /// Fails if no row can be predicted.
     pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ServingScores, ServeError> {
         let answers = map_in_order(threads.get(), &self.rows, |row| {
             Ok::<_, Infallible>(self.predict_row(row))
@@ -329,21 +333,23 @@ struct PredictedServing {
 pub struct ScoredTime {
     /// Name of the metric.
     pub metric: &'static str,
-    /// Measured; `None` if the row does not have it.
+    /// Measured time; `None` if the row has no such value.
     pub measured_s: Option<f64>,
-    /// Predicted; `None` if no request has it.
+    /// Predicted time; `None` if no request has such a time.
     pub predicted_s: Option<f64>,
     /// Prediction of the null model.
     pub null_s: Option<f64>,
-    /// Predicted, plus the client's time, if the table's file asks for it.
+    /// Predicted time plus the client's time, if the table's file asks for the client's time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_client_s: Option<f64>,
-    /// 90 % interval, from the errors of rows in other folds, around the prediction with the client's time if there is one.
+    /// 90 % interval around the prediction with the client's time or, without such a prediction,
+    /// around `predicted_s`. The interval follows from the errors of rows in other folds.
     pub interval_s: Option<[f64; 2]>,
 }
 
 impl ScoredTime {
-    /// Returns the best prediction: with the client's time, if there is one.
+    /// Returns the prediction with the client's time or, without a client's time, the prediction of
+    /// the engine.
     fn best_s(&self) -> Option<f64> {
         self.with_client_s.or(self.predicted_s)
     }
@@ -354,21 +360,21 @@ impl ScoredTime {
 pub struct ScoredServing {
     /// Line in the table.
     pub line: u64,
-    /// Value in the column of `by`.
+    /// Value in the column that `by` names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// Rows with the same number are ranked.
+    /// Index of the group; rows of a group are ranked against one another.
     pub group: usize,
-    /// Rows with the same number do not make each other's intervals.
+    /// Index of the fold; the interval of a row is computed from rows of other folds.
     pub fold: usize,
     /// Times in the order of the file's metrics.
     pub times: Vec<ScoredTime>,
-    /// Time of the client and the server's front end, from rows in other folds.
+    /// Time of the client and of the server's front end, estimated from rows in other folds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_s: Option<f64>,
-    /// Load of its run.
+    /// Arrival rate of the row's run, divided by the rate at saturation.
     pub rho: Option<f64>,
-    /// Warnings of its run.
+    /// Warnings of the row's run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
@@ -378,13 +384,13 @@ pub struct ScoredServing {
 pub struct ServingScores {
     /// Name of the table.
     pub table: String,
-    /// Column by whose values rows are scored too.
+    /// Column whose values divide the rows into separately scored parts.
     pub by: Option<String>,
     /// Metrics in the order of the file.
     pub metrics: Vec<&'static str>,
     /// Rows that were predicted.
     pub rows: Vec<ScoredServing>,
-    /// Rows that were not.
+    /// Rows that were not predicted.
     pub refused: Vec<RefusedServing>,
 }
 
@@ -393,17 +399,18 @@ pub struct ServingScores {
 pub struct MetricScores {
     /// Errors of the predictions.
     pub chakram: ScoreSummary,
-    /// Errors of the null model, if it answers the metric.
+    /// Errors of the null model, if the model predicts the metric.
     pub null: Option<ScoreSummary>,
     /// Errors of the predictions with the client's time, if it was added.
     pub with_client: Option<ScoreSummary>,
-    /// Coverage of the intervals; `None` if there are rows of one fold only.
+    /// Coverage of the intervals; `None` if all rows are in one fold.
     pub intervals: Option<IntervalSummary>,
 }
 
-/// Returns the interval of the logarithmic errors of 90 % of the rows of a new fold, from the errors of other folds. Errors
-/// of one fold resemble one another, so folds are the sample: the errors have a mean by fold, which varies, and vary around
-/// it (a random-effects model). `None` with fewer than three folds or eight rows.
+/// Returns an interval that contains the logarithmic errors of 90 % of the rows of a new fold,
+/// computed from the errors of other folds. Errors in one fold are similar, so each fold has its
+/// own mean, and errors vary around this mean (a random-effects model). Returns `None` for fewer
+/// than three folds or fewer than eight rows.
 fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -422,7 +429,8 @@ fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
         0 => 0.0,
         degrees => off.sum::<f64>() / degrees as f64,
     };
-    // The means of folds also differ because their rows vary.
+    // The variance between the means of folds includes the variation of rows, so subtract the rows'
+    // part.
     let of_rows = folds.iter().map(|errors| within / errors.len() as f64);
     let of_folds = (between - of_rows.sum::<f64>() / count as f64).max(0.0);
     let variance = of_folds + between / count as f64 + within;
@@ -431,8 +439,9 @@ fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
 }
 
 impl ServingScores {
-    /// Adds to the times that include it what the client and the server's front end take: the median, over rows of other
-    /// folds, of what the engine leaves of the time to first token.
+    /// Adds the time of the client and of the server's front end to the times that include it. This
+    /// time is the median, over rows of other folds, of the measured time to first token minus the
+    /// engine's part.
     fn add_client(&mut self, metrics: &[ServingMetric]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingMetric| {
@@ -440,7 +449,8 @@ impl ServingScores {
             };
             metrics.iter().position(is)
         };
-        // Unlike the mean, percentiles are not moved by the first requests, for which servers compile kernels.
+        // Prefer percentiles to the mean, because the first requests, for which servers compile
+        // kernels, affect only the mean.
         let found = [Some(0), Some(1), None].into_iter().find_map(of_ttft);
         let Some(index) = found else {
             return;
@@ -470,7 +480,8 @@ impl ServingScores {
         }
     }
 
-    /// Gives each time the interval that 90 % of the rows of a new fold have, by the errors of rows in other folds.
+    /// Sets the interval of each time to the interval that contains 90 % of the rows of a new fold,
+    /// by the errors of rows in other folds.
     fn add_intervals(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -496,7 +507,8 @@ impl ServingScores {
         }
     }
 
-    /// Returns the scores of the metric with this index over rows that `wanted` selects; `None` without any.
+    /// Returns the scores of the metric `index` over the rows that `wanted` selects; `None` if
+    /// `wanted` selects no row.
     pub fn summarize_metric(
         &self,
         index: usize,
@@ -536,7 +548,7 @@ impl ServingScores {
         })
     }
 
-    /// Values in the column of `by`, in order.
+    /// Returns the values in the column that `by` names, in ascending order.
     pub fn part_values(&self) -> Vec<&str> {
         let parts = self.rows.iter().map(|row| row.part.as_str());
         let parts: std::collections::BTreeSet<&str> = parts.collect();
@@ -550,8 +562,9 @@ mod tests {
 
     #[test]
     fn intervals_of_new_folds_are_those_of_a_random_effects_model() {
-        // Means 0, 1, 2 vary by 1 between folds. Within folds of four, errors are 0.1 off: the sum of squares is 12 x 0.01,
-        // with 12 - 3 degrees 0.0133.
+        // The folds' means 0, 1 and 2 have a variance of 1. Within each fold of four, errors differ
+        // from the mean by 0.1: the sum of squares is 12 x 0.01, and with 12 - 3 degrees of freedom
+        // the variance is 0.0133.
         let fold = |mean: f64| [mean - 0.1, mean + 0.1, mean - 0.1, mean + 0.1];
         let folds = [fold(0.0), fold(1.0), fold(2.0)];
         let folds: Vec<&[f64]> = folds.iter().map(|errors| errors.as_slice()).collect();
@@ -560,7 +573,7 @@ mod tests {
         let variance: f64 = (1.0 - within / 4.0) + 1.0 / 3.0 + within;
         let half = student_quantile(NORMAL_90, 2) * variance.sqrt();
         assert!((low - (1.0 - half)).abs() < 1e-12 && (high - (1.0 + half)).abs() < 1e-12);
-        // Two folds, or seven rows, say too little.
+        // Two folds, or seven rows, are too few for an interval.
         assert_eq!(interval_of_new_fold(&folds[..2]), None);
         assert_eq!(
             interval_of_new_fold(&[&[0.0; 3], &[0.0; 2], &[0.0; 2]]),

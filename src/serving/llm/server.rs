@@ -1,7 +1,8 @@
-//! Engines over time: requests that arrive and are routed, and steps that begin and end.
+//! Runs engines over time: requests arrive and are assigned to engines, and steps begin and end.
 //!
-//! The order at one instant: first steps end; then requests arrive, in the order of their numbers, and are routed; then
-//! idle engines begin their next step, in order. A request that arrives when a step ends is in the next step.
+//! At one instant, events have this order: first, steps end; then requests arrive, in the order of
+//! their numbers, and are assigned; then idle engines begin their next step, in order. A request
+//! that arrives when a step ends therefore takes part in the next step.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -38,7 +39,7 @@ struct LiveRequest {
 #[derive(Debug)]
 struct RunningEngine {
     scheduler: StepScheduler,
-    /// Requests by their indices in the engine.
+    /// Requests of the engine, by their indices in the engine.
     live: Vec<Option<LiveRequest>>,
     /// Beginning and end of the current step.
     step: Option<(Time, Time)>,
@@ -67,7 +68,7 @@ pub(super) struct LlmServer<'s> {
     /// Pending events by instant, then by order of creation.
     timers: BTreeMap<(Time, u64), LlmTimer>,
     timer_number: u64,
-    /// True if an idle engine may have a step to begin.
+    /// True if an idle engine may have work for a step.
     is_due: bool,
     now: Time,
     arrived: u64,
@@ -75,8 +76,8 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: PriceMemo,
     made: Vec<ProducedToken>,
-    /// Future changes of the blocks in use, from runs of equal steps. The changes of several
-    /// engines are applied in time order.
+    /// Future changes of the number of used blocks, from runs of equal steps. The changes of
+    /// several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRecorder,
     observer: &'s mut dyn LlmObserver,
@@ -129,8 +130,8 @@ impl<'s> LlmServer<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which something happens other than the end of a step, or `None` for
-    /// never.
+    /// Returns the next instant with an event other than the end of a step, or `None` if there is
+    /// no such event.
     pub fn next_due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
@@ -143,8 +144,8 @@ impl<'s> LlmServer<'s> {
         [timer, arrival].into_iter().flatten().min()
     }
 
-    /// Handles all events that are due at `now`, and begins steps; `begin` is called with the
-    /// engine of each step.
+    /// Handles all events that are due at `now`, and begins steps; `begin` is called with the index
+    /// of each engine that begins a step.
     pub fn handle_due(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
@@ -197,7 +198,7 @@ impl<'s> LlmServer<'s> {
         self.timer_number += 1;
     }
 
-    /// Makes a user send a request at `at`, unless the scenario's number of requests is reached.
+    /// Makes a user send a request at `at`, unless all requests of the scenario have been sent.
     fn ask_at(&mut self, at: Time) {
         if let Some(request) = self.source.request_of_user(at) {
             self.add_timer(at, LlmTimer::Send(Box::new(request)));
@@ -263,7 +264,7 @@ impl<'s> LlmServer<'s> {
         self.recorder.waiting.change_level(self.now, 1);
     }
 
-    /// Immediately answers a request that no engine can serve with an error.
+    /// Answers a request that no engine can serve: the client immediately receives an error.
     fn answer_refused(&mut self, number: u64, class: u32, why: RequestRefusal) {
         self.recorder.on_refused(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
@@ -271,7 +272,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Returns the engine for a request.
+    /// Returns the engine to which a request is assigned.
     fn route_request(
         &mut self,
         content: &super::token_content::TokenContent,
@@ -305,7 +306,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Shows the step that an engine begins now to the observer, if the observer wants steps.
+    /// Passes the step that an engine begins now to the observer, if the observer wants steps.
     fn observe_step(&mut self, engine: usize, end: Time) {
         if !self.observer.wants_steps() {
             return;
@@ -324,8 +325,8 @@ impl<'s> LlmServer<'s> {
         });
     }
 
-    /// Composes the next step of an engine that has work. If the first request of a step preempts itself, the step is empty and
-    /// takes no time.
+    /// Composes the next step of an engine that has work. If the first request of a step preempts
+    /// itself, the step is empty and takes no time, so composes another step.
     fn compose_next(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
@@ -336,7 +337,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Begins the next step of an engine; returns false if there is nothing to do.
+    /// Begins the next step of an engine; returns false if the engine has no work.
     fn begin_step(&mut self, engine: usize) -> bool {
         let now = self.now;
         let of = &mut self.engines[engine];
@@ -382,8 +383,8 @@ impl<'s> LlmServer<'s> {
         true
     }
 
-    /// Begins the next step of the ranks of an engine from rank `first` on, which lasts as long as the step of the slowest rank.
-    /// Returns false if no rank has anything to do.
+    /// Begins the next step of all ranks of an engine; `first` is the engine's first rank. The step
+    /// takes as long as the slowest rank. Returns false if no rank has work.
     fn begin_wave(&mut self, first: usize) -> bool {
         let now = self.now;
         let wave = first..first + self.deployment.ranks as usize;
@@ -453,7 +454,7 @@ impl<'s> LlmServer<'s> {
             let Some(live) = &mut of.live[share.slot as usize] else {
                 continue;
             };
-            // Lost tokens that are found in the cache are not computed again.
+            // Lost tokens that are in the cache are not computed again.
             self.recorder
                 .on_admitted(share.hit, live.scheduled.is_none());
             if live.scheduled.is_none() {
@@ -469,8 +470,8 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Simulates the steps after the step that ends at `end`, while the same requests generate one
-    /// token each and no other event intervenes. Returns the end of the last step.
+    /// Simulates further steps after the step that ends at `end`, while the same requests generate
+    /// one token each and no other event occurs. Returns the end of the last step.
     fn run_ahead(&mut self, engine: usize, mut end: Time) -> Time {
         let until = self.quiet_until(engine);
         if end >= until {
@@ -506,7 +507,8 @@ impl<'s> LlmServer<'s> {
         end
     }
 
-    /// Records the gap before the token at `now` of each request of the step. Returns the number of counted requests.
+    /// Records the gaps between the previous token of each request of the step and its token at
+    /// `now`. Returns the number of requests after the warm-up.
     fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -520,7 +522,8 @@ impl<'s> LlmServer<'s> {
         counted
     }
 
-    /// Returns the earliest instant at which an event other than the end of its own step can affect this engine.
+    /// Returns the earliest instant at which another event than the end of this engine's own step
+    /// can affect the engine.
     fn quiet_until(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
@@ -529,7 +532,8 @@ impl<'s> LlmServer<'s> {
         if self.engines.len() == 1 || !self.scenario.workload.answers_make_requests() {
             return event;
         }
-        // When another engine completes a request, its user may send the next one to this engine.
+        // When another engine completes a request, the user of this request may send the next
+        // request to this engine.
         let others = self.engines.iter().enumerate();
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
@@ -569,7 +573,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Ends the step of an engine: of all its ranks, from rank `first` on.
+    /// Ends the step of all ranks of an engine; `first` is the engine's first rank.
     pub fn end_step(&mut self, now: Time, first: u32) {
         for rank in first..first + self.deployment.ranks {
             self.end_rank_step(now, rank);
@@ -608,7 +612,8 @@ impl<'s> LlmServer<'s> {
             match token.ended_waiting {
                 None => ended += 1,
                 Some(lost) => {
-                    // It was preempted while its last token was coming, so nothing is computed again.
+                    // The request was preempted while the running step produced its last token, so
+                    // nothing is computed again.
                     live.recomputed = live.recomputed.saturating_sub(lost.into());
                     self.recorder.lost_tokens -= u64::from(lost);
                     self.recorder.waiting.change_level(now, -1);

@@ -15,16 +15,16 @@ pub struct RequestSource<'w> {
     gaps: RandomStream,
     mix: RandomStream,
     sums: Vec<f64>,
-    /// Number of requests so far.
+    /// Number of requests so far, with later turns of conversations.
     drawn: u64,
-    /// Number of requests so far that were not caused by answers.
+    /// Number of requests so far, without later turns of conversations.
     came: u64,
     last: Time,
     file: Option<RequestFile>,
 }
 
 impl<'w> RequestSource<'w> {
-    /// Creates the source of `workload` under a seed.
+    /// Creates the source of the requests of `workload`, with `seed` for random numbers.
     pub fn new(workload: &'w LlmWorkload, seed: u64) -> Result<Self, ServeError> {
         let mut sum = 0.0;
         let sums = workload.classes.iter().map(|class| {
@@ -48,8 +48,8 @@ impl<'w> RequestSource<'w> {
         })
     }
 
-    /// Returns the next request that is not caused by an answer, or `None` if there are no more, or
-    /// if only answers cause requests.
+    /// Returns the next request that does not follow an answer. Returns `None` if there are no more
+    /// requests, or if only users send requests.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -59,8 +59,7 @@ impl<'w> RequestSource<'w> {
                 self.last + Span::from_seconds(self.gaps.next_exponential(1.0 / rate))
             }
             LlmArrivals::Constant(rate) => {
-                // The time is computed from the request's number, so that rounding does not
-                // accumulate.
+                // Compute the time from the request's number, so that rounding does not accumulate.
                 Time::ZERO + Span::from_seconds(self.came as f64 / rate)
             }
             LlmArrivals::Bursts { burst, every } => {
@@ -97,8 +96,8 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// Returns the request that a user sends at `at`, or `None` if the scenario's number of
-    /// requests is reached.
+    /// Returns the request that a user sends at `at`, or `None` if the scenario limits the number
+    /// or the time of requests and its limit is reached.
     pub fn request_of_user(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw_request(at))
@@ -143,13 +142,13 @@ impl<'w> RequestSource<'w> {
         }
     }
 
-    /// Returns the random numbers of the next request.
+    /// Returns the random numbers for the next request.
     fn draw_next_request(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
 
-    /// Returns the turn after a turn of `prompt` and `output` tokens, if the conversation
+    /// Returns the next turn after a turn of `prompt` and `output` tokens, if the conversation
     /// continues.
     pub fn next_conversation_turn(
         &mut self,

@@ -1,14 +1,16 @@
-//! The time of a step on the NPUs of an engine, computed part by part from the sizes of a model and
-//! the kernel times of a machine.
+//! Computes the time of a step on the NPUs of an engine, part by part, from the sizes of a model
+//! and the kernel times of a machine.
 //!
-//! With `T` tokens in the step (plus the padding of CUDA graphs), on each of `n` NPUs:
+//! A step has `T` tokens (with the padding of CUDA graphs), and an engine has `n` NPUs. On each
+//! NPU, the parts are:
 //!
 //! - *products*: each matrix product of a block, over all `T` tokens together. With experts, only
-//!   the products of experts that receive tokens, if each expert is equally likely:
-//!   `E (1 - (1 - k / E)^T)`;
-//! - *prefill*: attention of each request with several tokens over its computed tokens; *decode*: attention of one
-//!   token per request over all of the request's tokens;
-//! - *elementwise*: norms with residual sums, rotation of queries and keys, writing of keys and values, the activation;
+//!   products of experts with tokens count. If each expert is equally likely, the number of these
+//!   experts is `E (1 - (1 - k / E)^T)`;
+//! - *prefill*: attention over the computed tokens, for each request with several tokens; *decode*:
+//!   attention over all tokens of a request, for each request with one token;
+//! - *elementwise*: norms with residual sums, rotation of queries and keys, writes of keys and
+//!   values, and the activation;
 //! - *collectives*: two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
 //!   embedding;
 //! - *head*: the logits and the sampling of a token, for requests that produce a token;
@@ -77,35 +79,37 @@ impl CostPart {
     }
 }
 
-/// Times by part.
+/// Times by part, in the order of [`CostPart`].
 pub type PartTimes = [Span; CostPart::COUNT];
 
-/// Time between kernels in a CUDA graph: captures on a full queue show 1.0 to 1.4 us between kernels (`gap` in machine
-/// presets); a graph replays without the host.
+/// Time between kernels in a CUDA graph. Captures on a full queue show 1.0 to 1.4 us between
+/// kernels (`gap` in machine presets), and the host does not delay a graph.
 const GRAPH_GAP: Span = Span::from_ns(1000);
-/// Time of a step on the host that the device waits for: vLLM 0.15's scheduler, input preparation and output handling,
-/// 126 us (documentation of inference-sim's trained model on H100).
+/// Time per step for which the device waits for the host. vLLM 0.15's scheduler, input preparation
+/// and output handling take 126 us (documentation of inference-sim's trained model on H100).
 const HOST_STEP: Span = Span::from_us(126);
-/// Host time per request of a step: 4 us, from the same source as [`HOST_STEP`].
+/// Host time per request of a step; the value of 4 us has the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured:
-/// the value of H100, whose preset has the measured curve.
+/// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured.
+/// The value comes from the measured curve of H100.
 const DECODE_MEMORY: f64 = 0.93;
-/// Decoding over latent vectors: its start, and the fractions of the memory's bandwidth and of the peak rate that it
-/// reaches. SGLang 0.5.10 on H100, one to 128 heads, batches above 200 MB (aiconfigurator, Apache-2.0): the median is 0.84 of
-/// the bandwidth up to 32 heads, and with 128 heads 0.56 of the peak, where products decide.
+/// Constants of decoding over latent vectors: the start, and the reached fractions of the memory's
+/// bandwidth and of the peak rate. They follow from SGLang 0.5.10 on H100 with one to 128 heads and
+/// batches above 200 MB (aiconfigurator, Apache-2.0). The median is 0.84 of the bandwidth up to 32
+/// heads. With 128 heads, where products limit the time, the median is 0.56 of the peak.
 const LATENT_START: Span = Span::from_us(12);
 const LATENT_MEMORY: f64 = 0.85;
 const LATENT_PEAK: f64 = 0.6;
-/// Fraction of the peak rate that products reach whose weights are converted from four bits: an assumption.
+/// Fraction of the peak rate that products reach if their weights are converted from four bits; the
+/// value is an assumption.
 const WEIGHT_ONLY_PEAK: f64 = 0.7;
-/// Maximum number of tokens up to which vLLM pads a step to the size of a captured graph, and the increment between
-/// large graph sizes.
+/// Largest step, in tokens, that vLLM pads to the size of a captured graph, and the increment
+/// between sizes of large graphs.
 const LARGEST_GRAPH: u64 = 512;
 const GRAPH_STEP: u64 = 8;
 
-/// Kernels of a block that move bytes, with the elements that they read and write per token: two norms with residual
-/// sums, rotation and writing of keys, the activation.
+/// A kernel of a block that moves bytes, with the number of elements that it reads and writes per
+/// token.
 #[derive(Clone, Copy, Debug)]
 struct MemoryBoundWork {
     kernel: MemoryBoundKernel,
@@ -118,27 +122,28 @@ pub struct StepCost {
     sizes: LlmSizes,
     class: NpuClass,
     npus: u32,
-    /// Ranks of attention that run in lockstep; their NPUs share the experts.
+    /// Number of attention ranks that run in lockstep; the NPUs of all ranks share the experts.
     ranks: u32,
     weights: Dtype,
     kv: Dtype,
     left_out: Vec<CostPart>,
-    /// Times of all-reduces by the engine and by the library.
+    /// Measured times of all-reduces.
     all_reduce: AllReducePrices,
 }
 
 /// Times of all-reduces among the NPUs of an engine, as points (bytes, seconds).
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AllReducePrices {
-    /// The engine's own all-reduces, if measured.
+    /// The engine's own all-reduces, if they were measured.
     own: Vec<(f64, f64)>,
     machine: Option<Box<Machine>>,
     npus: u32,
 }
 
 impl AllReducePrices {
-    /// Seconds until each of `npus` NPUs has the tokens of all, `bytes` in total, and, with `ReduceScatter`, until each has
-    /// the sums for its own.
+    /// Returns the seconds of a token exchange among `npus` NPUs, with `bytes` bytes of tokens in
+    /// total. Afterwards, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the sums for
+    /// its own tokens.
     fn exchange_seconds(&self, kind: CollectiveKind, bytes: u64, npus: u32) -> f64 {
         let Some(machine) = self.machine.as_deref() else {
             return 0.0;
@@ -158,8 +163,8 @@ impl AllReducePrices {
     }
 }
 
-/// Interpolates linearly between points and returns the first value before them. Returns `None` after the last point or
-/// without points.
+/// Interpolates linearly between points; returns the first value for smaller `x`. Returns `None`
+/// for `x` above the last point, and if there are no points.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|(at, _)| *at < x);
     let next = points.get(above)?;
@@ -172,21 +177,21 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     })
 }
 
-/// Returns the seconds of an all-reduce as measured on the machine, or as a ring along its first
-/// dimension.
+/// Returns the seconds of an all-reduce, as measured on the machine or, without a measurement, as a
+/// ring along the machine's first dimension.
 fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.as_seconds();
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
-    // A message from NPU to NPU crosses two links through a switch.
+    // A message between two NPUs crosses two links, because it passes a switch.
     let latency = 2.0 * dimension.latency.as_seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
 }
 
-/// Returns the engine's own all-reduces on NPUs called `npu`.
+/// Returns the measured times of the engine's own all-reduces on NPUs called `npu`.
 fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
     let text = include_str!("engine_all_reduce.toml");
     let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
@@ -216,11 +221,12 @@ fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
 }
 
 impl StepCost {
-    /// Creates the costs for a model on `npus` NPUs of `machine`, and on as many for each of `ranks` ranks in lockstep.
+    /// Creates the costs of a model. The engine has `ranks` ranks in lockstep, each with `npus`
+    /// NPUs of `machine`.
     ///
     /// # Errors
     ///
-    /// Fails if the machine's NPUs differ, or the machine does not state their rates.
+    /// Fails if the machine's NPUs differ, or if the machine does not state their rates.
     pub fn new(
         sizes: LlmSizes,
         machine: &Machine,
@@ -272,8 +278,8 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products are computed: the weights' format, or BF16 for weights of four bits on NPUs that do
-    /// not compute in four bits.
+    /// Returns the format in which products are computed. This is the weights' format, or BF16 for
+    /// weights of four bits on NPUs that do not compute in four bits.
     fn product_format(&self) -> Dtype {
         match self.weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -281,13 +287,14 @@ impl StepCost {
         }
     }
 
-    /// Seconds of a product of activations and weights.
+    /// Returns the seconds of a product of activations and weights.
     fn product_seconds(&self, [batch, m, n, k]: [u64; 4]) -> f64 {
         let format = self.product_format();
         if format == self.weights {
             return self.kernel_seconds(gemm_kernel([batch, m, n, k], format));
         }
-        // The kernel reads fewer bytes of weights (0.5625 instead of 2 each) and computes the same products.
+        // The kernel reads fewer bytes per weight (0.5625 instead of 2), and computes the same
+        // products.
         let narrow = self.kernel_seconds(gemm_kernel([batch, m, (n * 9).div_ceil(32), k], format));
         let flops = 2.0 * batch as f64 * m as f64 * n as f64 * k as f64;
         let peak = self.class.peaks.get(format);
@@ -300,7 +307,8 @@ impl StepCost {
         self.left_out.contains(&part)
     }
 
-    /// Returns the tokens of a step including the padding to its graph's size.
+    /// Returns the number of tokens of a step, including the padding to the size of the step's
+    /// graph.
     pub fn padded_tokens(&self, tokens: u64) -> u64 {
         if self.is_left_out(CostPart::Padding) || tokens > LARGEST_GRAPH {
             return tokens;
@@ -312,8 +320,9 @@ impl StepCost {
         }
     }
 
-    /// Returns the rows, columns and number of products of the experts that an NPU has, for `tokens` tokens of which
-    /// each rank has at most `padded`.
+    /// Returns the sizes of the experts' products on an NPU: the number of products, and the rows,
+    /// columns and summed size of each. A step has `tokens` tokens, and at most `padded` tokens per
+    /// rank.
     fn expert_sizes(
         &self,
         kind: &BlockKind,
@@ -333,8 +342,8 @@ impl StepCost {
         [own, rows, product.outputs, product.inputs]
     }
 
-    /// Returns the seconds of all work that depends only on the number of tokens, by part: `tokens` on this rank, and
-    /// `all` on all ranks.
+    /// Returns, by part, the seconds of all work that depends only on the number of tokens:
+    /// `tokens` is the number on this rank, and `all` the number on all ranks.
     fn token_parts(&self, tokens: u64, all: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
         let padded = self.padded_tokens(tokens);
@@ -364,7 +373,8 @@ impl StepCost {
                 self.moving_seconds(work.kernel, bytes)
             });
             parts[CostPart::Elementwise as usize] += count * each.sum::<f64>();
-            // Products were measured one after another, so their measured times include their gaps.
+            // Do not add gaps to products: products were measured one after another, so their times
+            // include gaps.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
             parts[CostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
@@ -380,7 +390,8 @@ impl StepCost {
         };
         if self.npus > 1 {
             let each = self.all_reduce.seconds_for(bytes);
-            // Where ranks exchange tokens, their sums replace the second all-reduce.
+            // If ranks exchange tokens, the sums of the exchange replace the second all-reduce of a
+            // block.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
             parts[CostPart::Collectives as usize] = reduces as f64 * each;
         }
@@ -423,7 +434,7 @@ impl StepCost {
             None => (heads + attention.own_kv_heads(self.npus)) * attention.width,
         };
         let mut work = vec![
-            // Two norms, each after a residual sum, make two reads and two writes.
+            // Each of the two norms, with the residual sum before it, has two reads and two writes.
             MemoryBoundWork {
                 kernel: MemoryBoundKernel::Normalization,
                 elements: 4 * sizes.hidden,
@@ -452,7 +463,7 @@ impl StepCost {
             });
         }
         if let Some([experts, chosen]) = kind.experts {
-            // The router's choice, and the sum of the experts' results.
+            // The router chooses experts, and the experts' results are added up.
             work.push(MemoryBoundWork {
                 kernel: MemoryBoundKernel::Softmax,
                 elements: 3 * experts,
@@ -465,7 +476,8 @@ impl StepCost {
         work
     }
 
-    /// Seconds of attention in a block for `batch` sequences of `queries` tokens that end at `keys` tokens.
+    /// Returns the seconds of attention in a block for `batch` sequences. Each sequence has
+    /// `queries` tokens in this step, and `keys` tokens at the end of the step.
     fn attention_seconds(&self, of: &BlockAttention, batch: u64, queries: u64, keys: u64) -> f64 {
         let parts = u64::from(self.npus);
         let heads = of.heads / parts;
@@ -478,12 +490,14 @@ impl StepCost {
             None => of.own_kv_heads(self.npus),
         };
         let width = of.width;
-        // A window's first token is the last that its first query reads.
+        // With a window, the first query reads `window` tokens up to its own, and each later query
+        // reads one new token.
         let keys = match of.window {
             Some(window) => keys.min(window + queries - 1),
             None => keys,
         };
-        // The BF16 curve reads twice the bytes of FP8.
+        // FP8 keys have half the bytes of BF16 keys, so look up half as many keys in the BF16
+        // curve.
         let keys = match (queries, self.kv) {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
@@ -491,7 +505,7 @@ impl StepCost {
         if let Some(seconds) = self.unmeasured_decode(of, batch, queries, keys) {
             return seconds;
         }
-        // Queries read one key more each, up to the whole window.
+        // Each query reads one key more than the previous query, up to the whole window.
         let mut pairs = queries * keys - queries * (queries - 1) / 2;
         if let Some(window) = of.window {
             pairs = pairs.min(queries * window);
@@ -514,7 +528,8 @@ impl StepCost {
         })
     }
 
-    /// Returns the seconds of attention of one query per sequence over latent vectors: all heads read the same vector.
+    /// Returns the seconds of attention over latent vectors with one query per sequence. All heads
+    /// read the same latent vector.
     fn latent_decode(&self, heads: u64, [latent, turned]: [u64; 2], batch: u64, keys: u64) -> f64 {
         let pairs = (batch * keys) as f64;
         let bytes = pairs * (latent + turned) as f64 * self.kv.element_bytes();
@@ -527,9 +542,9 @@ impl StepCost {
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
-    /// Attention of one query per sequence on NPUs whose curves lack it: the
-    /// kernel reads keys and values at [`DECODE_MEMORY`] of the memory's bandwidth. `None` if there
-    /// is a curve for it, or no curve of attention at all.
+    /// Returns the seconds of attention with one query per sequence, if the NPU's curves lack this
+    /// case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's bandwidth.
+    /// Returns `None` if there is a curve for one query, or no curve of attention at all.
     fn unmeasured_decode(
         &self,
         of: &BlockAttention,
@@ -548,7 +563,7 @@ impl StepCost {
     }
 
     fn prefill_seconds(&self, of: &BlockAttention, chunks: &[(u32, u32)]) -> f64 {
-        // One kernel of attention handles all chunks, so the start counts once.
+        // A single attention kernel handles all chunks, so count the start only once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
             .as_ref()
@@ -584,8 +599,8 @@ impl StepCost {
                 span.map_or_else(ring, Span::as_seconds)
             }
         };
-        // Logits are converted to single precision, then to probabilities, one of which is chosen: three reads or
-        // writes.
+        // Logits are converted to single precision and then to probabilities, and a token is
+        // chosen: three reads or writes.
         let chosen = self.moving_seconds(
             MemoryBoundKernel::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,
@@ -709,7 +724,7 @@ impl StepCost {
         &self.left_out
     }
 
-    /// The model's sizes.
+    /// Returns the model's sizes.
     pub fn model_sizes(&self) -> &LlmSizes {
         &self.sizes
     }
@@ -718,7 +733,7 @@ impl StepCost {
 /// Cached parts of step times.
 #[derive(Clone, Debug, Default)]
 pub struct PriceMemo {
-    /// By the largest number of tokens of a rank, and the tokens of all ranks.
+    /// Times by the largest number of tokens of a rank, and the number of tokens of all ranks.
     of_tokens: BTreeMap<(u64, u64), PartTimes>,
     of_rows: BTreeMap<u64, Span>,
 }
@@ -728,12 +743,12 @@ pub(super) fn name_of(format: Dtype) -> &'static str {
     Dtype::ALL[format as usize].1
 }
 
-/// Returns the expected number of `experts` experts that receive at least one of `tokens` tokens,
-/// if each token goes to `chosen` equally likely experts.
+/// Returns the expected number of experts that receive at least one of `tokens` tokens. Each token
+/// goes to `chosen` of `experts` equally likely experts.
 pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     let all = experts as f64;
     let (mut none, mut each, mut left) = (1.0, 1.0 - chosen as f64 / all, tokens);
-    // Computes the power by repeated squaring.
+    // Compute the power by repeated squaring.
     while left > 0 {
         if left % 2 == 1 {
             none *= each;
@@ -804,8 +819,8 @@ mod tests {
 
     #[test]
     fn decode_steps_are_above_the_roofline_and_not_far() {
-        // Weights of 8B without the embedding table, 15.0 GB, and 32 requests of 1,024 tokens of 131,072 bytes, 4.3 GB,
-        // at 3.35 TB/s: 5.77 ms.
+        // The weights of 8B without the embedding table have 15.0 GB. The 32 requests of 1,024
+        // tokens, each with 131,072 bytes, have 4.3 GB. Reading both at 3.35 TB/s takes 5.77 ms.
         let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
         let bound = (15.01e9 + 4.29e9) / 3.35e12;
         assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
@@ -844,7 +859,8 @@ mod tests {
         // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
         assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
         assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
-        // For 32 MiB, the machine's curve of NCCL applies: 199.8 us at 33,554,432 bytes.
+        // Above the table, for 32 MiB, the machine's NCCL curve applies: 199.8 us at 33,554,432
+        // bytes.
         assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
     }
 }

@@ -1,30 +1,31 @@
-//! The work of a step, and a step time that is linear in this work.
+//! The work of a step, and step times that are linear in this work.
 
 use super::scheduler::StepShare;
 use chakram_base::units::Span;
 
-/// The work of a step: the quantities on which its time depends.
+/// The quantities that determine the time of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
-    /// Tokens of all requests.
+    /// Number of tokens of all requests in the step.
     pub tokens: u64,
     /// Number of requests of the step.
     pub requests: u64,
     /// Number of requests that produce a token in the step.
     pub sampled: u64,
-    /// Number of requests that take part with one token after others.
+    /// Number of requests that compute one token after earlier tokens (decode).
     pub decodes: u64,
-    /// Tokens whose keys and values these requests read, including their own.
+    /// Number of tokens whose keys and values these requests read, including their own tokens.
     pub decode_context: u64,
-    /// The largest number of tokens whose keys and values one of these requests reads.
+    /// Largest number of tokens whose keys and values one of these requests reads.
     pub longest_context: u64,
     /// For each request with several tokens: (tokens in the step, tokens computed before).
     pub chunks: Vec<(u32, u32)>,
-    /// Tokens whose keys and values all requests read.
+    /// Number of tokens whose keys and values all requests read.
     pub context: u64,
-    /// Largest number of tokens of a rank, if ranks run in lockstep: all are padded to it.
+    /// Largest number of tokens of a rank, if ranks run in lockstep; each rank is padded to this
+    /// number.
     pub wave_tokens: u64,
-    /// Tokens of all ranks that run in lockstep.
+    /// Number of tokens of all ranks that run in lockstep.
     pub all_tokens: u64,
 }
 
@@ -65,7 +66,7 @@ impl StepLoad {
     }
 }
 
-/// A step's time as a sum of whole picoseconds.
+/// Time of a step as a sum of stated times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearStep {
     /// Time of every step.

@@ -8,7 +8,7 @@ use chakram_base::units::Span;
 /// Source of step times.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepPrice {
-    /// Stated times, added up.
+    /// The sum of times that the scenario states.
     Linear(LinearStep),
     /// Times from a table of measured operations.
     Profile(Box<StepProfile>),

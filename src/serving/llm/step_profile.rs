@@ -1,12 +1,13 @@
-//! Times of steps from a table of measured operations.
+//! Computes step times from a table of measured operations.
 //!
-//! A table has columns `op`, `us` and four sizes `a` to `d`. An operation is measured at `a` tokens
-//! of a step, or, if its name ends in `@seq`, at `a` requests that produce a token. `attention` is
-//! measured for a part of a prompt of `a` tokens after `b` earlier tokens, together with one token
-//! of each of `c` requests that read `d` tokens each. Operations outside blocks are `embedding`,
-//! `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, every other
-//! operation once. `moe` is all experts of a block on one NPU, measured for `a` tokens of which `b` experts have at
-//! least one. Between sizes times are interpolated linearly along each of them.
+//! A table has columns `op`, `us` and four sizes `a` to `d`. The size `a` is the number of tokens
+//! of a step or, if the operation's name ends in `@seq`, the number of requests that produce a
+//! token. `attention` is measured for a chunk of `a` tokens of a prompt after `b` earlier tokens,
+//! together with one token of each of `c` requests that read `d` tokens each. Operations outside
+//! blocks are `embedding`, `final_layernorm`, and all operations with `@seq`; `layernorm` occurs
+//! twice in each block, and every other operation once. `moe` is the time of all experts of a block
+//! on one NPU, for `a` tokens and `b` experts with at least one token. Times are interpolated
+//! linearly along each size.
 
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
@@ -21,16 +22,19 @@ use std::path::PathBuf;
 pub struct ProfileChoice {
     /// Path of the table.
     pub path: PathBuf,
-    /// Pairs (column, value) that select the rows to read.
+    /// Pairs (column, value) that a row of the table must match to be read.
     pub rows: Vec<(String, String)>,
     /// Number of blocks of the model.
     pub layers: u32,
-    /// Experts of each block, and experts per token; needed if the table has operations `moe`.
+    /// Number of experts of each block, and number of experts per token; needed if the table has
+    /// operations `moe`.
     pub experts: Option<[u32; 2]>,
-    /// Fraction of the way from attention at the mean context to attention at the longest context of a step: kernels
-    /// with contexts of different lengths wait for the longest ones.
+    /// Weight of the longest context in the time of attention, from 0 (mean context) to 1 (longest
+    /// context of a step). Kernels with contexts of different lengths wait for the longest
+    /// contexts.
     pub skew: f64,
-    /// Time that a captured graph saves in a step, since operations were measured one by one.
+    /// Time per step that a captured graph saves in comparison with operations that were measured
+    /// one by one.
     pub graph_saving: Span,
     /// Maximum number of tokens of a step that runs as a captured graph.
     pub graph_tokens: u32,
@@ -40,13 +44,14 @@ pub struct ProfileChoice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepProfile {
     choice: ProfileChoice,
-    /// Times of all operations by the tokens of a step; operations of blocks are summed over all
-    /// blocks.
+    /// Times of all operations, by the number of tokens of a step; operations of blocks are summed
+    /// over all blocks.
     of_tokens: Vec<LatencyCurve>,
-    /// Operations by the number of requests that produce a token.
+    /// Times of operations, by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,
     attention: AttentionGrid,
-    /// All experts of a block, by tokens and experts that have tokens.
+    /// Time of all experts of a block, by the number of tokens and the number of experts with
+    /// tokens.
     experts: AttentionGrid,
     ranks: u32,
     layers: u64,
@@ -56,11 +61,12 @@ pub struct StepProfile {
 
 /// Times of attention at all measured combinations of sizes.
 ///
-/// Combinations may be missing: those that are known count with their weights.
+/// If combinations are missing, the known combinations around a point count with their weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionGrid {
     times: BTreeMap<[u32; 4], f64>,
-    /// Sizes of the points of each kind: with or without tokens of prompts, with or without single tokens.
+    /// Sizes of the points of each kind; kinds differ in whether they have tokens of prompts, and
+    /// single tokens.
     axes: [[Vec<u32>; 4]; 4],
 }
 
@@ -79,7 +85,8 @@ impl AttentionGrid {
         }
     }
 
-    /// Returns the seconds at `place`, interpolated linearly along each axis between the points of its kind.
+    /// Returns the seconds at `place`, interpolated linearly along each axis between points of the
+    /// same kind.
     fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
         let kind = Self::kind_index([place[0] > 0.0, place[2] > 0.0]);
         self.interpolate_between(&self.axes[kind], place)
@@ -120,8 +127,8 @@ impl AttentionGrid {
     }
 }
 
-/// Returns the two sizes around `x`, and the position of `x` between them as a fraction; after the
-/// last size, extrapolates from the last two sizes.
+/// Returns the two sizes around `x`, and the position of `x` between the two as a fraction. After
+/// the last size, extrapolates from the last two sizes.
 fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
@@ -143,11 +150,12 @@ fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
 }
 
 impl StepProfile {
-    /// Loads the table that `choice` names, for `ranks` ranks in lockstep.
+    /// Loads the table that `choice` names, for engines of `ranks` ranks in lockstep.
     ///
     /// # Errors
     ///
-    /// Fails if the table cannot be read, or has no operations of either kind.
+    /// Fails if the table cannot be read, or if it lacks operations by tokens, operations by
+    /// requests (`@seq`), or operations of attention.
     pub fn load_choice(
         choice: &ProfileChoice,
         besides: LinearStep,
@@ -267,7 +275,8 @@ impl StepProfile {
             attention += self.choice.skew * (longest - attention).max(0.0);
         }
         let experts = self.choice.experts.map_or(0.0, |[experts, chosen]| {
-            // Ranks in lockstep have equal shares of the experts, and compute the tokens of all ranks.
+            // Ranks in lockstep share the experts equally, and each rank computes tokens of all
+            // ranks.
             let touched = touched_experts(experts.into(), chosen.into(), load.all_tokens);
             let share = f64::from(self.ranks);
             let place = [load.all_tokens as f64 / share, touched as f64 / share];
@@ -324,8 +333,8 @@ impl StepProfile {
     }
 }
 
-/// Replaces several parts of prompts by one part with the same number of tokens and products: `a`
-/// tokens after `b` tokens, where `a (b + a / 2)` is the sum over the parts; `b` is at least 0.
+/// Replaces several chunks of prompts by one chunk with the same number of tokens and products: `a`
+/// tokens after `b` tokens, where `a (b + a / 2)` is the sum over the chunks; `b` is at least 0.
 fn join_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks
@@ -339,7 +348,8 @@ fn join_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// 3 us + 2 ns per pair is linear along each axis, so it is reproduced between and beyond points.
+    /// 3 us + 2 ns per pair is linear along each axis, so interpolation and extrapolation are
+    /// exact.
     #[test]
     fn grids_are_linear_along_each_axis() {
         let time = |a: f64, b: f64, c: f64, d: f64| 3e-6 + 1e-9 * a * (b + 1.0) + 2e-9 * c * d;
@@ -370,7 +380,8 @@ mod tests {
             );
         }
         assert_eq!(join_chunks(&[(100, 50)]), (100.0, 50.0));
-        // 200 tokens as two parts of 100 after 250: 2 x 100 x 300 = 200 x (b + 100).
+        // Two chunks of 100 tokens after 250 tokens become 200 tokens: 2 x 100 x 300 = 200 x (b +
+        // 100).
         assert_eq!(join_chunks(&[(100, 250), (100, 250)]), (200.0, 200.0));
     }
 }

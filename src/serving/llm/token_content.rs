@@ -6,7 +6,8 @@ use std::num::NonZeroU64;
 
 /// Hash of the content of a block and of all earlier blocks of the request.
 ///
-/// Among ten million blocks, two different ones have the same hash with a probability of 3 in a million.
+/// Among ten million blocks, two different blocks have the same hash with a probability of 3 in a
+/// million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(NonZeroU64);
 
@@ -19,7 +20,7 @@ impl BlockHash {
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Returns its bits.
+    /// Returns the bits of the hash.
     pub fn to_bits(self) -> u64 {
         self.0.get()
     }
@@ -29,18 +30,18 @@ impl BlockHash {
     }
 }
 
-/// A sequence of tokens of which requests use parts. Tokens at the same position of the same stream
+/// A sequence of tokens; requests use parts of it. Tokens at the same position of the same stream
 /// are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenStream(u64);
 
 impl TokenStream {
-    /// Returns the stream of tokens that belong only to one request.
+    /// Returns the stream of the tokens that belong only to request `number`.
     pub fn of_request(number: u64) -> Self {
         Self::of_kind(1, number)
     }
 
-    /// Returns the stream of a prefix that requests share.
+    /// Returns the stream of a prefix that several requests share.
     pub fn of_prefix(number: u64) -> Self {
         Self::of_kind(2, number)
     }
@@ -51,13 +52,13 @@ impl TokenStream {
         Self::of_kind(3, number)
     }
 
-    /// Returns the stream of a block of a trace that states hashes.
+    /// Returns the stream of a block in a trace that states hashes of blocks.
     pub fn of_trace_block(hash: u64) -> Self {
         Self::of_kind(4, hash)
     }
 
     /// Returns the stream of the tokens after the last whole block of a request, in a trace that
-    /// states hashes.
+    /// states hashes of blocks.
     pub fn of_trace_rest(number: u64) -> Self {
         Self::of_kind(5, number)
     }
@@ -80,16 +81,18 @@ pub struct TokenPiece {
     pub tokens: u32,
 }
 
-/// The tokens of a request: its prompt, then its answer, which continues the stream of the last piece.
+/// The tokens of a request: first its prompt, and then its answer, which continues the stream of
+/// the last piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenContent {
     pieces: Vec<TokenPiece>,
-    /// Position of the first token after which all tokens belong only to this request; `u32::MAX` without any.
+    /// Position from which on all tokens belong only to this request; `u32::MAX` if there is no
+    /// such position.
     own_from: u32,
 }
 
 impl TokenContent {
-    /// Creates content from `pieces`, all of which other requests may share.
+    /// Creates content from `pieces`; other requests may share all of them.
     pub fn from_pieces(pieces: Vec<TokenPiece>) -> Self {
         Self {
             pieces,
@@ -97,7 +100,7 @@ impl TokenContent {
         }
     }
 
-    /// Creates content from `pieces`, the last of which belongs only to this request.
+    /// Creates content from `pieces`; the last piece belongs only to this request.
     pub fn with_own_end(pieces: Vec<TokenPiece>) -> Self {
         let shared = pieces.split_last().map_or(&[][..], |(_, shared)| shared);
         Self {
@@ -106,8 +109,8 @@ impl TokenContent {
         }
     }
 
-    /// Returns the position from which on all tokens, of the prompt and the answer, belong only to this request. No other
-    /// request can find a block with one of these tokens.
+    /// Returns the position from which on all tokens of the prompt and the answer belong only to
+    /// this request. No other request can find a block with one of these tokens.
     pub fn own_from(&self) -> u32 {
         self.own_from
     }
@@ -124,7 +127,7 @@ impl TokenContent {
                 tokens: common,
             });
         }
-        // A fully shared prompt does not make answers equal.
+        // Add an own piece even if the prompt is fully shared, so that answers differ.
         pieces.push(TokenPiece {
             stream: TokenStream::of_request(number),
             from: 0,
@@ -133,14 +136,14 @@ impl TokenContent {
         Self::with_own_end(pieces)
     }
 
-    /// Number of tokens of the prompt.
+    /// Returns the number of tokens of the prompt.
     #[cfg(test)]
     fn tokens(&self) -> u32 {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Returns the hash of the `size` tokens from position `from` on, after a block with hash `before`; tokens after
-    /// the prompt belong to the last piece's stream.
+    /// Returns the hash of the `size` tokens from position `from` on, after a block with hash
+    /// `before`. Tokens after the prompt belong to the last piece's stream.
     pub fn hash(&self, before: BlockHash, from: u32, size: u32) -> BlockHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
@@ -182,12 +185,13 @@ mod tests {
             blocks.collect()
         };
         let (first, second) = (chain(&a), chain(&b));
-        // In blocks of eight tokens, two blocks are shared entirely, and half of the third.
+        // With blocks of eight tokens, the requests share two whole blocks, and half of the third
+        // block.
         assert_eq!(first[..2], second[..2]);
         for k in 2..5 {
             assert_ne!(first[k], second[k]);
         }
-        // An equal block after different blocks has a different hash.
+        // Two equal blocks have different hashes if their earlier blocks differ.
         let c = TokenContent::of_prompt(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
@@ -204,7 +208,8 @@ mod tests {
                 tokens,
             }])
         };
-        // 10 tokens of the prompt and 14 of the answer are the first 24 tokens of the next turn.
+        // The prompt's 10 tokens and the answer's 14 tokens are the first 24 tokens of the next
+        // turn.
         assert_eq!(
             turn(10).hash(BlockHash::START, 16, 8),
             turn(40).hash(BlockHash::START, 16, 8)

@@ -1,4 +1,4 @@
-//! The work of a token on one of the NPUs of an engine, without kernels: what formulas and bounds need.
+//! The work of a token on one NPU of an engine, as formulas and bounds need it, without kernels.
 
 use super::super::error::ServeError;
 use super::deployment::EnginePlace;
@@ -11,9 +11,10 @@ use chakram_hardware::machine::NpuClass;
 /// Weights and products per step and token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenWork {
-    /// Bytes of weights that a step of a batch reads on each NPU; of experts, only the weights of experts that get tokens.
+    /// Bytes of weights that a step of a batch reads on each NPU. Experts count only if they get
+    /// tokens.
     pub weight_bytes: f64,
-    /// Weights of the whole model that one token uses.
+    /// Number of weights of the whole model that one token uses.
     pub active: f64,
     /// Number of blocks.
     pub layers: f64,
@@ -25,7 +26,7 @@ impl TokenWork {
     ///
     /// # Errors
     ///
-    /// If there is no such model, or it cannot be served.
+    /// Fails if there is no such model, or if the model cannot be served.
     pub fn new(model: &str, place: &EnginePlace, batch: f64) -> Result<Self, ServeError> {
         let sizes = LlmSizes::load_by_name(model)?;
         let known = FORMATS.iter().find(|(_, name)| *name == place.weights);
@@ -53,8 +54,8 @@ impl TokenWork {
         })
     }
 
-    /// Returns the peak FLOPs per second of an NPU in the weights' format, or in BF16 if it does not compute in it; `None`
-    /// if it computes in neither.
+    /// Returns the peak FLOPs per second of an NPU in the weights' format or, if the NPU does not
+    /// compute in this format, in BF16; `None` if the NPU computes in neither format.
     pub fn peak_flops(&self, class: &NpuClass) -> Option<f64> {
         let own = class.peaks.get(self.format);
         own.or(class.peaks.get(Dtype::Bf16))

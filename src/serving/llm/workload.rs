@@ -8,15 +8,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Requests over time.
+/// Requests that arrive over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmWorkload {
     /// Arrivals of requests.
     pub arrivals: LlmArrivals,
-    /// Number of requests that are not caused by answers, excluding later turns of conversations,
-    /// or `None` for all requests of a file.
+    /// Maximum number of requests, without later turns of conversations. `None` for no maximum, for
+    /// example for all requests of a file.
     pub count: Option<u64>,
-    /// Instant after which nothing arrives.
+    /// Instant after which no request arrives.
     pub duration: Option<Span>,
     /// Kinds of requests, at least one.
     pub classes: Vec<RequestClass>,
@@ -25,9 +25,9 @@ pub struct LlmWorkload {
 /// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LlmArrivals {
-    /// Requests arrive independently of one another, at this mean rate per second.
+    /// Requests arrive independently of one another, at this mean rate in requests per second.
     Poisson(f64),
-    /// Requests arrive at equal intervals, at this rate per second.
+    /// Requests arrive at equal intervals, at this rate in requests per second.
     Constant(f64),
     /// Several requests arrive together, at equal intervals.
     Bursts {
@@ -40,7 +40,7 @@ pub enum LlmArrivals {
     Users {
         /// Number of users.
         users: u32,
-        /// Time from an answer to the next question.
+        /// Time from an answer to the user's next request.
         think: Span,
     },
     /// All requests arrive at time 0.
@@ -61,27 +61,27 @@ pub struct RequestClass {
     pub name: String,
     /// Weight in the mix of requests, relative to other classes.
     pub weight: f64,
-    /// Tokens of a prompt in addition to the shared prefix.
+    /// Number of tokens of a prompt in addition to the shared prefix.
     pub input: LengthDistribution,
-    /// Tokens of an answer.
+    /// Number of tokens of an answer.
     pub output: LengthDistribution,
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
-    /// Tokens of the prefix that prompts of the class share.
+    /// Number of tokens of the prefix that prompts of the class share.
     pub shared_prefix: u32,
     /// Number of distinct prefixes. Each request begins with one of these prefixes.
     pub prefixes: u32,
     /// Number of requests of a conversation. Each request begins with all earlier prompts and
-    /// answers.
+    /// answers of its conversation.
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,
-    /// Its own limits, where they differ from the scenario's.
+    /// Limits of the class, which replace the scenario's limits.
     pub limits: LlmLimits,
 }
 
 impl RequestClass {
-    /// Creates a class of one turn whose requests share nothing.
+    /// Creates a class of single-turn requests that share no tokens.
     pub fn new(
         name: impl Into<String>,
         input: LengthDistribution,
@@ -102,13 +102,13 @@ impl RequestClass {
     }
 }
 
-/// Distribution of numbers of tokens: `1024`, `512..1024`, `lognormal MEAN DEVIATION` (deviation of the logarithm), or
-/// `empirical 128 512 4096`, measured lengths.
+/// Distribution of numbers of tokens: `1024`, `512..1024`, `lognormal MEAN DEVIATION` (deviation of
+/// the logarithm), or `empirical 128 512 4096` (measured lengths).
 #[derive(Clone, Debug, PartialEq)]
 pub enum LengthDistribution {
     /// All lengths are equal to this number.
     Fixed(u32),
-    /// Every length from the first to the last with equal probability.
+    /// Every length from the first to the last has the same probability.
     Uniform(u32, u32),
     /// The logarithm of the length is normally distributed.
     LogNormal {
@@ -117,7 +117,7 @@ pub enum LengthDistribution {
         /// Standard deviation of the logarithm.
         deviation: f64,
     },
-    /// Each of these lengths, at least one, with equal probability.
+    /// Each of these lengths has the same probability; there is at least one length.
     Empirical(Arc<[u32]>),
 }
 
@@ -242,8 +242,8 @@ impl LlmWorkload {
             || self.classes.iter().any(|class| class.turns > 1)
     }
 
-    /// Requests per second in the long run. Returns `None` if answers or a file determine the
-    /// arrivals.
+    /// Returns the number of requests per second in the long run. Returns `None` if answers or a
+    /// file determine the arrivals.
     pub fn mean_rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),
@@ -252,7 +252,7 @@ impl LlmWorkload {
         }
     }
 
-    /// Returns the workload at another rate, or `None` if it has no rate.
+    /// Returns the workload at another rate, or `None` if the workload has no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let arrivals = match self.arrivals {
             LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),

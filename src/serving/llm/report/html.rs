@@ -1,4 +1,4 @@
-//! A report as an HTML page: one file that works offline.
+//! Renders a report as an HTML page, which is one file that works offline.
 
 use super::text::{format_gigabytes, format_rate};
 use super::{LlmReport, TimeSummary};
@@ -154,7 +154,7 @@ fn render_times(report: &LlmReport) -> String {
     body
 }
 
-/// Draws the slowest requests, each from its sending to its last token.
+/// Draws the slowest requests, each from the client's sending to the last token.
 fn render_lives(report: &LlmReport) -> String {
     let phases = [
         "to the engine",
@@ -173,7 +173,8 @@ fn render_lives(report: &LlmReport) -> String {
                 before = until;
                 span
             });
-            // Preempted requests wait again; their prompt and what they had answered is computed again.
+            // A preempted request waits again, and its prompt and its earlier answer are computed
+            // again.
             let parts = phases
                 .iter()
                 .zip(spans.iter_mut().map(|span| *span).chain([life.after]));
@@ -285,7 +286,7 @@ fn render_counts_over_time(report: &LlmReport) -> String {
     );
     let mut body = render_figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
     let blocks = [level_series("held", &report.held_blocks)];
-    // Each rank of each engine has a utilisation.
+    // The number of utilisations is the number of ranks of all engines.
     let all = u64::from(report.blocks) * report.utilisation.len() as u64;
     let chart = lines::draw_lines(
         "Blocks of keys and values over time",

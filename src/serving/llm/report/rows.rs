@@ -1,4 +1,4 @@
-//! Tables of a report as CSV.
+//! Formats the tables of a report as CSV.
 
 use super::{LlmReport, TimeSummary};
 use crate::llm::observe::CompletedLlmRequest;
@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 /// Header line of [`render_request_csv`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
-/// Returns the cells of a request of the class called `class`, in the order of [`REQUESTS`].
+/// Returns the cells of a request in the order of [`REQUESTS`]; `class` is the name of the
+/// request's class.
 fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     [
         of.number.into(),
@@ -33,7 +34,8 @@ fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     ]
 }
 
-/// Returns the CSV line of a request of the class called `class`, including the line end.
+/// Returns the CSV line of a request, including the line end; `class` is the name of the request's
+/// class.
 pub fn render_request_csv(of: &CompletedLlmRequest, class: &str) -> String {
     let mut rows = CsvRows::without_header();
     rows.add_cells(request_cells(of, class).map(|cell| match cell {
@@ -44,14 +46,14 @@ pub fn render_request_csv(of: &CompletedLlmRequest, class: &str) -> String {
     rows.into_text()
 }
 
-/// Returns a request as a JSON object with the names of [`REQUESTS`], on a separate line.
+/// Returns a request as one line of JSON: an object with the names of [`REQUESTS`] as keys.
 pub fn request_json(of: &CompletedLlmRequest, class: &str) -> String {
     let names = REQUESTS.split(',').map(str::to_owned);
     let object: Map<String, Value> = names.zip(request_cells(of, class)).collect();
     format!("{}\n", Value::Object(object))
 }
 
-/// Returns a row for each class, if there are several, and a row for all requests.
+/// Formats one row per class, if there are several classes, and one row for all requests.
 pub fn render_classes_csv(report: &LlmReport) -> String {
     let mut rows = CsvRows::new(
         "class,arrived,completed,refused,prompt_tokens,output_tokens,hit_tokens,preemptions,attained,goodput_per_s,ttft_mean_ps,ttft_p50_ps,ttft_p90_ps,ttft_p95_ps,ttft_p99_ps,tpot_mean_ps,tpot_p50_ps,tpot_p90_ps,tpot_p95_ps,tpot_p99_ps,e2e_mean_ps,e2e_p50_ps,e2e_p90_ps,e2e_p95_ps,e2e_p99_ps,queue_mean_ps,queue_p50_ps,queue_p90_ps,queue_p95_ps,queue_p99_ps",

@@ -1,4 +1,4 @@
-//! A report as text of at most 100 columns.
+//! Renders a report as text of at most 100 columns.
 
 use super::{LlmReport, LlmRow, TimeSummary};
 use chakram_base::units::{Span, format_percent, format_thousands};
@@ -171,7 +171,7 @@ fn describe_blocks(report: &LlmReport) -> String {
     )
 }
 
-/// Describes the number of NPUs of an engine, and the alternatives.
+/// Describes the number of NPUs of an engine, and the other possible numbers.
 fn describe_tensor(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();

@@ -3,17 +3,19 @@
 use super::super::{LlmReport, TokenWork};
 use chakram_hardware::machine::Machine;
 
-/// Multiples of the time to read weights, and keys and values, at the memory's bandwidth.
+/// Multiples of the time that reading takes at the memory's bandwidth: for weights, and for keys
+/// and values.
 const READS: [f64; 2] = [0.95, 0.90];
-/// Multiple of the time of the prompts' products at the peak rate.
+/// Multiple of the time that the prompts' products take at the peak rate.
 const PRODUCTS: f64 = 1.5;
-/// Seconds of a block, of a block's all-reduces, and of a step.
+/// Seconds per block, per all-reduces of a block, and per step.
 const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
 
-/// Returns the time per token in seconds of `model`, a preset or a file; `None` without rates.
+/// Returns the time per token of `model` (a preset or a file) in seconds; `None` if the machine
+/// states no rates.
 ///
-/// The constants were fitted to half of the rows that InferenceX publishes for Llama 3.1 8B and 70B, Qwen3 32B and 235B,
-/// and GPT-OSS 120B. The number of requests of a step is that of `report`.
+/// The constants were fitted to half of the rows that InferenceX publishes for Llama 3.1 8B and
+/// 70B, Qwen3 32B and 235B, and GPT-OSS 120B. `report` gives the number of requests of a step.
 pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
     let place = report.place.as_ref()?;
     let all = report.row_of_all_classes()?;

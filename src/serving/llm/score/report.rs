@@ -1,4 +1,4 @@
-//! Scores of serving as text and CSV.
+//! Formats scores of serving as text and CSV.
 
 use super::{MetricScores, ServingScores};
 use chakram_base::prediction_scores::ScoreSummary;
@@ -107,7 +107,7 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
     text
 }
 
-/// Renders a CSV row for each row and metric.
+/// Formats one CSV row for each row of the table and each metric.
 pub fn metric_rows(scores: &ServingScores) -> String {
     let mut text =
         "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"

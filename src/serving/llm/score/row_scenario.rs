@@ -1,4 +1,5 @@
-//! Scenarios of the rows of a table: a text in which names in braces stand for values.
+//! Makes a scenario from each row of a table. Names in braces in the scenario's text stand for
+//! values.
 
 use super::{METRICS, MeasuredServing, RefusedServing, ServingMetric};
 use crate::error::ServeError;
@@ -13,10 +14,10 @@ const ROOT: &[&str] = &[
     "machine", "groups", "folds", "client", "scenario", "measured", "only", "names", "when",
 ];
 
-/// Values of a column, each with a text.
+/// Texts by name.
 type ValueTexts = BTreeMap<String, String>;
 
-/// The file that makes scenarios of rows.
+/// The file that defines how to make scenarios from rows.
 #[derive(Clone, Debug)]
 pub(super) struct RowScenarios {
     machine: Option<String>,
@@ -24,11 +25,12 @@ pub(super) struct RowScenarios {
     folds: Vec<String>,
     fits_client: bool,
     scenario: String,
-    /// Metrics, each with its column and the seconds of the column's unit.
+    /// Metrics, each with its column, and with the seconds per unit of the column.
     measured: Vec<(ServingMetric, String, f64)>,
     only: Vec<(String, Vec<String>)>,
     names: BTreeMap<String, ValueTexts>,
-    /// Columns with names for each of their values; of several columns, values are joined by spaces.
+    /// Columns, and the names that each of their values defines. If there are several columns,
+    /// their values are joined by spaces.
     when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
 }
 
@@ -52,7 +54,7 @@ fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
     entries.collect()
 }
 
-/// Tables below the table `name` of `root`, in the order of the file.
+/// Returns the tables inside the table `name` of `root`, in the order of the file.
 fn inner_tables<'d>(
     root: &ConfigTable<'d>,
     name: &str,
@@ -63,7 +65,7 @@ fn inner_tables<'d>(
     }
 }
 
-/// Seconds of the unit in which the name of a column ends.
+/// Returns the unit of a column, in seconds, by the ending of the column's name.
 fn unit_of(column: &str) -> Option<f64> {
     let units = [("_us", 1e-6), ("_ms", 1e-3), ("_s", 1.0)];
     let found = units.iter().find(|(end, _)| column.ends_with(end));
@@ -71,7 +73,7 @@ fn unit_of(column: &str) -> Option<f64> {
 }
 
 impl RowScenarios {
-    /// Parses the file; `file` is its name in errors.
+    /// Parses the file. Error messages name the text `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
@@ -147,12 +149,13 @@ impl RowScenarios {
         self.measured.iter().map(|(metric, ..)| *metric).collect()
     }
 
-    /// Returns true if the client's time is to be taken from rows in other folds.
+    /// Returns true if the client's time is estimated from rows in other folds.
     pub fn fits_client(&self) -> bool {
         self.fits_client
     }
 
-    /// Reads the rows of the table at `runs`, and those without a scenario. `by` is a further column.
+    /// Reads the rows of the table at `runs`. Rows without a scenario are returned separately. `by`
+    /// names an additional column.
     pub fn read_rows(
         &self,
         runs: &Path,
@@ -284,7 +287,8 @@ impl RowScenarios {
     }
 }
 
-/// Replaces each expression in braces in `text` by its value. Braces around other text, as in an inline table, stay.
+/// Replaces each expression in braces in `text` by its value. Keeps braces around other text, as in
+/// an inline table.
 fn fill_names(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
