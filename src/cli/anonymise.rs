@@ -1,4 +1,4 @@
-//! `chakram anonymise`: removes names from traces that identify their author.
+//! `chakram anonymise`: removes names and text that could identify the author of traces.
 
 use super::progress::Progress;
 use super::terminal;

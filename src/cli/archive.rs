@@ -1,5 +1,5 @@
-//! `chakram archive`: corpora of traces in one file or folder, and comparisons of new predictions with
-//! recorded ones.
+//! `chakram archive`: keeps corpora of traces in one file or folder, and compares new predictions with recorded
+//! predictions.
 
 use crate::terminal;
 use chakram_archive::{Archive, ArchiveTail, TailState};
@@ -101,7 +101,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file that now has the bytes of an earlier, unfinished command.
+/// Prints the name of the file that now contains the bytes that an earlier, unfinished command had written.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::print_to_stderr(format_args!(

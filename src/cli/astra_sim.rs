@@ -182,7 +182,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
-    /// Reads all input files for a run that has the quirks `quirks`.
+    /// Reads all input files for a run that reproduces `quirks`.
     fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.to_flags(quirks);
@@ -191,8 +191,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::load_job`]. If the general options ask for details, also prints the duration
-    /// of the call.
+    /// Calls [`Self::load_job`]. Calls `load_job`, and prints the duration of the call if the general options request
+    /// details.
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;

@@ -186,7 +186,7 @@ fn read_piped() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the known communication kernels together with the user's own, `added`.
+/// Returns the known communication kernels, and the kernels that the user added (`added`).
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {

@@ -71,8 +71,8 @@ pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Resu
 ///
 /// # Errors
 ///
-/// Fails if traces cannot be read, if an edit finds nothing to change or its result is unknown, or if output
-/// cannot be written.
+/// Fails if traces cannot be read, if an edit finds nothing to change or has an unknown result, or if output cannot be
+/// written.
 pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let edits = args.edit.iter().map(|text| {
         let edits = parse_edits(text);

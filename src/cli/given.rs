@@ -1,4 +1,4 @@
-//! Replay options, as flags and as settings. A setting's effect on a replay can be checked.
+//! Replay options, as flags and as settings, so that the effect of each option on a replay can be checked.
 
 use super::flags::{flag_of, with_flags};
 use chakram_base::setting::SettingKey;

@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use textwrap::Options;
 
-/// Maximum width of lines; the next constant is the minimum.
+/// Maximum width of lines, in columns; [`MIN_WIDTH`] is the minimum.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
 /// Column at which the descriptions of options begin. If lines are narrower than [`WIDE`], the

@@ -197,7 +197,7 @@ fn command_line() -> Command {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // Add completers only for shells, because only they need completers.
+    // Parse without completers, because only shells that ask for completions need them.
     let mut command = match help::requested_help_length(&arguments) {
         Some(length) => help::replace_help(build_whole_command(), length),
         None => Cli::command(),

@@ -402,8 +402,7 @@ impl RunArgs {
         }
     }
 
-    /// If the user asked for it, computes the sensitivities of `workload` (its gains from faster
-    /// parts).
+    /// Computes the sensitivities of `workload` (its gains from faster parts), if the user asked for them.
     pub fn find_sensitivities(
         &self,
         workload: &Workload,
@@ -421,7 +420,7 @@ impl RunArgs {
             .transpose()
     }
 
-    /// If the user asked for it, creates the file of the HTML page.
+    /// Creates the file of the HTML page, if the user asked for a page.
     pub fn create_page(
         &self,
         to: &mut ReportDestination<'_>,
@@ -444,7 +443,7 @@ impl RunArgs {
         Ok(())
     }
 
-    /// Rejects `--fit require` if `workload` has no sizes of memory.
+    /// Rejects `--fit require` if `workload` does not state how much memory its nodes allocate.
     pub fn check_fit(&self, workload: &Workload) -> Result<(), String> {
         let graphs = workload.graphs();
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());

@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
-//! The work stores its progress in an atomic number, and a separate thread draws it. So the working
-//! loops need not read a clock. The second begins at the start of the program. So if several short
-//! pieces of work together take longer than a second, the progress of the later pieces is shown.
+//! The work stores its progress in an atomic number, and a separate thread draws it. So the working loops need not read
+//! a clock. This second is counted from the start of the program. So if several short pieces of work together take
+//! longer than a second, the progress of the later pieces is shown.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -77,8 +77,8 @@ impl ProgressEndSignal {
 }
 
 impl Progress {
-    /// Starts to count `total` items that are called `unit`; a total of 0 means that it is unknown.
-    /// `doing` is the name of the work, such as `replaying`.
+    /// Starts to count `total` items that are called `unit`; a `total` of 0 means that the number is unknown. `doing`
+    /// is the name of the work, such as `replaying`.
     pub fn start_counting(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (
             Arc::new(AtomicU64::new(0)),

@@ -1,9 +1,8 @@
 //! Recognizes the inputs of other tools, and suggests the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports errors in the terms of its own format.
-//! Therefore the format of inputs is recognized only after a command has failed. If the failing
-//! path is on the command line and contains another tool's format, the error is replaced by one
-//! that names that format.
+//! Every command accepts any path, and its reader reports errors in the terms of its own format. Therefore the format
+//! of inputs is recognized only after a command has failed. If the failing path is on the command line and contains
+//! another tool's format, this module replaces the error by an error that names the format.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;

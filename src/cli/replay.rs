@@ -273,8 +273,8 @@ fn job_settings<'a>(
                 if other == *loading {
                     return Some(RunWithoutSetting::default());
                 }
-                // Without the option, the job must be loaded again, and loading takes the time of a
-                // replay.
+                // Without the option, the job must be loaded again. Loading takes as long as a replay, so do not load
+                // large jobs again.
                 if workload.node_count() > job::MAX_REPEATED_NODES {
                     return Some(RunWithoutSetting {
                         is_too_large: true,

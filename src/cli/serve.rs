@@ -189,7 +189,7 @@ impl ServeArgs {
         Ok((outputs, page.transpose()?))
     }
 
-    /// Rejects combinations of options in which one of them has no effect.
+    /// Rejects combinations of options in which one option has no effect.
     fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
@@ -217,7 +217,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Returns the scenario `own` after it is changed by the settings on the command line.
+    /// Returns the scenario `own`, changed by the settings on the command line.
     fn with_settings(&self, own: &Scenario) -> Result<Scenario, String> {
         let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);

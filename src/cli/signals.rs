@@ -1,8 +1,7 @@
-//! Handlers of the signals that end the program. Before the program ends, temporary files are
-//! removed. If a trace file becomes shorter while it is mapped into memory, the program ends with
-//! an ordinary error.
+//! Handlers of the signals that end the program. The handlers remove temporary files before the program ends. If a
+//! trace file becomes shorter while it is mapped into memory, the program ends with an ordinary error.
 
-/// Installs the handlers. If the parent process ignores a signal, it stays ignored.
+/// Installs the handlers. If the parent process ignores a signal, the signal stays ignored.
 #[cfg(unix)]
 pub fn install_handlers() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {

@@ -151,8 +151,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Uses the file `written` for `rank` too: as a hard link if `link` is true; otherwise as a
-    /// copy. Returns false if this is impossible.
+    /// Uses the file `written` for `rank` too: as a hard link if `link` is true; otherwise as a copy. Returns false if
+    /// `rank` cannot share the file.
     pub fn share_trace(
         &mut self,
         rank: u32,

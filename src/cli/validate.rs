@@ -194,9 +194,8 @@ fn validate_options(
 /// A checked trace and, if hashes are requested, the hash of its contents.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace.
-/// A file with several names is read only once, unless each name represents another member of the
-/// file.
+/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with several
+/// names is read only once, unless each name represents a different member of the file.
 fn read_files(
     files: &[RankFile],
     options: &ValidateOptions,

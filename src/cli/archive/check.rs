@@ -349,8 +349,8 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Chooses the baselines whose checks `threads` threads can finish within `budget`. Records all
-/// other baselines, and the features that only they cover, in `outcome`.
+/// Chooses the baselines whose checks `threads` threads can finish within `budget`. Records all other baselines, and
+/// the features that only these other baselines cover, in `outcome`.
 fn choose_within_budget<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],
@@ -386,8 +386,8 @@ mod tests {
     use clap::{Command, CommandFactory};
     use std::collections::BTreeSet;
 
-    /// All other options of `replay` only select the report or repeat the job, so they do not
-    /// change a prediction.
+    /// Options of `replay` under other headings only select the report or repeat the job, so they do not change a
+    /// prediction.
     #[test]
     fn baselines_take_every_option_of_replays_about_times_and_traces() {
         let about = |command: &Command| -> BTreeSet<String> {

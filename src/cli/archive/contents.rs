@@ -122,7 +122,8 @@ pub fn list_workloads(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, 
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.uncommitted_tail()));
     }
-    // Numbers and spaces take 26 columns; the metadata get the same width as the longest name.
+    // Numbers and spaces take 26 columns. Reserve 26 further columns for the metadata, and give the names the
+    // remainder.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
     let names = found.iter().map(|row| clip_middle(&row.name, longest));

@@ -40,7 +40,7 @@ impl QuirkVariation {
     }
 }
 
-/// Result of a replay.
+/// Result of the replay of one variation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuirkReplayResult {
     After(Span),

@@ -44,7 +44,7 @@ pub fn run(
 enum ReplayAttempt {
     /// All output was written.
     Done,
-    /// Nothing was printed, because analytical answers may have changed the order of ASTRA-sim's
+    /// Nothing was printed, because collectives that were timed by formula may have changed the order of ASTRA-sim's
     /// lines. The caller must replay every collective step by step.
     LostOrder,
 }

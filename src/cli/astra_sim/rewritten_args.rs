@@ -118,8 +118,8 @@ fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> Input
     InputNote::about_flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Place of a known argument's value: the argument has none, it is the next word, or it is missing
-/// because there is no `=`.
+/// Place of a known argument's value: the argument has no value, the value is the next word, or the value is missing
+/// because the argument has no `=`.
 enum FlagValue {
     Nothing,
     Behind,

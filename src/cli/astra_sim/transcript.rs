@@ -19,7 +19,7 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::fmt::Write as _;
 
-/// An event about which ASTRA-sim prints a line.
+/// An event for which ASTRA-sim prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TranscriptEvent {
     Issued(InstanceId, NodeIndex, Time),
@@ -115,17 +115,16 @@ impl Observer for TranscriptRecorder<'_> {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Detects whether ASTRA-sim's order of lines is kept when collectives are answered analytically.
-/// Lines about members of the same collective always keep their order. All lines keep their order
-/// if no other node completes between the start and the end of a collective. If another node
-/// completes in that time, a step of the collective could be at the same instant as another event.
-/// An NPU handles the events of an instant in the order in which the first event of that instant
-/// was scheduled.
+/// Detects whether ASTRA-sim's order of lines is kept although formulas give the times of collectives. Lines about
+/// members of the same collective always keep their order. All lines keep their order if no other node completes
+/// between the start and the end of a collective. If another node completes in that time, a step of the collective
+/// could coincide with another event. An NPU handles the events of an instant in the order in which the first event of
+/// that instant was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time at which the last node that is not a collective completed.
     other: Option<Time>,
-    /// End of the last collective, and true if its answer was analytical.
+    /// End of the last collective, and true if a formula gave this end.
     last: Option<(Time, bool)>,
     is_lost: bool,
 }
@@ -249,8 +248,7 @@ pub fn render_lines(
     to
 }
 
-/// Renders the end and the statistics of an NPU. Like ASTRA-sim, it renders only the first line of
-/// some statistics.
+/// Renders the end and the statistics of an NPU. As in ASTRA-sim, some statistics have only their first line.
 fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
     to.append_info("workload", &render::render_rank_end(row));
@@ -271,11 +269,10 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns each ring of NPU 0, with its size and the distance between neighbours, in the order in
-/// which ASTRA-sim creates the rings. All-reduce, reduce-scatter, all-gather and all-to-all each
-/// have one ring per dimension in their list of algorithms, except for dimensions with a double
-/// binary tree. A list entry that is for all dimensions is a single ring of all NPUs, and is the
-/// last entry.
+/// Returns each ring of NPU 0, with its size and the distance between neighbours, in the order in which ASTRA-sim
+/// creates the rings. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring per dimension in their
+/// list of algorithms, except for dimensions with a double binary tree. A list entry for all dimensions stands for a
+/// single ring of all NPUs, and is always the last entry.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npu_count());

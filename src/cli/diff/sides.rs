@@ -1,4 +1,4 @@
-//! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged ones.
+//! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged files.
 
 use chakram_analysis::diff::tally::FileFault;
 use chakram_trace::format::error::TraceFault;
@@ -20,7 +20,7 @@ pub struct UnreadableTraces {
 }
 
 impl UnreadableTraces {
-    /// Returns the values of all `results`; if some failed, returns the files of all that failed.
+    /// Returns the values of all `results`, or an error that lists the files of all failed results.
     pub fn gather_results<T>(
         results: impl IntoIterator<Item = Result<T, Self>>,
     ) -> Result<Vec<T>, Self> {
@@ -103,7 +103,7 @@ pub enum DiffSide {
         bytes: Vec<u8>,
         /// Report on what was lost.
         report: Box<SalvageReport>,
-        /// Error of the file's compression, if it has one.
+        /// Error from decompressing the file, if there was one.
         wrong: Option<String>,
     },
 }

@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits that have the same effect as an option of the plan, each with this option.
+/// Edits with the same effect as an option of the plan, each with the name of that option.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -134,7 +134,7 @@ impl EditedGeneration {
         })
     }
 
-    /// Edits the job and writes it. Returns text that names the files, and the edited job.
+    /// Edits the job and writes it. Returns a text that names the files, together with the edited job.
     pub fn write_edited(
         &self,
         job: &GeneratedJob,

@@ -81,7 +81,7 @@ pub fn write_traces(
             format_count(nodes, "node")
         ))?;
     }
-    // Hard links are created in almost no time, but copies take time.
+    // Hard links are created in almost no time, but copies take time, so the progress also counts the nodes of copies.
     let all = match link {
         true => nodes,
         false => (0..job.rank_count()).map(|rank| job.node_count(rank)).sum(),

@@ -57,7 +57,7 @@ impl ShortenedStep {
         })
     }
 
-    /// Returns the job with `less` turns less than the simulated micro-batches.
+    /// Returns the job whose micro-batches are the simulated micro-batches minus `less` turns.
     pub fn job_with_turns(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;

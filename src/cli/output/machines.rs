@@ -156,7 +156,7 @@ pub fn load_machine(
 struct MachineFile {
     text: String,
     file: String,
-    /// True if the machine is a preset or a variant of one, false if it is a file.
+    /// True if the machine is a preset or a variant of a preset, false if the machine is a file.
     is_named: bool,
 }
 

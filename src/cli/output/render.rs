@@ -1,5 +1,4 @@
-//! Renders reports in the requested format, including a description of the options that affected
-//! them.
+//! Renders reports in the requested format, including a description of the options that affected the reports.
 
 use super::RunArgs;
 use super::args::{MemoryOverflowAction, ReportFormatArg, ReportTableArg};

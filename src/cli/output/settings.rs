@@ -1,5 +1,5 @@
-//! The options and machine keys on the command line, as settings of a run. For each setting, there
-//! is the run without it.
+//! The options and machine keys on the command line, as settings of a run. Each setting comes with the run without this
+//! setting.
 
 use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;
@@ -65,7 +65,7 @@ impl RunArgs {
         let is_default = match key {
             // Without its bandwidth or its latency, the machine would be incomplete.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
-            // The keys that `--set` changes are already settings, namely edits of the machine.
+            // Keys that `--set` changes are already reported as edits of the machine.
             SettingKey::Set => return None,
             SettingKey::Network => now.network == Some(loaded.machine.network()),
             SettingKey::Comm => now.comm == other.comm,

@@ -1,5 +1,4 @@
-//! Topologies from the options: a single one, the best torus for each number of chips, or random
-//! graphs.
+//! Topologies from the options: a single topology, the best torus for each number of chips, or random graphs.
 
 use super::args::ScheduleArgs;
 use super::work::{LayerPrices, ScheduledWork, TopologyRow, schedule_on_topology};

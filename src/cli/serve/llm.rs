@@ -111,7 +111,7 @@ pub enum LlmInput {
 }
 
 impl LlmInput {
-    /// Determines which of the two `path` names. Returns `None` if `path` is neither a language
+    /// Determines whether `path` names a language model or a scenario. Returns `None` if `path` is neither a language
     /// model nor a scenario that contains one.
     pub fn recognize(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
@@ -328,7 +328,7 @@ pub fn split_outputs(
     Ok((tokens, file))
 }
 
-/// Returns the scenario that the command line names, after it is changed by the options.
+/// Returns the scenario that the command line names, changed by the options.
 fn scenario_of(
     args: &ServeArgs,
     input: &LlmInput,

@@ -15,7 +15,7 @@ pub struct GroupLocation {
     pub groups: u32,
     /// Extent that each of these groups has.
     pub extent: SharedExtent,
-    /// Routes from each member to the next one; `None` unless the machine has tiles.
+    /// Routes from each member to the next member; `None` unless the machine has tiles.
     pub neighbours: Option<NeighbourHops>,
 }
 
@@ -86,7 +86,8 @@ pub struct DimensionMembers {
 /// Value of [`GroupLocation::family`] for the ranks of a pipeline, which do not form a group.
 const STAGES: &str = "stages";
 
-/// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` has the NPU of each rank.
+/// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` contains the NPU of each
+/// rank.
 pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> Vec<GroupLocation> {
     let topology = machine.topology();
     let families = summary
@@ -101,8 +102,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
             *count += 1;
-            // The route of a pipeline is not closed, because the last stage sends nothing to the
-            // first.
+            // The route of a pipeline is not closed, because the last stage sends nothing to the first stage.
             hops.count_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tile_grid().is_some();
@@ -192,7 +192,7 @@ mod tests {
         // The members have indices 0 and 4 in nodes 0 and 2.
         let both = vec![along(0, 8, 2, Some(4)), along(1, 4, 2, Some(2))];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
-        // Three of these four NPUs do not form a grid.
+        // NPUs 0, 4 and 16 lack the fourth corner, NPU 20, so they do not form a grid.
         assert_eq!(at(&[0, 4, 16]), (false, both));
         assert_eq!(at(&[9]), (true, vec![]));
     }

@@ -59,7 +59,7 @@ struct GroupKindDocument<'a> {
     neighbours: Option<NeighbourDocument>,
 }
 
-/// Links between a member of a group and the next one, on a machine of tiles.
+/// Links between a member of a group and the next member, on a machine of tiles.
 #[derive(Serialize)]
 struct NeighbourDocument {
     mean_links: f64,

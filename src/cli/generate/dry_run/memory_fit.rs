@@ -52,8 +52,8 @@ impl StageMemory {
             })
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // Remote memory stores the bytes that exceed a stage's own capacity. So the remote
-            // memory that a stage needs decreases with the stage's own memory.
+            // Remote memory stores the bytes that exceed a stage's own capacity. So a stage with more own memory needs
+            // less remote memory.
             let peak = RankPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,

@@ -37,7 +37,7 @@ fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Res
     write_communication(out, &dry.summary.stages, style)
 }
 
-/// Returns the number of parameters, or the numbers of all and of trained parameters.
+/// Returns the number of parameters; if some weights are frozen, also the number of trained parameters.
 fn count_parameters(summary: &PlanSummary) -> String {
     let [all, trained] = [summary.parameters, summary.trained_parameters].map(format_thousands);
     match summary.trained_parameters == summary.parameters {

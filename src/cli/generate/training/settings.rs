@@ -84,7 +84,7 @@ impl TrainingArgs {
             let run = std::mem::replace(&mut setting.without, Box::new(|| None));
             setting.without = Box::new(move || {
                 let mut found = run()?;
-                // If the stack has no durations for the changed machine, there is no run on it.
+                // If the stack has no durations for the changed machine, there is no run on this machine.
                 if let (Some(stack), Some(other)) = (self.load_stack().ok()?, &found.machine) {
                     found.machine = Some(Cow::Owned(stack.price_machine(other).ok()?.0));
                 }
