@@ -302,7 +302,7 @@ pub struct StepSummary {
     /// Mean time of a step.
     #[serde(rename = "mean_ps")]
     pub mean: Span,
-    /// The longest step.
+    /// Time of the longest step.
     #[serde(rename = "most_ps")]
     pub most: Span,
     /// Mean number of tokens of a step.
@@ -325,13 +325,14 @@ pub struct PartShare {
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheSummary {
-    /// Prompt tokens found in the cache, divided by all prompt tokens, or `None` without the cache.
+    /// Number of prompt tokens found in the cache divided by the number of all prompt tokens, or
+    /// `None` without the cache.
     pub hit_rate: Option<f64>,
-    /// Tokens computed again after preemptions.
+    /// Number of tokens that were computed again after preemptions.
     pub recomputed_tokens: u64,
     /// Maximum fraction of the blocks that requests occupy.
     pub peak_use: f64,
-    /// Mean fraction of the blocks over time.
+    /// Mean fraction of the blocks that requests occupy, over time.
     pub mean_use: f64,
 }
 
@@ -340,12 +341,13 @@ pub struct CacheSummary {
 pub struct CountSummary {
     /// Length of an interval.
     pub interval_ps: Span,
-    /// Count of each interval.
+    /// Count in each interval.
     pub counts: Vec<u64>,
 }
 
 impl LlmReport {
-    /// Creates the report of a run with the load `rho`, which is `None` if unknown.
+    /// Creates the report of a run. `saturated` is the engines' rate at saturation in requests per
+    /// second, if known.
     pub(super) fn build_report(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
@@ -378,7 +380,7 @@ impl LlmReport {
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.mean_rate().or_else(|| {
-            // A file of requests states no rate, so the rate of arrivals in the run is used.
+            // A file of requests states no rate, so use the rate of arrivals in the run.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }
@@ -579,7 +581,7 @@ fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
         .collect()
 }
 
-/// Load from which a run counts as close to its limit.
+/// Load above which a run counts as close to its limit.
 const NEAR: f64 = 0.9;
 
 fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
