@@ -64,7 +64,7 @@ pub enum RegressionError {
 }
 
 /// Returns the text of a machine file. If the workload has a file of this name, returns the text of
-/// that file; otherwise the name is a preset or a path.
+/// that file; otherwise, `name` is a preset or a path.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,

@@ -1,4 +1,4 @@
-//! Selection of the workloads that together cover the most features within a time budget.
+//! Selects workloads that together cover the most features within a time budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 

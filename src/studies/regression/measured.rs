@@ -1,4 +1,4 @@
-//! Comparison of predictions with measured step times.
+//! Compares predictions with measured step times.
 
 use chakram_archive::MeasuredTimes;
 use chakram_base::statistics::median;
@@ -22,7 +22,8 @@ pub struct MeasuredVerdict {
 /// A prediction is outside the measured steps if it differs from their median by more than this
 /// number of standard deviations. Of normally distributed steps, 0.27 % exceed this limit. With few
 /// measured steps, the estimate of the spread is less certain, so more steps exceed the limit.
-/// `docs/how-to/archives.md` gives these rates, which a test below measures.
+/// `docs/how-to/archives.md` states how often steps exceed the limit, and a test below measures
+/// these rates.
 const OUTSIDE: f64 = 3.0;
 /// Ratio of a normal distribution's standard deviation to its MAD.
 const PER_MAD: f64 = 1.4826;

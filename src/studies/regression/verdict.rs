@@ -1,4 +1,4 @@
-//! Output of a check's verdict as text, JSON, Markdown and JUnit XML.
+//! Formats a check's verdict as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, format_count, format_percent_change};
@@ -24,7 +24,7 @@ pub struct FailedPrediction {
 /// Results of checking an archive.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
-    /// Threshold in percent: a prediction has moved if its change is larger.
+    /// Threshold in percent: a prediction has moved if the change of its makespan is larger.
     pub threshold: f64,
     /// Predictions that succeeded, compared with their baselines.
     pub checked: Vec<CheckedPrediction>,

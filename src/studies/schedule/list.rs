@@ -233,7 +233,8 @@ fn dependency_counts(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
-/// Returns the sub-layers that depend on each sub-layer; repeated dependencies are repeated here.
+/// Returns the sub-layers that depend on each sub-layer; a repeated dependency gives a repeated
+/// entry.
 fn build_dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {

@@ -163,7 +163,7 @@ fn is_unused(kind: &str) -> bool {
     kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
 }
 
-/// A record of the file, with its chip and step and its dependencies.
+/// A record of the file, with its chip, its step and its dependencies.
 struct PlacedRecord {
     chip: usize,
     step: usize,
@@ -179,7 +179,7 @@ struct PlacedRecord {
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InputReference {
-    /// The record has no such key, so a sub-layer without dependencies reads its own part of the
+    /// The record has no key `input`, so a sub-layer without dependencies reads its own part of the
     /// input.
     Unsaid,
     /// The sub-layer reads no input.

@@ -79,7 +79,7 @@ pub struct ChipMachine {
     pub capacity: Option<u64>,
     /// Bandwidth of a chip's memory in bytes per second; `None` if it is unlimited.
     pub memory_bandwidth: Option<f64>,
-    /// Power of a connection while it transfers, in watts.
+    /// Power of a connection while it transfers data, in watts.
     pub connection_power: f64,
     /// Number of bytes per tensor element, the same for all tensors.
     pub word: u64,

@@ -252,7 +252,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     );
 }
 
-/// Creates a machine of four chips in a ring. Its links have a unit rate of 64 GB/s.
+/// Creates a machine of four chips in a ring. The links have a unit rate of 64 GB/s.
 fn ring(capacity: Option<u64>) -> ChipMachine {
     ChipMachine {
         links: Some(ChipGraph::parse_named_shape("ring:4").unwrap()),
@@ -403,8 +403,8 @@ fn what_does_not_fit_leaves_and_comes_back() {
 /// The machine has two chips with two accelerators each. A (10 B) and B are computed on the first
 /// chip. Both sub-layers of the second chip read A, but A is transferred only once. The transfer
 /// takes 2.5 s over one hop at 4 B/s, and 1.25 s into the chip's memory at 8 B/s. In the first
-/// step, the host issues two commands of half a second each. In the second step, it issues one
-/// command for the transfer and two for the sub-layers.
+/// step, the host issues two commands of half a second each. In the second step, the host issues
+/// one command for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = TaskGraph {

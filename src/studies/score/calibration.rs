@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn groups_that_differ_little_share_their_factor() {
-        // Five groups have a common factor of about 20 %. Factors vary equally within groups and
-        // between groups.
+        // The factors of five groups have a common logarithm of about 0.2. Factors vary equally
+        // within groups and between groups.
         let groups: Vec<Vec<f64>> = [
             [0.18, 0.22],
             [0.21, 0.19],

@@ -8,8 +8,8 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Assumed relative errors of a kernel: the first if no size occurs twice, the second if only one
-/// size was measured.
+/// Assumed relative errors of a kernel: `[0]` if no size occurs twice, `[1]` if only one size was
+/// measured.
 const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
 /// Kernels of one NPU class that have the same name and format.

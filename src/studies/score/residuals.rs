@@ -1,5 +1,5 @@
-//! Correction of predictions by measured steps of other jobs. The method is kriging of the
-//! logarithm of measured / predicted time.
+//! Corrects predictions by measured steps of other jobs. The method is kriging of the logarithm of
+//! measured / predicted time.
 //!
 //! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
 //! share one variable. Steps with the same class and format of linear layers, similar jobs, and
@@ -42,8 +42,7 @@ const ALONE: f64 = 0.03;
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// Number of standard deviations that a tenth of a normal distribution exceeds, counting both sides
-/// of the mean.
+/// 95 % quantile of the normal distribution, for a central interval of 90 %.
 const SIDE: f64 = 1.645;
 
 /// Number of a job's sizes that determine its kernel times.

@@ -208,8 +208,8 @@ impl RunTable {
         }
     }
 
-    /// Keeps only the runs that have a prediction, and returns their predictions. All other runs
-    /// are moved to the rejected rows, with the reason that `why` returns.
+    /// Keeps only the runs that have a prediction, and returns their predictions. Moves all other
+    /// runs to the rejected rows, with the reason that `why` returns.
     pub fn keep_predicted<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
@@ -295,8 +295,8 @@ fn create_run(
 /// Contents of cells that have no value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Computes missing options: the data-parallel degree from the number of NPUs, and the schedule
-/// from the number of chunks (one chunk gives no schedule).
+/// Computes missing options: the data-parallel degree from the number of NPUs, and the interleaved
+/// schedule if there are several chunks.
 fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {

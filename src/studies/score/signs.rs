@@ -1,5 +1,5 @@
-//! Checks whether predictions put two measured runs that differ in one option in the measured
-//! order.
+//! For pairs of measured runs that differ in one option, checks whether predictions put the two
+//! runs in the measured order.
 
 use super::MeasuredRun;
 use serde::Serialize;

@@ -81,7 +81,7 @@ impl<'s> PointEvaluator<'s> {
         setting::format_settings(&of_work)
     }
 
-    /// Resolves a point, and checks the limits that can be checked before its nodes are generated.
+    /// Resolves a point, and checks the limits that can be checked before nodes are generated.
     pub fn resolve_point(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.with_base(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
@@ -315,8 +315,8 @@ struct MeasuredReplay {
     makespan: Span,
     /// Mean over NPUs of the time in each part.
     parts_ps: [u64; PARTS.len()],
-    /// Mean energy per NPU of the kernels whose times come from loop nests, in picojoules; `None`
-    /// if there are no such kernels.
+    /// Mean energy per NPU of the kernels that loop nests time, in picojoules; `None` if there are
+    /// no such kernels.
     kernel_energy: Option<f64>,
     /// Mean compute time per NPU of kernels that loop nests do not time.
     unmapped_ps: u64,

@@ -1,5 +1,4 @@
-//! The journal of a sweep: one line for each answer or bound, in the order in which they were
-//! computed.
+//! The journal of a sweep: one line for each answer or bound, in the order of computation.
 //!
 //! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress.
 //! When the journal is opened again, an incomplete last line is removed.
@@ -67,7 +66,8 @@ pub enum JournalError {
     /// The folder already has a journal.
     #[error("{}: the folder has results of an earlier run\n  try: {} to resume the run, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
-    /// There is no journal, but the sweep would overwrite a file that may not be from a sweep.
+    /// There is no journal, but the sweep would overwrite a file that another program may have
+    /// written.
     #[error("{}: the folder exists but has no journal, so no sweep wrote it\n  try: another folder", .0.display())]
     Foreign(PathBuf),
     /// The folder has no journal.
@@ -177,7 +177,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal. Returns its entries, and the number of bytes of its complete lines.
+/// Parses a journal. Returns the journal's entries, and the number of bytes in complete lines.
 fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);

@@ -1,4 +1,4 @@
-//! Objectives of a sweep, and the measures of a point that determine their values.
+//! Objectives of a sweep, and the measures of a point from which objectives are computed.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
@@ -317,9 +317,9 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // A cost of 0.008 for 8,192 tokens is 0.97656 per million tokens. A run of 8.192e9 tokens
-        // takes a million replays. A million replays take 2e6 s on 4 NPUs, cost 8,000, and use 4.4
-        // GJ.
+        // A cost of 0.008 dollars for 8,192 tokens is 0.97656 dollars per million tokens. A run of
+        // 8.192e9 tokens takes a million replays. A million replays take 2e6 s on 4 NPUs, cost
+        // 8,000 dollars, and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value =
             |objective: SweepObjective| objective.value_of_point(&measures, &settings).unwrap();

@@ -338,8 +338,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the score of an answered point. Adds a row for the point, unless it already has one
-    /// or the point has no answer.
+    /// Returns the score of an answered point. Adds a row for the point, unless the point already
+    /// has a row or has no answer.
     fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::format_settings(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());

@@ -142,8 +142,9 @@ fn weights_are_held_against_data() {
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
     // Cuts along columns for the first product and along rows for the second move 100 + 2 x 16
     // words of weights. Each half then lacks a quarter of the 32 words in each of two
-    // micro-batches, so the total is 164 words. Columns for both products move 116 + 64 = 180
-    // words, rows for both move 232, and rows then columns move 200 + 16 + 64 = 280.
+    // micro-batches, so the total is 164 words. The other cuts move more words: 116 + 64 = 180
+    // (columns for both products), 232 (rows for both), and 200 + 16 + 64 = 280 (rows, then
+    // columns).
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition_products(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);

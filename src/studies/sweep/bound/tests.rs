@@ -104,7 +104,8 @@ fn no_replay_is_faster_than_its_bounds() {
 }
 
 /// On one machine of this test, links are faster than the bandwidth of their dimension. On the
-/// other machine, sends complete on delivery. No replay is faster than its bounds on either one.
+/// other machine, sends complete on delivery. On both machines, no replay is faster than its
+/// bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ struct QueuedPoint {
     number: u64,
     point: Settings,
     key: String,
-    /// Measures of the plan that do not depend on its time.
+    /// Measures of the plan that do not depend on the time of a step.
     amounts: PointMeasures,
 }
 
