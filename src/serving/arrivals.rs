@@ -17,7 +17,7 @@ pub struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
-    /// Tokens of the prompt and of the answer; 0 if not stated.
+    /// Number of tokens of the prompt, and of the answer; 0 if not stated.
     pub tokens: [u32; 2],
 }
 
@@ -151,7 +151,7 @@ struct ArrivalFile<'s> {
     rows: ArrivalRows,
     repeat: u32,
     speed: f64,
-    /// Start of the current repetition of the file, which is added to the file's times.
+    /// Start of the current repetition of the file; it is added to the times in the file.
     offset: Time,
     last: Time,
     /// Line number of the previous arrival.

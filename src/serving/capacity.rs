@@ -35,7 +35,7 @@ fn serve_at_rate(
 ///
 /// # Errors
 ///
-/// Fails like [`serve_requests`], and if the scenario's arrivals have no rate.
+/// Fails like [`serve_requests`]. Also fails if the scenario's arrivals have no rate.
 pub fn sweep_rates(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -54,8 +54,8 @@ pub fn sweep_rates(
     })
 }
 
-/// Finds, by bisection, the highest rate at which at least the fraction `attain` of the requests is within its limit.
-/// The result includes all rates that were tried.
+/// Finds, by bisection, the highest rate at which at least the fraction `attain` of the requests
+/// are within their limits. The result includes all rates that were tried.
 ///
 /// # Errors
 ///

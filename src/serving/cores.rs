@@ -70,7 +70,7 @@ impl CoreArray {
     }
 
     /// Returns the time for which cores are busy after `end`, in picoseconds, summed over cores.
-    /// Tasks must have been assigned until `end`, and cores must not have been blocked.
+    /// All tasks until `end` must already have been assigned, and cores must not have been blocked.
     pub fn busy_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -161,7 +161,7 @@ mod tests {
     fn runs_join_where_cores_idle() {
         let mut cores = CoreArray::new(1000);
         for job in 0..10_000_u64 {
-            // A job every 100 on idle cores never leaves more than three runs of cores.
+            // A job every 100 ps on idle cores never leaves more than three runs of cores.
             cores.assign_tasks(Time(job * 100), 1 + job * 7 % 1500, Span(10));
             assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
         }

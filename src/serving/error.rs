@@ -55,7 +55,7 @@ pub enum ServeError {
     Platform {
         /// The requested name.
         name: String,
-        /// The preset with the most similar name, if one is similar enough.
+        /// The preset with the most similar name, if any name is similar enough.
         closest: Option<&'static str>,
     },
     /// A file cannot be read.

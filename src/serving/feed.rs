@@ -1,11 +1,12 @@
-//! Requests on the event loop: a feed that launches batches, and processors that determine the times of
-//! their jobs.
+//! Connects requests to the event loop: a feed launches batches, and processors determine the times
+//! of their jobs.
 //!
-//! A model is a program of one rank, with a node for each job. A batch in flight is a launch of this
-//! program, whose tag is the batch's index in the server. The loop handles dependencies and instants,
-//! and the server determines the times of jobs. Feed and processors share the server, because the loop
-//! calls only one of them at a time. If a model is a trace, its program is the trace's job. The job's
-//! kernels use lanes, and the server is only notified when the launch ends.
+//! A model is a program of one rank, with a node for each job. A batch in flight is a launch of
+//! this program, and the launch's tag is the batch's index in the server. The loop handles
+//! dependencies and instants, and the server determines the times of jobs. Feed and processors
+//! share the server, because the loop calls only one of them at a time. If a model is a trace, its
+//! program is the trace's job. The job's kernels use lanes, and the server is only notified when
+//! the launch ends.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;

@@ -115,8 +115,8 @@ fn serve_llm_on(
 }
 
 /// Returns the rate of all engines at saturation, in requests per second. For the measurement,
-/// about four times the requests that one engine can run arrive at this engine at once. The rate is
-/// measured between a quarter and three quarters of the completions. Returns `None` for
+/// about four times the number of requests that one engine can run arrive at this engine at once.
+/// The rate is measured between a quarter and three quarters of the completions. Returns `None` for
 /// conversations.
 fn saturated_rate(
     scenario: &LlmScenario,

@@ -3,8 +3,8 @@
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// A completed request. The time from its arrival to its end is the sum of `datapath`, `queue`, `compute` and
-/// `preempted`.
+/// A completed request. The time from the request's arrival to its end is the sum of `datapath`,
+/// `queue`, `compute` and `preempted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedRequest {
     /// Number of the request in the order of arrival, from 0.

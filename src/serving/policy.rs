@@ -21,7 +21,7 @@ pub struct QueuedRequest {
     pub slot: u32,
     /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,
-    /// Index of its model.
+    /// Index of the request's model.
     pub model: u32,
     /// Instant at which the request first entered the queue.
     pub since: Time,
@@ -38,12 +38,12 @@ pub trait ServicePolicy {
     /// Adds a request to the queue.
     fn enqueue_request(&mut self, request: QueuedRequest);
 
-    /// Moves the requests to serve next into `batch`, which must be empty. Moves none if the queue is
-    /// empty, or if its requests should wait for others.
+    /// Moves the requests to serve next into `batch`, which must be empty. Moves no request if the
+    /// queue is empty, or if the queued requests should wait for other requests.
     fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the instant at which [`Self::choose_requests`] may choose requests although none has entered the
-    /// queue since.
+    /// Returns the instant at which [`Self::choose_requests`] may choose requests even if no other
+    /// request enters the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }

@@ -324,8 +324,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the lengths of the jobs of requests that are served together. The jobs must not be vector
-    /// products.
+    /// Returns the durations of the jobs of requests that are served together. The jobs must not be
+    /// vector products.
     pub(super) fn draw_lengths(
         &self,
         of: &PreparedScenario<'_>,
@@ -363,7 +363,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the number of tasks of a job, and the length of a task, if the requests with these
+    /// Returns the number of tasks of a job, and the duration of a task, if the requests with these
     /// numbers form a batch.
     pub fn size_of_job(
         &self,

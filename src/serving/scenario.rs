@@ -82,7 +82,7 @@ pub struct ServedModel {
     pub class: Option<String>,
     /// Weight in the mix of requests, relative to other models.
     pub weight: f64,
-    /// Priority level, from 0, the most urgent.
+    /// Priority level; 0 is the most urgent.
     pub level: u32,
     /// Maximum time from a request's arrival to its completion; `None` for no deadline.
     pub deadline: Option<Span>,
@@ -168,7 +168,7 @@ pub enum ArrivalStream {
         path: PathBuf,
         /// Number of times that the file is played in a row.
         repeat: u32,
-        /// Factor by which the file is played faster.
+        /// Speed-up factor of the file.
         speed: f64,
     },
 }
@@ -213,7 +213,7 @@ pub enum PolicyKind {
     FirstCome,
     /// The request with the least remaining work first.
     ShortestJob,
-    /// A request of the most urgent model first.
+    /// Serves a request of the most urgent model first.
     Priority {
         /// Waiting time that counts as one priority level; `None` for no aging.
         aging: Option<Span>,
@@ -290,7 +290,7 @@ impl Scenario {
     }
 
     /// Parses a scenario. Error messages name the text `file`, and paths in the text are relative
-    /// to `folder`. `file` is its name in errors, and paths in it are relative to `folder`.
+    /// to `folder`.
     ///
     /// # Errors
     ///

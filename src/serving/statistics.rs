@@ -261,8 +261,8 @@ pub(super) const NORMAL_90: f64 = 1.644_854;
 
 /// Returns the quantile of Student's distribution that corresponds to the quantile `z` of the
 /// normal distribution. The result has three terms: `z`, and two terms of the expansion in 1 /
-/// degrees (Abramowitz and Stegun, 26.7.5). It is accurate to 0.2 % from 15 degrees on, and to 6 %
-/// for two degrees.
+/// degrees (Abramowitz and Stegun, 26.7.5). The result is accurate to 0.2 % from 15 degrees on, and
+/// to 6 % for two degrees.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;

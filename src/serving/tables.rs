@@ -210,8 +210,8 @@ impl LatencyCurve {
     }
 
     /// Returns the duration at `x`. Between two positions, the duration is interpolated linearly.
-    /// Before the first position, it is constant. After the last position, the line through the
-    /// last two positions continues.
+    /// Before the first position, the duration is constant. After the last position, the line
+    /// through the last two positions continues.
     pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {

@@ -21,8 +21,8 @@ fn counts_are_those_of_the_thesis() {
         ("vgg-13", None, 11_308_466_176, None),
         ("alexnet", None, 714_188_480, None),
         ("resnet-18", None, 1_814_073_344, None),
-        // With one token, there are 48 blocks of 12 h^2 + 2 h, and logits of V h: 48 (12 x 1600^2 +
-        // 3200) + 50257 x 1600.
+        // With one token, each of 48 blocks has 12 h^2 + 2 h multiplications, and the logits have V
+        // h: 48 (12 x 1600^2 + 3200) + 50257 x 1600.
         (
             "gpt2-xl",
             Some(1),
@@ -62,8 +62,8 @@ fn counts_are_those_of_the_thesis() {
         34_501
     );
     // The published count contains tables of 39,143,231 rows of 64, and the MLPs, but not the 351
-    // pairs of vectors of length 64. Without tables, the count is the MLPs' and the pairs': 13 x
-    // 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
+    // pairs of vectors of length 64. Without tables, the count consists of the MLPs and the pairs:
+    // 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
     let tables = JobLowering {
         tables: true,
         ..JobLowering::default()

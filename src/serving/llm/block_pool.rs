@@ -38,7 +38,7 @@ const _: () = assert!(size_of::<CacheBlock>() == 32);
 #[derive(Clone, Debug)]
 pub struct BlockPool {
     /// Blocks that were allocated at least once. Blocks with higher indices have never been used.
-    /// They are allocated in ascending order, before the blocks of the free list.
+    /// These blocks are allocated in ascending order, before the blocks of the free list.
     blocks: Vec<CacheBlock>,
     count: u32,
     first: u32,

@@ -57,8 +57,8 @@ impl BlockChangeSchedule {
     }
 }
 
-/// Returns the number of steps in which a request neither needs a block nor, with `is_shared`,
-/// fills one. `token` is the number (from 1) of the token that the request computes next.
+/// Returns the number of steps in which a request needs no block and, if `is_shared` is true, fills
+/// no block. `token` is the number (from 1) of the token that the request computes next.
 fn steps_to_visit(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {

@@ -101,9 +101,9 @@ fn default_rank_count() -> u32 {
 }
 
 /// Bytes of the device's context, the library's buffers and captured graphs. On an RTX 4090 with
-/// Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. They take 1.24 GB less
-/// than the memory that the weights leave. Activations and logits, as computed below, take 0.53 GB
-/// of this difference.
+/// Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. These blocks take 1.24 GB
+/// less than the memory that the weights leave. Activations and logits, as computed below, take
+/// 0.53 GB of this difference.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl MemoryPlan {
@@ -381,7 +381,7 @@ impl LlmDeployment {
     ///
     /// # Errors
     ///
-    /// Fails if the machine is missing, or its memory is too small for the model.
+    /// Fails if the machine is missing, or if its memory is too small for the model.
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {
@@ -415,7 +415,7 @@ impl LlmDeployment {
         }
     }
 
-    /// Returns the NPUs of all engines, or `None` without a machine.
+    /// Returns the number of NPUs of all engines, or `None` if there is no machine.
     pub fn total_npus(&self) -> Option<u32> {
         self.place
             .as_ref()

@@ -22,7 +22,8 @@ pub struct IncomingRequest {
     pub priority: Option<i32>,
 }
 
-/// Describes the tokens that a request shares with others, before the request's number is known.
+/// Describes the tokens that a request shares with other requests, before the request's number is
+/// known.
 #[derive(Clone, Debug)]
 pub enum RequestContent {
     /// The prompt begins with this number of tokens of this stream, or shares no tokens (`None`).

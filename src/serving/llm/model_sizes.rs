@@ -532,7 +532,7 @@ mod tests {
             ("qwen3-32b", 256.0),
             ("qwen3-30b-a3b", 96.0),
             ("mixtral-8x7b", 128.0),
-            // (512 + 64) elements x 2 bytes x 61 layers.
+            // A token takes (512 + 64) elements x 2 bytes x 61 layers.
             ("deepseek-v3", 68.625),
             // All 36 blocks count, including the half with windows.
             ("gpt-oss-120b", 72.0),

@@ -1,5 +1,5 @@
-//! Finds the number of NPUs that a request rate needs within limits, and the highest rate that
-//! engines can serve.
+//! Finds the number of NPUs that serve a request rate within limits, and the highest rate that
+//! engines serve within limits.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -104,7 +104,7 @@ pub struct LlmPlan {
     /// Index of the row with the fewest NPUs among the rows that meet the limits; among equal rows,
     /// the row with the highest fraction.
     pub chosen: Option<usize>,
-    /// The chosen configuration at its highest rate, if the caller requested this rate.
+    /// The chosen configuration at the highest rate within the limits, if there is such a rate.
     pub highest_rate: Option<PlanRow>,
 }
 

@@ -239,7 +239,7 @@ pub struct LlmRow {
     pub ttft: TimeSummary,
     /// Time per token after the first, by request.
     pub tpot: TimeSummary,
-    /// Time from sending to the last token.
+    /// Time from the client's sending to the last token.
     pub e2e: TimeSummary,
     /// Time from the queue to the first step.
     pub queue: TimeSummary,

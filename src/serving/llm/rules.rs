@@ -77,7 +77,7 @@ pub enum SchedulingPolicy {
     Priority,
 }
 
-/// Rule for the tokens for which a request allocates blocks.
+/// Rule that determines for which tokens a request allocates blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReserve {
     /// A request allocates blocks only for computed tokens.
@@ -130,7 +130,7 @@ pub struct EngineRules {
     /// Fraction of the blocks that must stay free when a request is admitted while other requests
     /// run.
     pub watermark: f64,
-    /// Rule for the tokens for which a request allocates blocks.
+    /// Rule that determines for which tokens a request allocates blocks.
     pub reserve: BlockReserve,
     /// True if the scheduler composes the next step when a step begins, before the tokens of the
     /// running step are known.

@@ -105,7 +105,7 @@ pub struct ServedLlm {
 }
 
 impl ServedLlm {
-    /// Creates a model in BF16 that may use nine tenths of the memory, as is vLLM's default.
+    /// Creates a model in BF16 that may use nine tenths of the memory (vLLM's default).
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -122,11 +122,11 @@ impl ServedLlm {
 pub enum RouterKind {
     /// Assigns requests to the engines in turn.
     RoundRobin,
-    /// Chooses the engine with the fewest requests; if several engines have equally few, the first
-    /// of them.
+    /// Chooses the engine with the fewest requests. If several engines have equally few requests,
+    /// chooses the first.
     LeastOutstanding,
-    /// Chooses the engine that caches most of the prompt's beginning; if several engines cache
-    /// equally much, the engine with the fewest requests.
+    /// Chooses the engine that caches most of the prompt's beginning. If several engines cache
+    /// equally much, chooses the engine with the fewest requests.
     LongestPrefix,
 }
 
@@ -157,9 +157,9 @@ impl RouterKind {
 /// Times between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTimes {
-    /// Time from the client's sending of a request until it enters the queue.
+    /// Time from the sending of a request on the client until the request enters the queue.
     pub before: Span,
-    /// Time from the engine's production of a token until the client receives it.
+    /// Time from the production of a token on the engine until the client receives the token.
     pub after: Span,
 }
 
@@ -365,7 +365,7 @@ impl LlmScenario {
         classes.fold(self.limits, |all, class| all.filled_from(&class.limits))
     }
 
-    /// Returns the rules on NPUs of `hardware`.
+    /// Returns the rules for NPUs of `hardware`.
     ///
     /// # Errors
     ///

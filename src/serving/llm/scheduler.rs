@@ -1,4 +1,4 @@
-//! Selects the requests of a step, and the number of tokens of each.
+//! Selects the requests of a step, and the number of tokens of each request.
 //!
 //! There is one rule, *catch up*: within the limits, a request takes part in a step with all tokens
 //! that have no keys and values yet. These tokens are the prompt at first, then one token per step
@@ -64,9 +64,9 @@ struct EngineSlot {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Number of tokens from the beginning whose full blocks other requests may find. Content that
-    /// belongs only to one request is registered only when the request is preempted, because no
-    /// other request can ask for it earlier.
+    /// Number of first tokens; other requests may find the full blocks among these tokens. Content
+    /// that belongs only to one request is registered only when the request is preempted, because
+    /// no other request can ask for it earlier.
     findable: u32,
     /// Hashes of the request's full blocks that have been computed.
     hashes: Vec<BlockHash>,
@@ -105,7 +105,8 @@ pub struct StepShare {
     pub tokens: u32,
     /// True if the step produces a token of the request's answer.
     pub samples: bool,
-    /// Number of cached tokens when this step admitted the request; 0 if it did not.
+    /// Number of cached tokens when this step admitted the request; 0 if this step did not admit
+    /// the request.
     pub hit: u32,
     /// True if this step admitted the request.
     pub admitted: bool,
@@ -317,7 +318,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns the length of the prompt's beginning that this engine caches, in tokens.
+    /// Returns the number of tokens at the prompt's beginning that this engine caches.
     pub fn known_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -648,7 +649,7 @@ impl StepScheduler {
         true
     }
 
-    /// Returns the length of a waiting request's beginning that is cached, in tokens.
+    /// Returns the number of cached tokens at the beginning of a waiting request.
     fn find_known(&mut self, slot: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;

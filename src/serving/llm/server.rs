@@ -507,8 +507,8 @@ impl<'s> LlmServer<'s> {
         end
     }
 
-    /// Records the gaps between the previous token of each request of the step and its token at
-    /// `now`. Returns the number of requests after the warm-up.
+    /// Records, for each request of the step, the gap between the previous token and the token at
+    /// `now`. Returns the number of these requests after the warm-up.
     fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -522,8 +522,8 @@ impl<'s> LlmServer<'s> {
         counted
     }
 
-    /// Returns the earliest instant at which another event than the end of this engine's own step
-    /// can affect the engine.
+    /// Returns the earliest instant at which an event can affect this engine, except the end of the
+    /// engine's own step.
     fn quiet_until(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
@@ -562,7 +562,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Applies the future changes of blocks that are before `end`.
+    /// Applies the changes of the number of used blocks that are before `end`.
     fn apply_block_changes(&mut self, end: Time) {
         while let Some(entry) = self.block_changes.first_entry() {
             if *entry.key() >= end {

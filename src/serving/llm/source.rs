@@ -96,8 +96,8 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// Returns the request that a user sends at `at`, or `None` if the scenario limits the number
-    /// or the time of requests and its limit is reached.
+    /// Returns the request that a user sends at `at`. Returns `None` if the scenario's limit on the
+    /// number or on the time of requests is reached.
     pub fn request_of_user(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw_request(at))

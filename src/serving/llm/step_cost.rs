@@ -94,9 +94,9 @@ const HOST_REQUEST: Span = Span::from_us(4);
 /// The value comes from the measured curve of H100.
 const DECODE_MEMORY: f64 = 0.93;
 /// Constants of decoding over latent vectors: the start, and the reached fractions of the memory's
-/// bandwidth and of the peak rate. They follow from SGLang 0.5.10 on H100 with one to 128 heads and
-/// batches above 200 MB (aiconfigurator, Apache-2.0). The median is 0.84 of the bandwidth up to 32
-/// heads. With 128 heads, where products limit the time, the median is 0.56 of the peak.
+/// bandwidth and of the peak rate. The constants follow from SGLang 0.5.10 on H100 with one to 128
+/// heads and batches above 200 MB (aiconfigurator, Apache-2.0). The median is 0.84 of the bandwidth
+/// up to 32 heads. With 128 heads, where products limit the time, the median is 0.56 of the peak.
 const LATENT_START: Span = Span::from_us(12);
 const LATENT_MEMORY: f64 = 0.85;
 const LATENT_PEAK: f64 = 0.6;
@@ -278,8 +278,8 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products are computed. This is the weights' format, or BF16 for
-    /// weights of four bits on NPUs that do not compute in four bits.
+    /// Returns the format in which products are computed. The format is the weights' format, or
+    /// BF16 for weights of four bits on NPUs that do not compute in four bits.
     fn product_format(&self) -> Dtype {
         match self.weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -819,8 +819,9 @@ mod tests {
 
     #[test]
     fn decode_steps_are_above_the_roofline_and_not_far() {
-        // The weights of 8B without the embedding table have 15.0 GB. The 32 requests of 1,024
-        // tokens, each with 131,072 bytes, have 4.3 GB. Reading both at 3.35 TB/s takes 5.77 ms.
+        // The weights of the model without the embedding table take 15.0 GB. The keys and values of
+        // 32 requests of 1,024 tokens, with 131,072 bytes per token, take 4.3 GB. Reading both at
+        // 3.35 TB/s takes 5.77 ms.
         let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
         let bound = (15.01e9 + 4.29e9) / 3.35e12;
         assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
@@ -859,8 +860,8 @@ mod tests {
         // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
         assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
         assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
-        // Above the table, for 32 MiB, the machine's NCCL curve applies: 199.8 us at 33,554,432
-        // bytes.
+        // The table does not reach 32 MiB, so the machine's NCCL curve applies: 199.8 us at
+        // 33,554,432 bytes.
         assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
     }
 }

@@ -127,7 +127,8 @@ impl TokenContent {
                 tokens: common,
             });
         }
-        // Add an own piece even if the prompt is fully shared, so that answers differ.
+        // Add a piece of the request's own stream even if the prompt is fully shared, so that
+        // answers differ.
         pieces.push(TokenPiece {
             stream: TokenStream::of_request(number),
             from: 0,

@@ -8,7 +8,7 @@ use super::step_cost::touched_experts;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::NpuClass;
 
-/// Weights and products per step and token.
+/// Weights per step and per token, and the model's number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenWork {
     /// Bytes of weights that a step of a batch reads on each NPU. Experts count only if they get

@@ -29,7 +29,7 @@ impl Server<'_> {
     /// Fills the free slots of a processor from the queue. If preempted batches continue, appends
     /// their jobs with known times to `answered`. If `answered` is absent, the queue contains no
     /// preempted batch, because a processor with a free slot would already have continued it.
-    /// Returns false if the queue had too few requests.
+    /// Returns false if the queue had too few requests for the free slots.
     pub(super) fn take_for(
         &mut self,
         processor: u32,

@@ -65,7 +65,7 @@ impl<T> IndexMut<u32> for Slab<T> {
 /// Requests of one model that are served together.
 #[derive(Debug, Default)]
 pub(super) struct RequestInFlight {
-    /// The batch's request that arrived first, as it was in the queue.
+    /// The batch's request that arrived first, in the form in which it was queued.
     pub first: QueuedRequest,
     /// Indices of the batch's requests.
     pub requests: Vec<u32>,
