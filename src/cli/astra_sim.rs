@@ -208,7 +208,7 @@ impl AstraSimArgs {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
 
-    /// Returns the options that the report repeats.
+    /// Returns the options that the JSON report lists.
     fn option_json(&self) -> Map<String, Value> {
         let model = self.to_flags(self.quirks).model.to_string();
         let fields: [(&str, Value); 6] = [

@@ -1,9 +1,9 @@
 //! Runs commands inside another program: output and errors are returned as data instead of printed.
 //!
-//! A process that runs only one command may end if memory runs out or a signal arrives. A program
-//! that embeds chakram must not end in these cases. So this module runs each command as the task of
-//! a [`StopToken`](chakram_base::interrupt::StopToken), and converts interruptions and exceeded
-//! memory limits to ordinary errors.
+//! A process that runs only one command may end if memory runs out or a signal arrives, but a program that embeds
+//! chakram must continue. So this module runs each command as the task of a
+//! [`StopToken`](chakram_base::interrupt::StopToken), and converts interruptions and exceeded memory limits to ordinary
+//! errors.
 
 use super::{
     Cli, CliCommand, DeferredArgs, LimitArgs, dispatch_command, parse_line, recognition, terminal,

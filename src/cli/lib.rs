@@ -212,8 +212,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 
 /// Parses a command line. Returns the result, and the words of the rewritten command line.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
-    // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some that clap
-    // rejects.
+    // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some arguments that clap rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {

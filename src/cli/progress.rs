@@ -42,7 +42,7 @@ pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 
-/// Counter of completed work. Its value is shown until the counter is dropped.
+/// Counts completed work, and shows the count until it is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<ProgressEndSignal>,

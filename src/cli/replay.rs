@@ -248,7 +248,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
 }
 
-/// Returns the given options that concern traces, as settings. Each setting comes with the job that
+/// Returns the options on the command line that concern traces, as settings. Each setting comes with the job that
 /// `found` gives without the setting's option.
 fn job_settings<'a>(
     found: &'a FoundTraces,

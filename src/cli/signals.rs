@@ -72,7 +72,7 @@ mod unix {
     }
 
     fn die_by_signal(signal: i32) {
-        // SAFETY: POSIX allows all these functions in a signal handler.
+        // SAFETY: POSIX allows every function called here in a signal handler.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             let mut set = MaybeUninit::uninit();

@@ -1,4 +1,4 @@
-//! Renders the output formats: ASTRA-sim's lines, a table, or the report as JSON.
+//! Renders the output as ASTRA-sim's lines, as a table, or as a JSON report.
 
 use chakram_astra_sim::{AstraInputs, RankWork};
 use chakram_base::units::Span;
@@ -205,7 +205,7 @@ struct RankDocument {
     peak_memory_bytes: Option<u64>,
 }
 
-/// JSON of the utilization under the roofline.
+/// JSON object with the utilization relative to the roofline.
 #[derive(Debug, Serialize)]
 struct RooflineUse {
     compute_bound: f64,

@@ -439,7 +439,7 @@ impl CommandFailure {
         self.found = error.to_string();
     }
 
-    /// Moves file, line and column from the beginning of a message to the fields.
+    /// Moves file, line and column from the beginning of the message to the failure's fields.
     fn take_place(&mut self) {
         let line = self.found.lines().next().unwrap_or_default();
         let mut parts = line.split(':');

@@ -47,9 +47,8 @@ pub fn write_row(
     Ok(())
 }
 
-/// The chosen cuts of matrix products, and the bytes that they move. For comparison, also the bytes
-/// if all matrix products are divided by columns, and the bytes if all are divided by rows. Words
-/// are assumed to have one byte.
+/// The chosen cuts of matrix products, and the bytes that they move. For comparison, this also contains the bytes if
+/// all matrix products are cut by columns, and if all are cut by rows. Words are assumed to have one byte.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,

@@ -112,7 +112,7 @@ pub enum LlmInput {
 
 impl LlmInput {
     /// Determines whether `path` names a language model or a scenario. Returns `None` if `path` is neither a language
-    /// model nor a scenario that contains one.
+    /// model nor a scenario with a language model.
     pub fn recognize(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {

@@ -29,7 +29,7 @@ pub(super) struct ConvertTask {
     pub packed: &'static str,
 }
 
-/// The conversions that a command makes.
+/// All conversions of one command.
 #[derive(Debug)]
 pub(super) struct ConvertPlan {
     pub jobs: Vec<ConvertTask>,

@@ -1,5 +1,5 @@
-//! Plan options as settings of a run. Each setting comes with the job without its option, so that
-//! options without an effect can be found.
+//! Plan options as settings of a run. Each setting comes with the job that results without its option, so that options
+//! without an effect can be found.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
@@ -72,8 +72,8 @@ impl TrainingArgs {
         })
     }
 
-    /// Some settings change the machine. If the plan takes other facts from the changed machine
-    /// than from `machine`, replaces the job by the job for the changed machine.
+    /// For settings that change the machine: if the plan takes other facts from the changed machine than from
+    /// `machine`, replaces the setting's job by the job for the changed machine.
     pub fn rebind_settings<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
