@@ -1,4 +1,4 @@
-//! Tests of archives as a shell and a reader see them.
+//! Tests archives through the command line and through a reader.
 
 mod causes;
 mod crash;
@@ -36,7 +36,7 @@ impl Corpus {
         self.at(name).display().to_string()
     }
 
-    /// Runs the program; a word that begins with `@` is a path in the folder.
+    /// Runs the program. A word that begins with `@` is a path in the folder.
     pub fn run(&self, words: &[&str]) -> Output {
         let words: Vec<String> = words
             .iter()
@@ -51,7 +51,7 @@ impl Corpus {
         chakram(&words)
     }
 
-    /// Runs the program, which must succeed, and returns what it prints.
+    /// Runs the program, checks that it succeeds, and returns its output.
     pub fn ok(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -59,7 +59,7 @@ impl Corpus {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Runs the program, which must fail with this code, and returns its error.
+    /// Runs the program, checks that it fails with `code`, and returns its error message.
     pub fn fails(&self, code: i32, words: &[&str]) -> String {
         let output = self.run(words);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -67,7 +67,7 @@ impl Corpus {
         error
     }
 
-    /// Generates a job of two ranks with a few nodes each and adds it to `archive` as `name`.
+    /// Generates a job of two ranks with a few nodes each, and adds it to `archive` as `name`.
     pub fn small(&self, archive: &str, name: &str, layers: &str) {
         let prefix = format!("@{name}/job");
         self.ok(&[
@@ -84,7 +84,7 @@ impl Corpus {
     }
 }
 
-/// Returns the names of the workloads in an archive, in its order.
+/// Returns the names of the workloads in an archive, in the archive's order.
 pub fn names(path: &Path) -> Vec<String> {
     let archive = Archive::open_archive(path).unwrap();
     archive.workloads().keys().cloned().collect()

@@ -1,5 +1,6 @@
-//! Tests of ASTRA-sim 2.x: compares the plain simulator of `testkit` with the original's answers,
-//! if the variable `CHAKRAM_CORPUS` names a folder with them, and the program with both.
+//! Tests ASTRA-sim 2.x. If the variable `CHAKRAM_CORPUS` names a folder with the original's
+//! answers, compares the plain simulator of `testkit` with these answers, and the program with
+//! both.
 
 mod against;
 mod chance;

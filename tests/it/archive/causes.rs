@@ -1,10 +1,10 @@
-//! Tests of the causes that a check gives for moved predictions: each cause alone, and two
+//! Tests the causes that a check names for moved predictions: each cause alone, and two causes
 //! together.
 
 use super::Corpus;
 use super::regression::{SOUND, causes, check, machine, sound};
 
-/// Returns an archive with a baseline of the job that `words` generate, on the machine `SOUND`.
+/// Returns an archive with a baseline for the job that `words` generate, on the machine `SOUND`.
 fn with_baseline(words: &[&str]) -> Corpus {
     let corpus = Corpus::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
@@ -17,14 +17,15 @@ fn with_baseline(words: &[&str]) -> Corpus {
     corpus
 }
 
-/// Generates the job of `words` and adds it to the archive as `w`, with `options`.
+/// Generates the job that `words` describe, and adds it to the archive as `w`, with `options`.
 fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
     corpus.ok(&[&["generate"], words, &["-o", "@job/job"]].concat());
     let add = ["archive", "add", "@a.etz", "@job/job", "--name", "w"];
     corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
 }
 
-/// Returns the causes that a check names, on the machine described by `text` if there is one.
+/// Returns the causes that a check names. If `text` is given, the check uses the machine that
+/// `text` describes.
 fn named(corpus: &Corpus, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
@@ -61,12 +62,12 @@ fn a_constant_of_the_machine_is_named_alone() {
             "communication:",
         ),
     ] {
-        // The peak of the other format changes too, but no node of the job uses it.
+        // The peak of the other format changes too, but the job has no node in this format.
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
         let found = named(&corpus, Some(&text));
         assert_eq!(of(&found, "machine:"), [constant]);
-        // The changed constant determines one of the two largest changes of time; the other may be
-        // transfers that slower kernels expose.
+        // The changed constant causes one of the two largest changes of time. The other change may
+        // be transfers that slower kernels expose.
         assert!(
             found
                 .iter()
@@ -111,7 +112,7 @@ fn an_operator_is_named_alone_and_beside_a_constant() {
     assert_eq!(of(&found, "workload:").len(), 1);
     assert!(of(&found, "machine:").is_empty(), "{found:?}");
     assert!(of(&found, "collectives:").is_empty(), "{found:?}");
-    // Two changes at once: both are named, and no third cause.
+    // Two constants change at the same time. The check names both, and no third cause.
     let [peak, memory, inner, outer, latency] = SOUND;
     let text = machine(peak, memory, inner, outer * 0.8, latency, "ring");
     let found = named(&corpus, Some(&text));
@@ -144,11 +145,12 @@ fn groups_are_named_by_their_members() {
     assert!(of(&found, "machine:").is_empty(), "{found:?}");
 }
 
-/// The page of a check has both breakdowns, the causes and the earlier baselines, with the numbers of the JSON.
+/// The page of a check shows both breakdowns, the causes and the earlier baselines, with the same
+/// numbers as the JSON.
 #[test]
 fn a_page_shows_what_moved_beside_its_baselines() {
     let corpus = with_baseline(&step("512"));
-    // A second workload whose prediction does not change.
+    // This second workload's prediction does not change.
     corpus.ok(&[
         "generate",
         "p2p",
@@ -172,7 +174,7 @@ fn a_page_shows_what_moved_beside_its_baselines() {
     let (code, found) = check(&corpus, &["--html", "@check.html"]);
     assert_eq!(code, 3);
     let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();
-    // Six categories of time, each before and after, and two baselines.
+    // The page has six categories of time, each before and after, and two baselines.
     assert_eq!(crate::page::check_numbers(&page, &found), 2 + 2 * 6 + 2);
     for part in [
         "http:", "https:", "<script", "<link", "<img", "src=", "<second>",
@@ -189,7 +191,7 @@ fn a_page_shows_what_moved_beside_its_baselines() {
         (&true.into(), &false.into())
     );
     assert!(still.get("mean_ps").is_none());
-    // The parts of an NPU's time sum to its makespan, at the baseline and now.
+    // The parts of an NPU's time add up to its makespan, both at the baseline and now.
     for (side, whole) in [("before", "before_ps"), ("after", "after_ps")] {
         let parts = moved["mean_ps"][side].as_object().unwrap();
         let sum: u64 = parts.values().map(|part| part.as_u64().unwrap()).sum();

@@ -1,4 +1,4 @@
-//! Tests of commands that are killed, run at the same time, or run out of disk space.
+//! Tests commands that are killed, that run at the same time, or that run out of disk space.
 
 use super::{Corpus, names};
 use chakram::archive::Archive;
@@ -18,8 +18,8 @@ fn equivalent_command(corpus: &Corpus, words: &[&str]) -> Command {
     command
 }
 
-/// Runs a command and kills it after `micros` microseconds; returns `false` if the command had
-/// ended by then.
+/// Runs a command and kills it after `micros` microseconds. Returns `false` if the command had
+/// already ended.
 fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
     let mut child = equivalent_command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));
@@ -54,8 +54,9 @@ fn two_hundred_killed_commands_lose_nothing() {
     kill_collections_and_merges(200);
 }
 
-/// Kills `kills` adds at random times, and checks after each that the workloads added before are still present and
-/// complete. The time limit is a little longer than an add takes, so a few adds end before the kill.
+/// Kills `kills` add commands at random times. After each kill, checks that all workloads that were
+/// added before are still present and complete. The time limit is a little longer than an add
+/// command, so a few add commands end before the kill.
 fn kill_adds(kills: u64) {
     for (archive, kind) in [("@a.etz", &[][..]), ("@a", &["--folder"])] {
         let corpus = Corpus::new();
@@ -72,7 +73,8 @@ fn kill_adds(kills: u64) {
             "@job/job",
         ]);
         let path = corpus.at(&archive[1..]);
-        // Some traces are already in the archive and one file is not, so every add has something to write.
+        // The archive already has some of the traces but lacks one file, so every add command has
+        // something to write.
         let mut state = 7;
         let noise = |state: &mut u64| {
             let noise: Vec<u8> = (0..300_000).map(|_| random(state, 256) as u8).collect();
@@ -108,7 +110,7 @@ fn kill_adds(kills: u64) {
     }
 }
 
-/// Kills `kills` collections that drop a workload, and `kills` merges that restore it.
+/// Kills `kills` collections that drop a workload, and `kills` merges that restore this workload.
 fn kill_collections_and_merges(kills: u64) {
     let corpus = Corpus::new();
     corpus.ok(&["archive", "create", "@other.etz"]);
@@ -133,7 +135,8 @@ fn kill_collections_and_merges(kills: u64) {
                 done.iter().all(|done| *done < 20 * kills),
                 "{killed:?} were killed"
             );
-            // A killed command has either had its full effect or none. Then it is run again.
+            // A killed command has had either its full effect or no effect. The command is then run
+            // again.
             let there = names(&path).contains(&"other".to_owned());
             let which = usize::from(there);
             let words = if there { &collect[..] } else { &merge };
@@ -185,7 +188,7 @@ fn adds_at_the_same_time_are_all_there() {
             .map(|name| equivalent_command(&corpus, &words(name)).spawn().unwrap())
             .collect();
         let path = corpus.at(&archive[1..]);
-        // A concurrent reader sees some of the workloads, each of them complete.
+        // A concurrent reader sees only some of the workloads, but each of these is complete.
         for _ in 0..20 {
             assert!(
                 Archive::open_archive(&path)
@@ -225,7 +228,7 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
             .into_iter()
             .filter(|(name, _)| name.starts_with("/a"));
         let before: Vec<_> = before.collect();
-        // More data than the file size limit allows: a file of random bytes.
+        // A file of random bytes is larger than the file size limit.
         let noise: Vec<u8> = (0..200_000u64)
             .map(|i| {
                 let mixed = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -251,7 +254,8 @@ fn a_full_disk_leaves_the_archive_as_it_was() {
     }
 }
 
-/// The root user may write anywhere, so a test that runs as root runs the command as another user.
+/// The root user may write everywhere. So if the test runs as root, it runs the command as another
+/// user.
 #[cfg(unix)]
 #[test]
 fn a_folder_that_cannot_be_written_leaves_the_archive_as_it_was() {

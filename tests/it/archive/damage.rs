@@ -1,12 +1,12 @@
-//! Tests of archives with damaged bytes.
+//! Tests archives with damaged bytes.
 
 use super::Corpus;
 use crate::corpus::is_whole;
 use chakram::archive::Archive;
 use std::path::Path;
 
-/// Returns `true` if commands report the archive at `path` as damaged. A panic or a hang does not count, nor does the
-/// tail of an interrupted command.
+/// Returns `true` if commands report that the archive at `path` is damaged. Neither a panic, nor a
+/// hang, nor the tail of an interrupted command counts as such a report.
 fn is_noticed(path: &Path) -> bool {
     let verdict = Archive::open_archive(path).and_then(|archive| archive.verify_all(&|| ()));
     verdict.map_or(true, |verdict| !verdict.is_sound())
@@ -31,7 +31,7 @@ fn every_changed_byte_of_a_file_is_noticed() {
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
     assert!(!is_noticed(&path));
-    // All bits of all bytes take ten times as long.
+    // Flipping every bit of every byte takes ten times as long, so only the complete test does so.
     for at in 0..sound.len() {
         let bits = if is_whole() { 0..8 } else { at % 8..at % 8 + 1 };
         for bit in bits {
@@ -137,13 +137,13 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             assert!(verdict.is_sound());
             assert_eq!(verdict.is_unfinished(), length > before, "{length}");
             let told = verdict.tail.map_or(String::new(), |tail| tail.to_string());
-            // The name of the unfinished workload is reported as soon as it was written.
+            // The name of an unfinished workload is reported as soon as the name is written.
             let what = "`add` that was not finished; not in the archive: second";
             assert!(length < before + 200 || told.contains(what), "{told}");
         }
     }
-    // A later command moves the tail to a file of its own and continues; a second such command
-    // keeps that first file.
+    // A later command moves the tail to a separate file and continues. A second such command keeps
+    // that first file.
     let cut = &whole[..whole.len() - 1];
     for kept in ["a.etz.unfinished", "a.etz.unfinished.2"] {
         std::fs::write(&path, cut).unwrap();
@@ -176,7 +176,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     );
     assert_eq!(std::fs::read(&path).unwrap(), cut);
     assert!(!corpus.at("a.etz.unfinished.3").exists());
-    // Truncated within the first segment, or empty.
+    // The file is truncated within the first segment, or empty.
     for length in [0, 1, 91, 100] {
         std::fs::write(&path, &whole[..length]).unwrap();
         assert!(
@@ -187,8 +187,8 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     }
 }
 
-/// Of three workloads, the last has a damaged end. It was completely written, so no command may
-/// treat it as unfinished.
+/// The end of the last of three workloads is damaged. The last workload was completely written, so
+/// no command may treat it as unfinished.
 #[test]
 fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     let corpus = Corpus::new();
@@ -207,7 +207,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
             assert!(is_noticed(&path), "{back} bytes before the end, bit {bit}");
         }
     }
-    // Damage of more than one bit: the last sector is zeroed or overwritten with noise.
+    // More than one bit is damaged: the last sector is zeroed, or overwritten with noise.
     let mut empty = sound.clone();
     let from = empty.len() - 300;
     empty[from..].fill(0);
@@ -243,7 +243,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
         assert!(told.contains("w3") && told.contains("head -c"), "{told}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "{words:?}");
     }
-    // Workloads before the damage can be read.
+    // Workloads before the damage are still readable.
     corpus.ok(&["archive", "extract", "@a.etz::w1", "-o", "@out"]);
 }
 
@@ -275,7 +275,8 @@ fn an_archive_within_a_tail_ends_no_segment() {
     assert!(archive.verify_all(&|| ()).unwrap().is_unfinished());
 }
 
-/// A folder's writer was interrupted after a pack, before it wrote the manifest that names the pack.
+/// The writer of a folder was interrupted after it wrote a pack, and before it wrote the manifest
+/// that names the pack.
 #[test]
 fn a_pack_that_no_manifest_names_was_not_finished() {
     let corpus = Corpus::new();
@@ -300,8 +301,8 @@ fn a_pack_that_no_manifest_names_was_not_finished() {
 }
 
 /// The catalogue of an archive of 1,387 bytes, with correct checksums, claims 4,000,000 ranks of
-/// one trace of 75 bytes. Extracted, these ranks take at least 4,000,000 × 256 bytes, one inode
-/// each: 1,024 MB, and a small input may unpack only to 16 MiB.
+/// one trace of 75 bytes. When extracted, these ranks take at least 4,000,000 × 256 bytes (one
+/// inode each), which is 1,024 MB. A small input may unpack only to 16 MiB.
 #[test]
 fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     let corpus = Corpus::new();
@@ -334,21 +335,21 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
         assert!(started.elapsed().as_secs() < 5);
     }
     assert!(!corpus.at("x").exists());
-    // One rank takes no more space than its own trace, and ranks with the same trace are one file.
+    // A single rank takes no more space than its own trace, and ranks with the same trace share one
+    // file.
     corpus.ok(&[
         "archive", "extract", &workload, "-o", "@x", "--ranks", "5-9",
     ]);
     assert_eq!(std::fs::read_dir(corpus.at("x")).unwrap().count(), 5);
 }
 
-/// Ranks with the same trace are one file under several names, and each name takes 8 B and its
-/// letters: 70,000 names of at least 10 letters are less than the 16 MiB to which any archive may
-/// unpack.
+/// Ranks with the same trace are one file with several names. Each name takes 8 B plus its letters,
+/// so 70,000 names of at least 10 letters stay below the 16 MiB to which any archive may unpack.
 #[test]
 fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     let corpus = Corpus::new();
     let words = ["generate", "collective", "all-reduce", "--size", "1MB"];
-    // In the whole test, more names than 16 bits can count.
+    // The complete test has more names than 16 bits can count.
     let ranks = if is_whole() { "70000" } else { "7000" };
     corpus.ok(&[&words[..], &["--ranks", ranks, "-o", "@in/job"]].concat());
     corpus.ok(&["archive", "create", "@a.etz"]);

@@ -1,4 +1,4 @@
-//! Tests that packed files are extracted byte for byte.
+//! Tests that extraction returns packed files byte for byte.
 
 use super::{Corpus, files};
 use crate::corpus::{corpus_path, sample_one_of_each};
@@ -6,8 +6,8 @@ use std::io::Read;
 
 const LEVELS: &[&str] = &["plain", "default", "best"];
 
-/// Adds the traces under `prefix` at each of `levels`, to a file and a folder, and compares the extracted files with
-/// `wanted`.
+/// Adds the traces under `prefix` at each of `levels`, to a file and to a folder. Compares the
+/// extracted files with `wanted`.
 fn round_trips(corpus: &Corpus, prefix: &str, levels: &[&str], wanted: &[(String, Vec<u8>)]) {
     for (kind, ending) in [(&[][..], ".etz"), (&["--folder"], "")] {
         for &level in levels {
@@ -79,8 +79,8 @@ fn captures_come_back_from_every_level() {
     give_back_captures("captures/gpu", LEVELS, 1, 0);
 }
 
-/// Archives and extracts one of every `n` captures in a folder of the corpus, and requires that at least `at_least` of
-/// them can be converted.
+/// Archives and extracts one of every `n` captures in a folder of the corpus. At least `at_least`
+/// of these captures must be convertible.
 fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) {
     let Some(captures) = corpus_path(folder) else {
         return;
@@ -95,7 +95,7 @@ fn give_back_captures(folder: &str, levels: &[&str], n: usize, at_least: usize) 
         let corpus = Corpus::new();
         let from = folder.display().to_string();
         let traces = corpus.run(&["convert", "pytorch", &from, "-o", "@job/job"]);
-        // Some captures cannot be converted; their files are archived anyway.
+        // Some captures cannot be converted, but their files are archived too.
         if traces.status.success() {
             converted += 1;
             round_trips(&corpus, "@job/job", levels, &files(&corpus.at("job")));
@@ -144,7 +144,7 @@ fn other_files_are_found_in_their_places() {
     assert!(read("README.md") == std::fs::read("README.md").unwrap());
     assert!(read("machine.toml") == std::fs::read(format!("{case}/machine.toml")).unwrap());
     assert!(corpus.at("out/tutorials/first-replay.md").is_file());
-    // Traces of ranks without the job's file, which would list the other ranks.
+    // Ranks have traces, but the job's file, which would list the other ranks, is missing.
     corpus.ok(&[
         "archive",
         "extract",
@@ -232,7 +232,7 @@ fn plain_archives_are_traces_to_any_reader_of_zstd() {
             "README.md",
         ]);
     }
-    // Equal traces are stored once; everything else is in skippable frames.
+    // Equal traces are stored once. All other data are in skippable frames.
     let trace = |name: &str| std::fs::read(corpus.at(name)).unwrap();
     let mut wanted = trace("job/job.0.et");
     for other in [

@@ -1,19 +1,18 @@
-//! Tests that this program and a reader in Python read archives of every version of the format.
+//! Tests that this program and a Python reader read archives of every version of the format.
 
 use super::{Corpus, files, names};
 use crate::corpus::corpus_path as shared;
 use std::path::Path;
 use std::process::Command;
 
-/// Archives written by earlier versions of the program, one for each version of the format.
+/// Archives that earlier versions of the program wrote, one for each version of the format.
 const GOLDEN: [&str; 3] = [
     "tests/it/archive/golden-1.etz",
     "tests/it/archive/golden-2.etz",
     "tests/it/archive/golden-3.etz",
 ];
 
-/// Returns a Python interpreter with the package zstandard: the one in `CHAKRAM_PYTHON`, or
-/// `python3`.
+/// Returns a Python interpreter that has the package zstandard: `CHAKRAM_PYTHON`, or `python3`.
 fn python() -> Option<String> {
     let name = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&name)
@@ -27,7 +26,7 @@ fn python() -> Option<String> {
 }
 
 /// Extracts every workload of `archive` with this program and with the Python reader, and compares
-/// the files.
+/// the extracted files.
 fn readers_agree(corpus: &Corpus, python: &str, archive: &Path) {
     for (number, name) in names(archive).iter().enumerate() {
         let (ours, theirs) = (format!("ours{number}"), format!("theirs{number}"));
@@ -67,8 +66,8 @@ fn archives_of_every_version_are_read() {
         assert_eq!(names(&path), expected, "{golden}");
         let text = corpus.ok(&["archive", "verify", golden]);
         assert!(text.ends_with("all committed data is intact\n"), "{text}");
-        // Four ranks of 28 nodes and of 5 nodes, as they were generated when the format was
-        // introduced.
+        // When the format was introduced, four ranks had 28 nodes each (`default`) or 5 nodes each
+        // (`plain`).
         for (name, nodes) in [("default", 112), ("plain", 20)] {
             let workload = format!("{golden}::{name}");
             let text = corpus.ok(&["replay", &workload, "--machine", "dgx-h100"]);

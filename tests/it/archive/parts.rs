@@ -1,10 +1,10 @@
-//! Tests of the extraction of single ranks and of ranges of nodes.
+//! Tests the extraction of single ranks and of ranges of nodes.
 
 use super::{Corpus, files};
 use std::path::Path;
 
-/// Splits a trace into records, each with its length prefix. This reader is independent of the
-/// product's reader.
+/// Splits a trace into records; each record keeps its length prefix. This reader is independent of
+/// the product's reader.
 fn records(trace: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
     let mut rest = trace;
@@ -20,7 +20,7 @@ fn records(trace: &[u8]) -> Vec<&[u8]> {
     all
 }
 
-/// Returns the offsets in an archive file at which the frames of objects begin.
+/// Returns the offsets in an archive file where the frames of objects begin.
 fn frames(archive: &[u8]) -> Vec<usize> {
     let places = archive.windows(4).enumerate();
     let places = places.filter(|(_, letters)| letters == b"CKOB");
@@ -65,7 +65,8 @@ fn nodes_are_read_alone() {
     }
     let text = corpus.ok(&["inspect", "@7/job.0.et"]);
     assert!(text.contains("1 node"), "{text}");
-    // A part is read without the data after it: the second chunk is damaged, and only commands that read it fail.
+    // The second chunk is damaged, and only commands that read this chunk fail. So a part is read
+    // without the data after it.
     let path = corpus.at("a.etz");
     let mut bytes = std::fs::read(&path).unwrap();
     let frames = frames(&bytes);
@@ -104,7 +105,7 @@ fn parts_that_are_not_there_are_refused() {
             "{wrong}"
         );
     }
-    // A trace that is archived as opaque bytes has no known nodes.
+    // If a trace is archived as opaque bytes, its nodes are unknown.
     std::fs::create_dir(corpus.at("odd")).unwrap();
     std::fs::write(corpus.at("odd/job.0.et"), b"no trace").unwrap();
     corpus.ok(&["archive", "add", "@a.etz", "@odd/job.0.et", "--name", "odd"]);

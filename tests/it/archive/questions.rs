@@ -1,4 +1,4 @@
-//! Compares `--where` on random questions with a plain filter.
+//! Asks random questions, and compares the answers of `--where` with those of a plain filter.
 
 use super::Corpus;
 use chakram::archive::{
@@ -70,7 +70,8 @@ proptest! {
     }
 }
 
-/// A question as a tree. The test writes it as text for the program, and evaluates it with [`AskedQuestion::holds`].
+/// A question, as a tree. The test formats the question as text for the program, and evaluates it
+/// with [`AskedQuestion::holds`].
 #[derive(Clone, Debug)]
 enum AskedQuestion {
     /// Key, sign and value, each by its index.
@@ -80,7 +81,8 @@ enum AskedQuestion {
     Or(Box<Self>, Box<Self>),
 }
 
-/// Keys with the values that a workload has or that a question names; the last key's type follows from its value.
+/// Keys, each with the values that workloads have and questions name. The type of the last key
+/// follows from its value.
 const VALUES: [(&str, &[&str]); 7] = [
     ("gpu", &["h100", "A100", "b 200", "gb"]),
     ("torch", &["2.9", "2.10", "2.10.0", "2.10.1", "1", "02.9"]),
@@ -106,7 +108,7 @@ fn numbers_of(version: &str) -> Vec<u64> {
     parts
 }
 
-/// Returns `true` if both look like dates; every such value in the pools is a valid date.
+/// Returns `true` if both texts look like dates. Every such text in the pools is a valid date.
 fn are_dates(own: &str, asked: &str) -> bool {
     [own, asked].iter().all(|text| text.len() == 10)
 }
@@ -128,7 +130,8 @@ fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
 }
 
 impl AskedQuestion {
-    /// Returns the question in words; `binds` is the precedence of the surrounding operator.
+    /// Returns the question in words; `binds` is the precedence of the operator around the
+    /// question.
     fn text(&self, binds: u32) -> String {
         let (own, text) = match self {
             Self::Compare(key, sign, value) => {
@@ -159,7 +162,7 @@ impl AskedQuestion {
                 let Some(own) = own.get(key) else {
                     return SIGNS[*sign] == "!=";
                 };
-                // Numbers are shown in their shortest form.
+                // Numbers have their shortest form.
                 let shown = match own.parse::<f64>() {
                     Ok(number) if !matches!(key, "torch" | "gpu" | "name") => number.to_string(),
                     _ => own.clone(),
@@ -197,8 +200,8 @@ fn open_question() -> impl Strategy<Value = AskedQuestion> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Random questions about random metadata are asked of the complete workload and of one line of
-    /// a list.
+    /// The test asks random questions about random metadata, both of the complete workload and of
+    /// one line of a list.
     #[test]
     fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
         values in prop::collection::vec(prop::option::of(0usize..60), 5),
@@ -297,7 +300,7 @@ fn lists_are_filtered() {
         ],
     );
     assert!(error.contains("is not a date"), "{error}");
-    // A workload kept through the last day of 2026 expires on 2027-01-01, not before.
+    // A workload that is kept until the end of 2026 expires on 2027-01-01, and not before.
     for (day, left) in [("2026-12-31", 3), ("2027-01-01", 2)] {
         corpus.ok(&["archive", "gc", "@a.etz", "--as-of", day]);
         assert_eq!(super::names(&corpus.at("a.etz")).len(), left, "{day}");

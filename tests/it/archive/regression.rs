@@ -1,12 +1,12 @@
-//! Tests of the check of an archive in which some predictions changed and others did not.
+//! Tests checks of an archive in which some predictions changed and others did not.
 
 use super::Corpus;
 use crate::corpus::is_whole;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Returns the machine of the tests: peak FLOPS and memory bandwidth of an NPU, and two network
-/// dimensions.
+/// Returns the machine of the tests. The parameters are the peak rate and the memory bandwidth of
+/// an NPU, and two network dimensions.
 pub fn machine(
     peak: f64,
     memory: f64,
@@ -87,20 +87,21 @@ fn causes_are_named() {
         causes(&found, 0)
     };
     let [peak, memory, inner, outer, latency] = SOUND;
-    // One constant of the machine, and the predictions that it changes.
+    // Each case changes one constant of the machine, and lists the predictions that this constant
+    // changes.
     let found = changed(machine(peak / 2.0, memory, inner, outer, latency, "ring"));
     assert!(
         found.contains("machine: npu.a.peak bf16: \"300.000 TFLOP/s\" → \"150.000 TFLOP/s\""),
         "{found}"
     );
     assert!(found.contains("compute: "), "{found}");
-    // The topology is another one.
+    // Here the topology changes, too.
     let found = changed(machine(peak, memory, inner, outer / 4.0, latency, "switch"));
     assert!(
         found.contains("machine: dimension 1 shape: \"ring\" → \"switch\""),
         "{found}"
     );
-    // Two changes at once: both are named.
+    // Two constants change at the same time, and the check names both.
     assert!(
         found.contains("machine: dimension 2 bandwidth: \"25.000 GB/s\" → \"6.250 GB/s\""),
         "{found}"
@@ -128,7 +129,7 @@ fn causes_are_named() {
             && found.contains("collectives: all-reduce, all 8 ranks"),
         "{found}"
     );
-    // A second baseline; its reason is kept with the first.
+    // The archive keeps the reason of a second baseline together with the reason of the first.
     corpus.ok(&[
         "archive",
         "baseline",
@@ -229,7 +230,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     let corpus = Corpus::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
     corpus.ok(&["archive", "create", "--folder", "@a.etz"]);
-    // 40 workloads: collectives, messages, chains, and steps of small models.
+    // The archive has 40 workloads: collectives, messages, chains, and steps of small models.
     for number in 0..40u32 {
         let size = format!("{} kB", 1 << (number % 10));
         let layers = (1 + number / 20).to_string();
@@ -300,7 +301,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as f64 / f64::from(1u32 << 31)
     };
-    // Only the first rounds run, so that the sequence of random numbers does not depend on the
+    // Run only the first rounds, so that the sequence of random numbers is independent of the
     // number of rounds.
     let rounds = if is_whole() { 50 } else { 15 };
     for number in 0..rounds {
@@ -317,7 +318,7 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             &corpus,
             &["--machine", "m.toml=@new.toml", "--threshold", "0.4%"],
         );
-        // The check's verdict against single replays, for a few workloads.
+        // For a few workloads, compare the check's verdict with single replays.
         let mut moved = 0;
         for prediction in found["predictions"].as_array().unwrap() {
             let (before, after) = (
@@ -333,8 +334,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             moved += usize::from(change > 0.004);
         }
         assert_eq!(code, if moved > 0 { 3 } else { 0 });
-        // A change of a constant by 0.5 % or more changes a prediction that depends on this constant alone by nearly as
-        // much.
+        // If a prediction depends on a single constant, a change of this constant by 0.5 % or more
+        // changes the prediction by nearly as much.
         caught += usize::from(moved > 0);
         let (code, part) = check(
             &corpus,
@@ -367,8 +368,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     }
 }
 
-/// The capture has rank 0 of 16: the baseline records the treatment of absent ranks, so the check
-/// uses the same treatment.
+/// The capture contains rank 0 of 16. The baseline records the treatment of absent ranks, so that
+/// the check uses the same treatment.
 #[test]
 fn a_capture_of_some_ranks_has_a_baseline() {
     let corpus = Corpus::new();
@@ -399,13 +400,14 @@ fn a_capture_of_some_ranks_has_a_baseline() {
     let delayed = corpus.ok(&with(&["--absent", "mirror", "--delay", "0=10ms"]));
     assert_ne!(mirrored, delayed);
     corpus.ok(&["archive", "check", "@c.etz"]);
-    // The makespan is that of a replay of the traces.
+    // The makespan equals the makespan of a replay of the traces.
     let predicted = corpus.ok(&["replay", "@j", "-m", "dgx-h100x2", "--absent", "mirror"]);
     let makespan = mirrored.trim().rsplit(": ").next().unwrap();
     assert!(predicted.contains(makespan), "{makespan} in {predicted}");
 }
 
-/// A prediction with options equals the replay with the same options, and a check repeats it.
+/// A prediction with options equals the replay with these options, and a check repeats the
+/// prediction.
 #[test]
 fn predictions_have_the_options_of_their_replays() {
     let corpus = Corpus::new();
@@ -421,7 +423,7 @@ fn predictions_have_the_options_of_their_replays() {
         ),
         ("dgx-h100x2", &["--delay", "3=10ms"], true),
         ("dgx-h100x2", &["--compute", "scaled:2"], true),
-        // These options change the method, not the answer.
+        // These options change only the method, not the result.
         ("dgx-h100x2", &["--stepwise"], false),
         ("dgx-h100x2", &["--aggregate"], false),
         (inline, &rates, true),

@@ -1,4 +1,4 @@
-//! Compares the program, with closed forms and without, with the plain simulator of `testkit` on
+//! Compares the program, with and without closed forms, with the plain simulator of `testkit`, on
 //! random configurations.
 
 use super::chance::does_nothing;
@@ -10,11 +10,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::astra_sim::{self as oracle, create_overlapping_config, create_random_config};
 
-/// The program's note on a job that the original never finishes.
+/// The program's note about a job that the original never finishes.
 const NEVER: &str = "note: the original would never finish this job: ";
 
-/// Returns an error about that note, if any: the note is wrong if the simulator says that the original finishes, and
-/// missing if only the program finishes.
+/// Returns an error if this note is wrong or missing. The note is wrong if the simulator says that
+/// the original finishes. It is missing if only the program finishes.
 fn told(ran: &product::Ran, original: bool, program: bool) -> Option<String> {
     match (ran.error.contains(NEVER), original, program) {
         (true, true, _) => Some(format!("a note too many: {}", ran.error)),
@@ -64,10 +64,11 @@ fn random_configurations_answer_alike() {
     compare(0..60);
 }
 
-/// Compares the program with the simulator on jobs whose NPUs have issued different numbers of collectives. The program
-/// finishes jobs that the original does not finish for this reason alone. Where rings run in opposite directions, or
-/// NPUs take chunks in different orders, neither can finish, and the program names the stuck NPUs. Returns the numbers
-/// of jobs that both finish, that only the program finishes, and that are stuck.
+/// Compares the program with the simulator on jobs with NPUs that have issued different numbers of
+/// collectives. The program also finishes jobs that the original does not finish for this single
+/// reason. If rings run in opposite directions, or if NPUs take chunks in different orders, neither
+/// can finish, and the program names the stuck NPUs. Returns three numbers of jobs: jobs that both
+/// finish, jobs that only the program finishes, and stuck jobs.
 fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
     let [finished, answered, stuck, differ] = [const { AtomicU64::new(0) }; 4];
     let faults = Mutex::new(Vec::new());
@@ -117,22 +118,23 @@ fn overlapping_groups_answer_alike() {
     assert!(counts.iter().all(|&count| count > few), "{counts:?}");
 }
 
-/// NPUs that issue two collectives in different orders exchange messages if the messages in a dimension have equal
-/// sizes: an all-gather visits the dimensions from outermost to innermost and a reduce-scatter in the other direction,
-/// with messages of equal sizes in each dimension.
+/// NPUs that issue two collectives in different orders exchange messages if the messages in a
+/// dimension have equal sizes. An all-gather visits the dimensions from outermost to innermost, and
+/// a reduce-scatter in the other direction, with equal message sizes in each dimension.
 #[test]
 fn collectives_that_pass_dimensions_in_different_orders_meet() {
     let counts = compare_overlapping([5424, 5493, 5857].into_iter());
     assert_eq!(counts[0] + counts[1], 3, "{counts:?}");
 }
 
-/// Two NPUs reach a collective at the same instant, with collective counters that differ from a third NPU's.
+/// Two NPUs reach a collective at the same instant. Their collective counters differ from a third
+/// NPU's counter.
 #[test]
 fn notes_do_not_depend_on_the_order_at_an_instant() {
     compare_overlapping([5510].into_iter());
 }
 
-/// Tests `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
+/// Tests `CHAKRAM_SEEDS` configurations, starting with seed `CHAKRAM_FIRST_SEED`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_overlapping_groups_answer_alike() {
@@ -141,7 +143,8 @@ fn many_overlapping_groups_answer_alike() {
     assert!(counts.iter().all(|&count| count > 3), "{counts:?}");
 }
 
-/// Closed forms are used where they are proved, and not if messages are requested; both ways give the same answer.
+/// Closed forms are used if they are proved, but not if the user requests messages. Both ways give
+/// the same answer.
 #[test]
 fn what_starts_together_is_answered_in_closed_form() {
     let ask = |more: &[&str]| -> Value {
@@ -156,7 +159,7 @@ fn what_starts_together_is_answered_in_closed_form() {
         let output = chakram(&[&files[..], more].concat());
         serde_json::from_slice(&output.stdout).expect("it is JSON")
     };
-    // Four chunks of 2 · 7 messages from each of eight NPUs.
+    // Each of eight NPUs sends four chunks of 2 · 7 messages.
     for (more, closed, messages) in [(&[][..], 1, 0), (&["--stepwise"], 0, 4 * 14 * 8)] {
         let said = ask(more);
         assert_eq!(said["collectives_analytical"], closed, "{more:?}");
@@ -169,14 +172,16 @@ fn what_starts_together_is_answered_in_closed_form() {
     assert_eq!(aware["makespan_ps"], 117_780_000);
 }
 
-/// On links that carry one message at a time, the program uses closed forms where each link has one user at a time, and
-/// the answers equal a simulation of all messages.
+/// If links carry one message at a time, the program uses closed forms only if each link has one
+/// user at a time. The answers equal a simulation of all messages.
 ///
-/// By hand, for one of the four chunks of 2^18 B, without reductions and with 10 ns at endpoints. A half, a quarter and
-/// an eighth of the chunk occupy a link of 53.687 B/ns for 2441, 1220 and 610 ns, and arrive after 2941, 1720 and 1110
-/// ns. Halving-doubling on a ring crosses 1, 2 and 4 links and back: 2 (2941 + 2 · 1720 + 4 · 1110) + 6 · 10 + 10 =
-/// 21,712; on a switch, 2 links each time: 4 (2941 + 1720 + 1110) + 70 = 23,154. With `direct` on a switch, seven
-/// messages of an eighth leave at intervals of 610 ns, the first at 10; the last arrives at 10 + 6 · 610 + 2 · 1110 =
+/// The numbers are derived by hand for one of the four chunks of 2^18 B, without reductions and
+/// with 10 ns at endpoints. A half, a quarter and an eighth of the chunk occupy a link of 53.687
+/// B/ns for 2441, 1220 and 610 ns, and arrive after 2941, 1720 and 1110 ns. Halving-doubling on a
+/// ring crosses 1, 2 and 4 links and back: 2 (2941 + 2 · 1720 + 4 · 1110) + 6 · 10 + 10 = 21,712.
+/// On a switch, it crosses 2 links each time: 4 (2941 + 1720 + 1110) + 70 = 23,154. With `direct`
+/// on a switch, seven messages of an eighth leave at intervals of 610 ns, the first at 10; the last
+/// arrives at 10 + 6 · 610 + 2 · 1110 =
 /// 5890. The second half starts 10 ns later: 5900 + 5880 + 10 = 11,790.
 #[test]
 fn links_without_a_second_user_have_closed_forms() {
@@ -190,13 +195,14 @@ fn links_without_a_second_user_have_closed_forms() {
         ("FullyConnected", "direct", 1, 1),
         ("FullyConnected", "direct3", 1, 1),
         ("FullyConnected", "halvingDoubling", 1, 1),
-        // Each member sends one message at a time, and all of them cross the same number of links; or messages follow
-        // one another over links that no other member uses.
+        // Either each member sends one message at a time, and all messages cross the same number of
+        // links. Or messages follow one another over links that no other member uses.
         ("Ring", "halvingDoubling", 1, 1),
         ("Switch", "halvingDoubling", 1, 1),
         ("Switch", "direct", 1, 1),
         ("Switch", "direct3", 1, 1),
-        // Messages of several members or of several chunks share a link; members of a tree have different roles.
+        // Messages of several members or of several chunks share a link, or members of a tree have
+        // different roles.
         ("Ring", "direct", 1, 0),
         ("Ring", "doubleBinaryTree", 1, 0),
         ("Switch", "direct", 2, 0),
@@ -251,7 +257,7 @@ fn number(name: &str, default: u64) -> u64 {
     text.map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Tests `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
+/// Tests `CHAKRAM_SEEDS` configurations, starting with seed `CHAKRAM_FIRST_SEED`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_random_configurations_answer_alike() {
@@ -259,8 +265,9 @@ fn many_random_configurations_answer_alike() {
     compare(first..first + number("CHAKRAM_SEEDS", 3000));
 }
 
-/// Writes the files of the configuration with seed `CHAKRAM_SEED` into the folder `CHAKRAM_FOLDER` (an overlapping
-/// configuration if `CHAKRAM_OVERLAPPING` is set) and prints both answers.
+/// Writes the files of the configuration with seed `CHAKRAM_SEED` into the folder `CHAKRAM_FOLDER`,
+/// and prints both answers. If `CHAKRAM_OVERLAPPING` is set, the configuration has overlapping
+/// collectives.
 #[test]
 #[ignore = "for looking at one"]
 fn one_random_configuration() {

@@ -1,27 +1,28 @@
-//! Tests of random configurations: nearly all finish, and writing and reading their files does not
-//! change them.
+//! Tests random configurations: nearly all finish, and writing and reading the files of a
+//! configuration does not change it.
 
 use testkit::astra_sim::config::{NodeWork, SimulationConfig};
 use testkit::astra_sim::{SimulationAnswer, create_random_config, load_case, run};
 
-/// Returns the seeds below `seeds` whose configuration does not finish, with the configuration.
+/// Returns the seeds below `seeds` with configurations that do not finish, each with its
+/// configuration.
 fn stuck(seeds: u64) -> Vec<(u64, SimulationConfig)> {
     let done = |answer: &SimulationAnswer| answer.finish.iter().all(Option::is_some);
     let configs = (0..seeds).map(|seed| (seed, create_random_config(seed)));
     configs.filter(|(_, config)| !done(&run(config))).collect()
 }
 
-/// Returns `true` if phases of two directions share a queue that cannot take all chunks: NPUs that
-/// start at different times may take the chunks in different orders and wait for each other for
-/// ever.
+/// Returns `true` if phases of two directions share a queue that cannot take all chunks. NPUs that
+/// start at different times may then take the chunks in different orders, and wait for one another
+/// forever.
 fn shares_queues(config: &SimulationConfig) -> bool {
     let system = &config.system;
     let late = system.active_chunks <= system.splits;
     system.local_bw_aware && config.dims.len() > 1 && config.queues_per_dim == 1 && late
 }
 
-/// Returns `true` if some node does nothing: if no other node ends later, the original never issues
-/// the nodes that wait for it.
+/// Returns `true` if some node does nothing. If no other node ends later, the original never issues
+/// the nodes that wait for this node.
 pub fn does_nothing(config: &SimulationConfig) -> bool {
     let nothing = |work: &NodeWork| match work {
         NodeWork::Nothing => true,

@@ -1,4 +1,4 @@
-//! Recorded answers of the original for collectives among few NPUs. The plain simulator and the
+//! Recorded answers of the original for collectives of a few NPUs. The plain simulator and the
 //! program must both reproduce these answers.
 
 pub mod groups;
@@ -77,7 +77,7 @@ pub fn one(
     }
 }
 
-/// Returns the answer of the simulator, which the program must match.
+/// Returns the simulator's answer, after checking that the program gives the same answer.
 fn run(config: &SimulationConfig) -> SimulationAnswer {
     let answer = oracle::run(config);
     let ran = product::run_config(config);
@@ -111,7 +111,8 @@ fn the_table_of_one_dimension() {
 
 #[test]
 fn examples_of_the_original() {
-    // Switch 8 × 400 GB/s, 936.25 ns, ring, two active chunks, reductions at 3350 GB/s.
+    // A switch of 8 with 400 GB/s and 936.25 ns, ring collectives, two active chunks, and
+    // reductions at 3350 GB/s.
     let hgx = [(Switch, 8, 400.0, 936.25)];
     let mut config = one(Aware, &hgx, AllReduce, &["ring"], MIB);
     config.system.active_chunks = 2;

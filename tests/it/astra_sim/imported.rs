@@ -17,7 +17,7 @@ fn ran(folder: &Path, words: &[&str]) -> Output {
     output.expect("the program was built")
 }
 
-/// Returns the makespan of a replay of the traces `prefix` on `machine.toml`, in ps.
+/// Returns the makespan of a replay of the traces `prefix` on `machine.toml`, in picoseconds.
 fn replayed(folder: &Path, prefix: &str) -> u64 {
     let words = ["replay", prefix, "-m", "machine.toml", "--format", "json"];
     let output = ran(folder, &words);
@@ -27,7 +27,7 @@ fn replayed(folder: &Path, prefix: &str) -> u64 {
     report["makespan_ps"].as_u64().expect("it completed")
 }
 
-/// Returns the last completion by ASTRA-sim's own models, in ps.
+/// Returns the last completion by ASTRA-sim's own models, in picoseconds.
 fn original(folder: &Path, args: &[String], quirks: &str) -> u64 {
     let quirks = format!("--quirks={quirks}");
     let ran = product::run(folder, args, &[&quirks]);
@@ -43,26 +43,28 @@ const FILES: [&str; 5] = [
     "--remote-memory-configuration=memory.json",
 ];
 
-/// An all-reduce has 2^20 bytes among 8 NPUs. The machine file expresses the whole configuration,
-/// so `chakram astra-sim` gives the same time with all its quirks. At 0.3125 x 2^30 bytes/s, 2^17
+/// Eight NPUs all-reduce 2^20 bytes. The machine file expresses the whole configuration, so
+/// `chakram astra-sim` gives the same time with all its quirks. At 0.3125 x 2^30 bytes/s, 2^17
 /// bytes take 390,625 ns, a whole number.
 #[test]
 fn collectives_take_as_long_where_the_machine_says_all() {
     for (network, algorithms, expected) in [
-        // A ring: 14 steps of 2^17 bytes and 500 ns.
+        // A ring has 14 steps of 2^17 bytes, each with 500 ns of latency.
         (
             "topology: [Ring]\nnpus_count: [8]\nbandwidth: [0.3125]\nlatency: [500]\n",
             r#"["ring"]"#,
             14 * (390_625 + 500),
         ),
-        // Fully connected: a scatter and a gather of 2^18 bytes over each link, 100 ns each. Between them, two steps of
-        // 2^17 bytes through a switch, two links of 200 ns.
+        // The fully connected dimension has a scatter and a gather of 2^18 bytes over each link,
+        // with 100 ns each. Between the two are two steps of 2^17 bytes through a switch, each over
+        // two links of 200 ns.
         (
             "topology: [FullyConnected, Switch]\nnpus_count: [4, 2]\nbandwidth: [0.3125, 0.3125]\nlatency: [100, 200]\n",
             r#"["direct", "ring"]"#,
             2 * (781_250 + 100) + 2 * (390_625 + 400),
         ),
-        // Halving-doubling through a switch: 2^19, 2^18, 2^17 bytes and back, 200 ns each.
+        // Halving-doubling through a switch sends 2^19, 2^18 and 2^17 bytes and back, with 200 ns
+        // each.
         (
             "topology: [Switch]\nnpus_count: [8]\nbandwidth: [0.3125]\nlatency: [100]\n",
             r#"["halvingDoubling"]"#,
@@ -104,7 +106,8 @@ fn collectives_take_as_long_where_the_machine_says_all() {
     }
 }
 
-/// Substrings of notes on collectives that run differently from ASTRA-sim's and that no change of the inputs can match.
+/// Substrings of notes on collectives that run differently from ASTRA-sim's. No change of the
+/// inputs can remove these differences.
 const OTHERWISE: [&str; 7] = [
     "-implementation`: ",
     "-custom`: ",
@@ -116,7 +119,7 @@ const OTHERWISE: [&str; 7] = [
 ];
 
 /// Every collective of the original's own cases takes the same time as in ASTRA-sim's models
-/// without the effects that the notes name: endpoint delays, reductions and quirks.
+/// without the effects that the notes name (endpoint delays, reductions and quirks).
 #[test]
 fn notes_name_all_that_differs() {
     let Some(cases) = unpack_cases() else { return };

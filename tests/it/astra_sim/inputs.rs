@@ -1,5 +1,4 @@
-//! Tests of ASTRA-sim's files and flags, valid, altered and damaged, and of the cases of the
-//! corpus.
+//! Tests ASTRA-sim's files and flags, valid, altered and damaged, and the cases of the corpus.
 
 use crate::commands::chakram;
 use crate::corpus::unpack_cases;
@@ -44,8 +43,8 @@ fn system_in(folder: &Path) -> String {
     SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
 }
 
-/// Returns a folder with input files and a trace of one node for each NPU, and the arguments that
-/// name them.
+/// Returns a folder with input files and a one-node trace for each NPU, and the arguments that name
+/// these files.
 fn folder() -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("there is room");
     let workload = folder.path().join("wl");
@@ -84,7 +83,7 @@ fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
     chakram(&all)
 }
 
-/// Returns the JSON report for other programs on these inputs.
+/// Returns the JSON report about these inputs.
 fn astra_sim_object(output: &Output) -> Value {
     let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     said["astra_sim"].clone()
@@ -108,7 +107,7 @@ fn flags_are_taken_as_the_original_takes_them() {
     );
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = astra_sim_object(&output).to_string();
-    // 10 ns x 2.55 = 25.5, truncated to 25.
+    // 10 ns x 2.55 = 25.5 ns, which is truncated to 25 ns.
     for part in [
         "wl.RANK.et",
         "8 NPUs, congestion-unaware, rendezvous: ring of 8",
@@ -152,8 +151,8 @@ fn flags_are_taken_as_the_original_takes_them() {
     );
 }
 
-/// Unknown flags and positional words are ignored with a note, as in the original; any word after
-/// `--rendezvous-protocol` counts as positional.
+/// Unknown flags and positional words are ignored with a note, as in the original. After
+/// `--rendezvous-protocol`, any word counts as positional.
 #[test]
 fn unknown_flags_and_words_are_left_out() {
     let (_folder, arguments) = folder();
@@ -191,8 +190,8 @@ fn unknown_flags_and_words_are_left_out() {
     }
 }
 
-/// Control dependencies on nodes that do not exist are dropped with a note, with and without `--lenient`; data
-/// dependencies on such nodes are rejected.
+/// Control dependencies on missing nodes are dropped with a note, with and without `--lenient`.
+/// Data dependencies on missing nodes are rejected.
 #[test]
 fn dangling_dependencies_are_said() {
     let (folder, arguments) = folder();
@@ -292,7 +291,7 @@ fn under_the_names_of_the_original_the_program_is_the_original() {
     }
 }
 
-/// Cases whose inputs are rejected, with a part of the error.
+/// Cases with rejected inputs, each with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("a_R4S8_ar_1MB_s4", "found 2 dimensions, expected one"),
     ("a_T444_ar_1MB_s4_lbw", "found 3 dimensions, expected one"),
@@ -304,7 +303,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("u_x_typo_key", "did you mean `preferred-dataset-splits`?"),
 ];
 
-/// Keys that the notes of some cases name.
+/// Keys that notes of some cases name.
 const NOTED: &[&str] = &[
     "all-gather-implementation",
     "all-reduce-implementation",
@@ -450,7 +449,7 @@ proptest! {
     }
 }
 
-/// Long, nested or repetitive texts are read or rejected in a time proportional to their length.
+/// Long, nested or repetitive texts are read or rejected in time proportional to their length.
 #[test]
 fn bombs_do_not_go_off() {
     let mut aliases = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();

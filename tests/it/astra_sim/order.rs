@@ -1,5 +1,5 @@
-//! Tests of the output under the original's name: closed forms keep the order of NPUs that finish
-//! at the same time.
+//! Tests the output under the original's name: closed forms keep the order of NPUs that finish at
+//! the same time.
 #![cfg(unix)]
 
 use super::golden::one;
@@ -16,8 +16,8 @@ use testkit::astra_sim::config::{
 };
 use testkit::astra_sim::create_random_config;
 
-/// Printed and logged lines of a run under the original's name, and its numbers of analytical and of simulated
-/// collectives.
+/// Printed and logged lines of a run under the original's name, with the numbers of analytical and
+/// of simulated collectives.
 #[derive(Debug, PartialEq)]
 struct Transcript {
     code: Option<i32>,
@@ -57,7 +57,8 @@ fn transcript(folder: &Path, network: NetworkModel, args: &[String], more: &[&st
     }
 }
 
-/// Runs a job with closed forms and without, requires the same lines, and returns the number of analytical collectives.
+/// Runs a job with and without closed forms, requires the same lines, and returns the number of
+/// analytical collectives.
 fn compare(config: &SimulationConfig) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
@@ -82,8 +83,9 @@ fn compare(config: &SimulationConfig) -> u64 {
     found
 }
 
-/// A ring of 1,024 in four chunks: each sends 2 · 1,023 messages around the ring, and each message shifts the order of
-/// NPUs by one, so NPU 4 · 2,046 mod 1,024 = 1,016 finishes first, followed by its successors on the ring.
+/// Each member of a ring of 1,024 sends 2 · 1,023 messages around the ring for each of four chunks.
+/// Each message shifts the order of NPUs by one, so NPU 4 · 2,046 mod 1,024 = 1,016 finishes first,
+/// followed by its successors on the ring.
 #[test]
 fn rings_are_analytical_under_the_originals_name() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -116,8 +118,9 @@ fn rings_are_analytical_under_the_originals_name() {
     let finished = said.printed.lines().filter_map(|line| {
         let (_, rest) = line.split_once("sys[")?;
         let (npu, rest) = rest.split_once("] finished, ")?;
-        // 4 chunks of 2,047 delays, 2,046 messages of 244 B, ⌊244 / 53.687 + 500⌋ = 504 ns, and 1,023 reductions of
-        // 3⌊244 / 50⌋ = 12 ns: 4 · (2,047 + 2,046 · 504 + 1,023 · 12).
+        // The sum is 4 chunks of 2,047 delays, 2,046 messages of 244 B with ⌊244 / 53.687 + 500⌋ =
+        // 504 ns, and 1,023 reductions of 3⌊244 / 50⌋ = 12 ns: 4 · (2,047 + 2,046 · 504 + 1,023 ·
+        // 12).
         assert!(rest.starts_with("4182028 cycles"), "{line}");
         npu.parse().ok()
     });
@@ -126,15 +129,15 @@ fn rings_are_analytical_under_the_originals_name() {
     assert_eq!(finished, expected);
 }
 
-/// Four chunks in a torus of 16 x 16 x 16 are in several dimensions at the same time, and each dimension has its own
-/// order.
+/// In a torus of 16 x 16 x 16, four chunks are in several dimensions at the same time, and each
+/// dimension has its own order.
 #[test]
 fn tori_are_analytical_under_the_originals_name() {
     for (sizes, local_bw_aware, analytical) in [
         ([16, 16, 16], true, 1),
         ([4, 3, 5], true, 1),
         ([4, 3, 5], false, 1),
-        // Equal parts in all dimensions: messages of two chunks alternate.
+        // With equal parts in all dimensions, messages of two chunks alternate.
         ([8, 8, 8], false, 0),
     ] {
         let dims = sizes.map(|size| (Ring, size, 50.0, 500.0));
@@ -146,8 +149,8 @@ fn tori_are_analytical_under_the_originals_name() {
     }
 }
 
-/// Chunks that are in several dimensions at the same time end in the same order with closed forms
-/// and without, for any durations; most of these jobs have a closed form.
+/// If chunks are in several dimensions at the same time, they end in the same order with and
+/// without closed forms, for any durations. Most of these jobs have a closed form.
 #[test]
 fn chunks_in_several_dimensions_keep_their_orders() {
     let mut jobs = Vec::new();
@@ -206,8 +209,8 @@ fn kernel(id: u64, deps: &[u64], micros: u64) -> TraceNode {
     }
 }
 
-/// Collectives run one after another, with kernels before, between and after them: each starts in
-/// the order in which the NPUs completed the collective before it.
+/// Collectives run one after another, with kernels before, between and after them. Each collective
+/// starts in the order in which the NPUs completed the previous collective.
 #[test]
 fn lines_are_the_same_with_closed_forms_and_without() {
     let one_dimension = [
@@ -259,8 +262,8 @@ fn lines_are_the_same_with_closed_forms_and_without() {
                 ..first.clone()
             };
             *nodes = vec![first, kernel(2, &[1], 5), again, kernel(4, &[3], 2)];
-            // A third of the jobs also run kernels during the collectives; some of these kernels end at the instant of
-            // a step.
+            // A third of the jobs also run kernels during the collectives, and some of these
+            // kernels end at the instant of a step.
             if i % 3 == 0 {
                 nodes.push(kernel(5, &[], 1 + rank as u64 % 2));
             }

@@ -1,5 +1,5 @@
-//! Output of `chakram astra-sim`: the original's lines, the report, the table, the timeline and the memory of tensors,
-//! for jobs so small that every number is derived here.
+//! Tests the output of `chakram astra-sim`: the original's lines, the report, the table, the
+//! timeline, and the memory of tensors. The jobs are so small that every number is derived here.
 
 use chakram::trace::{
     AttributeValue as Field, MemoryLocation, NamedAttribute, NodeExtras, NodeView, Op, TraceWriter,
@@ -8,7 +8,7 @@ use chakram::units::Span;
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 
-/// A node: its operation, recorded µs, dependencies and lists of tensors.
+/// A node with its operation, its recorded µs, its dependencies and its lists of tensors.
 struct Node {
     op: Op<'static>,
     micros: u64,
@@ -45,7 +45,7 @@ fn message(receive: bool, peer: u32) -> Op<'static> {
     }
 }
 
-/// A folder with the files of a ring of NPUs with links of 50 GiB/s and 500 ns.
+/// A folder with the files of a ring of NPUs that have links of 50 GiB/s and 500 ns.
 struct Case(tempfile::TempDir);
 
 impl Case {
@@ -128,12 +128,13 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// Returns a case with one node of each kind on rank 0, and a kernel after a receive on rank 1.
+/// Returns a case with one node of each kind on rank 0, and with a kernel after a receive on rank
+/// 1.
 ///
-/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, truncated to 20,031 ns;
-/// the load after it takes 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231 and rank
-/// 1, with a kernel of 5 µs, at 25,031 ns. Rank 0's kernel runs during its send; rank 1's kernel
-/// follows its receive.
+/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, truncated to 20,031 ns.
+/// The load after the message takes 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231
+/// ns, and rank 1, with a kernel of 5 µs, ends at 25,031 ns. Rank 0's kernel runs during its send,
+/// but rank 1's kernel runs after its receive.
 fn mixed(system: Value) -> Case {
     let load = Op::Memory {
         store: false,
@@ -183,8 +184,8 @@ fn every_rank_has_its_lines() {
 fn with_the_roofline_it_says_how_kernels_use_the_npu() {
     // The roofline is 1 TFLOPS and 100 GB/s. 20,000 FLOPs on 1,000 B take 20 ns at the peak and
     // half of the bandwidth. 1,000 FLOPs on 1,000 B take 10 ns at the bandwidth and a tenth of the
-    // peak. The means over 20 + 10 + 1 ns are: compute-bound for 20/31 of the time, 21/31 of the
-    // peak, 20/31 of the bandwidth, (20 · 20 + 10 · 1)/31 FLOPs per byte.
+    // peak. The means over 20 + 10 + 1 ns are: 20/31 of the time compute-bound, 21/31 of the peak,
+    // 20/31 of the bandwidth, and (20 · 20 + 10 · 1)/31 FLOPs per byte.
     let nodes = [
         node(kernel(20_000, 1_000), 0, &[]),
         node(kernel(1_000, 1_000), 0, &[0]),
@@ -206,8 +207,9 @@ sys[1] finished, 0 cycles";
 
 #[test]
 fn a_pure_replay_tells_sorts_apart() {
-    // The load, which has no duration, lasts 1 ns, and so do the send and the node that does nothing. Each counts as 1
-    // ns that is not exposed; they run one after another and end 1 ns after the kernel: 10,001 - 10,003 = -2.
+    // The load has no duration, so it takes 1 ns, as do the send and the node that does nothing.
+    // Each of these nodes counts as 1 ns that is not exposed. They run one after another and end 1
+    // ns after the kernel, so the result is 10,001 - 10,003 = -2.
     let said = mixed(json!({"replay-only": 1})).says(&[]);
     let rank_0 = "\
 sys[0] finished, 10001 cycles, exposed communication -2 cycles.
@@ -293,8 +295,8 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(notes.lines().count(), 1, "{notes}");
     let picture = case.json("t.json");
     let events = picture["traceEvents"].as_array().expect("a list");
-    // All nodes are drawn: the node that does nothing as an instant, all other nodes with begin and
-    // end.
+    // The timeline shows all nodes: the node that does nothing as an instant, and all other nodes
+    // with begin and end.
     let drawn = events.iter().filter(|event| event["args"]["node"].is_u64());
     let drawn = drawn.filter(|event| event["ph"] != "E");
     let phases: Vec<_> = drawn.map(|event| event["ph"].as_str().unwrap()).collect();

@@ -1,9 +1,10 @@
-//! Tests of collectives of groups, dimensions that take part, parts that run one after another, and
-//! algorithms given as traces.
+//! Tests collectives of groups, of some of the dimensions, one after another, and with algorithms
+//! that are given as traces.
 
 use super::*;
 
-/// Makes the collective one of two groups, the first and the second half of the NPUs.
+/// Turns the collective into a collective of one of two groups, which are the first and the second
+/// half of the NPUs.
 pub fn halves(config: &mut SimulationConfig) {
     let npus = config.npu_count();
     for (group, first) in [(1, 0), (2, npus / 2)] {
@@ -17,8 +18,8 @@ pub fn halves(config: &mut SimulationConfig) {
     }
 }
 
-/// A group ignores the dimensions: with one algorithm per dimension it uses a ring. Chunk of 2^18 B: 7·10 + 6·(500 +
-/// 1220) + 3·3930 = 22180; four of them.
+/// A group ignores the dimensions: even with one algorithm per dimension, the group uses a ring. A
+/// chunk of 2^18 B takes 7·10 + 6·(500 + 1220) + 3·3930 = 22180, and there are four chunks.
 #[test]
 fn a_group_is_a_ring() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -28,8 +29,8 @@ fn a_group_is_a_ring() {
     assert_eq!(ends(&run(&config)), (88_720, 88_720));
 }
 
-/// The same NPUs as a dimension take 3·10 + 2·1720 + 3930, and the farthest peer's messages take
-/// 500 more: 7900 for each of four chunks.
+/// If the same NPUs are a dimension, they take 3·10 + 2·1720 + 3930, and messages to the farthest
+/// peer take 500 more: 7900 for each of four chunks.
 #[test]
 fn a_dimension_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -43,8 +44,8 @@ fn a_dimension_keeps_its_algorithm() {
     assert_eq!(ends(&run(&config)), (31_600, 31_600));
 }
 
-/// In a group, the second half of a direct all-reduce is reduced as well: 3·10 + 2·1720 + 2·3930 = 11330 instead of
-/// 7400; four chunks. The file's endpoint delay is not used.
+/// In a group, a direct all-reduce also reduces the second half: 3·10 + 2·1720 + 2·3930 = 11330
+/// instead of 7400, for each of four chunks. The file's endpoint delay is not used.
 #[test]
 fn a_group_reduces_twice() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
@@ -57,9 +58,9 @@ fn a_group_reduces_twice() {
     assert_eq!(ends(&run(&config)), (29_600, 29_600));
 }
 
-/// Six members form pairs at distances of 3 and 1: they send 2^20 B in 19,531 + 500 ns and twice
-/// this size in 39,062 + 500, with 3·10 ns of endpoints. Five members cannot form pairs at distance
-/// 2.
+/// Six members form pairs at distances of 3 and 1. They send 2^20 B in 19,531 + 500 ns, and twice
+/// this size in 39,062 + 500 ns, with 3·10 ns at endpoints. Five members cannot form pairs at
+/// distance 2.
 #[test]
 fn six_gather_by_halving_and_doubling() {
     let name = &["halvingDoubling"];
@@ -83,8 +84,8 @@ fn six_gather_by_halving_and_doubling() {
     );
 }
 
-/// One ring of all NPUs has one entry in the list of algorithms, for the first dimension, and uses
-/// all NPUs even if other dimensions do not take part. The original never ends if the first
+/// A single ring of all NPUs has one entry in the list of algorithms, for the first dimension. The
+/// ring uses all NPUs even if other dimensions take no part. The original never ends if the first
 /// dimension does not take part.
 #[test]
 fn one_ring_takes_everybody() {
@@ -98,7 +99,7 @@ fn one_ring_takes_everybody() {
         }
         product::run_config(&config)
     };
-    // The time is that of a ring of 8 in one dimension.
+    // A ring of 8 in one dimension takes the same time.
     let everybody = masked(&[true, true]);
     assert!(
         everybody.finish.values().all(|end| end.0 == 117_780),
@@ -125,7 +126,7 @@ fn independent_collectives_take_turns() {
     assert_eq!(ends(&run(&config)), (177_440, 177_440));
 }
 
-/// A node that ends at once releases other nodes. The original never issues these nodes; the
+/// A node that ends immediately releases other nodes. The original never issues these nodes; the
 /// program does.
 #[test]
 fn what_follows_a_node_that_does_nothing() {
@@ -145,13 +146,14 @@ fn what_follows_a_node_that_does_nothing() {
     }
     let answer = oracle::run(&config);
     assert_eq!(answer.finish, [None, Some(0), Some(0), Some(0)]);
-    // Without the roofline model a kernel without a duration lasts 1 ns, all of it compute time.
+    // Without the roofline model, a kernel without a duration takes 1 ns, which is all compute
+    // time.
     let ends = (0..4).map(|npu| (npu, (u64::from(npu == 0), 0)));
     let ran = product::run_config(&config);
     assert_eq!((ran.code, ran.finish), (Some(0), ends.collect()));
 }
 
-/// A collective in none of the dimensions never ends in the original; in the program it ends at once.
+/// A collective in no dimension never ends in the original, but ends immediately in the program.
 #[test]
 fn a_collective_of_nobody_is_over() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -167,8 +169,8 @@ fn a_collective_of_nobody_is_over() {
     assert_eq!((ran.code, ran.finish), (Some(0), at_once));
 }
 
-/// A ring all-reduce is given as traces: 14 messages of 2^17 B take 500 + 2441 ns each, and seven
-/// reductions 7 µs.
+/// A ring all-reduce is given as traces. Its 14 messages of 2^17 B take 500 + 2441 ns each, and its
+/// seven reductions take 7 µs each.
 #[test]
 fn an_algorithm_as_traces() {
     let dims = [(Ring, 8, 50.0, 500.0)];

@@ -1,9 +1,10 @@
-//! Answers for eight NPUs, 1 MiB in four chunks, 50 GB/s, 500 ns, and reductions at 50 GB/s.
+//! Answers for eight NPUs with 1 MiB in four chunks, links of 50 GB/s and 500 ns, and reductions at
+//! 50 GB/s.
 
 use super::*;
 
-/// First and last finish in ns: on the unaware network with one and with four active chunks, then
-/// on the aware network with one and with four.
+/// Times in ns at which the first and the last NPU finish, on the unaware network with one and with
+/// four active chunks, and then on the aware network with one and with four.
 type Ends = [(u64, u64); 4];
 
 #[rustfmt::skip]
