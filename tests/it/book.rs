@@ -1,13 +1,14 @@
-//! README.md and the book under `docs/`: the test runs every command in order and compares its output with the lines
-//! below it; every link has a target, and the table of contents is complete.
+//! Tests README.md and the book under `docs/`. The test runs every command in order, and compares
+//! the output with the lines below the command. It also checks that every link has a target, and
+//! that the table of contents is complete.
 //!
-//! Lines of a fenced block that begin with `$ ` are commands of a shell; a command continues while
-//! its lines end with `\`, and through a here-document. The lines after it are its output,
-//! including errors; a line `…` matches any number of lines, and a line that ends with `…` matches
+//! In a fenced block, lines that begin with `$ ` are commands of a shell. A command continues while
+//! its lines end with `\`, and through a here-document. The lines after a command are its output,
+//! including errors. A line `…` matches any number of lines, and a line that ends with `…` matches
 //! any rest of a line. All blocks of a file run in one folder, which contains only `traces` and
-//! `converters`, and every command exits with 0. A comment `<!-- not run: REASON -->` before a
-//! block says why its commands are not run here. `BLESS=1 cargo test --test it book` writes the
-//! output into the files and keeps the cuts.
+//! `converters`. Every command exits with 0. A comment `<!-- not run: REASON -->` before a block
+//! states why its commands are not run here. `BLESS=1 cargo test --test it book` writes the output
+//! into the files, and keeps the cuts.
 
 mod align;
 mod links;
@@ -20,7 +21,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the paths of README.md and all Markdown under `docs/`, relative to the root.
+/// Returns the paths of README.md and of all Markdown files under `docs/`, relative to the root.
 fn pages() -> Vec<PathBuf> {
     let mut pages = vec![PathBuf::from("README.md")];
     let mut folders = vec![PathBuf::from("docs")];
@@ -39,7 +40,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// Returns all pages except the page of wrong inputs, whose commands another test runs.
+/// Returns all pages except the page of wrong inputs; another test runs the commands of that page.
 fn pages_of_right_commands() -> Vec<PathBuf> {
     let mut pages = pages();
     pages.retain(|page| !page.ends_with("reference/messages.md"));

@@ -1,5 +1,5 @@
-//! Tests of small inputs and options that need huge amounts of memory or time, as from an attacker
-//! or a typing error. The program runs under limits of memory and time.
+//! Tests small inputs and options that need huge amounts of memory or time, as an attacker or a
+//! typing error may cause. The program runs under limits of memory and time.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ mod inputs;
 mod names;
 mod options;
 
-/// Outcome of a run.
+/// The outcome of running the program.
 #[derive(Debug)]
 struct Ran {
     code: i32,
@@ -18,12 +18,13 @@ struct Ran {
     error: String,
 }
 
-/// Time limit of a run. A release build takes a tenth of this time; the rest allows for busy
-/// machines.
+/// Time limit for running the program. A release build takes a tenth of this time; the rest is a
+/// margin for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the program with a limit of this many MB of address space beyond its own code, enforced by the system. The peak
-/// resident size would not do: the system includes this process's size at the fork.
+/// Runs the program with a limit of `room` MB of address space beyond its own code, which the
+/// system enforces. A limit on the peak resident size would not work, because the system includes
+/// this process's size at the fork.
 fn within(room: u64, args: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let [out, error] = ["out", "error"].map(|name| folder.path().join(name));
@@ -34,7 +35,7 @@ fn within(room: u64, args: &[&str]) -> Ran {
     command
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(args)
-        // By default the C library reserves 64 MB of addresses for each thread.
+        // By default, the C library reserves 64 MB of addresses for each thread.
         .env("MALLOC_ARENA_MAX", "1")
         .stdin(Stdio::null())
         .stdout(file(&out))
@@ -73,8 +74,8 @@ fn within(room: u64, args: &[&str]) -> Ran {
     }
 }
 
-/// Runs the program with a limit of this many MB. It must refuse by its own bound, not the system's, with an error that
-/// contains all of `expected`.
+/// Runs the program with a limit of `room` MB of memory. The program must reject the arguments by
+/// its own bound, not by the system's, with an error that contains all of `expected`.
 fn refused(args: &[&str], room: u64, expected: &[&str]) {
     let ran = within(room, args);
     assert_eq!(ran.code, 2, "{args:?}: {ran:?}");
@@ -85,5 +86,5 @@ fn refused(args: &[&str], room: u64, expected: &[&str]) {
     assert!(ran.error.len() < 2_000, "{args:?}: {}", ran.error);
 }
 
-/// Text of the error when the system has no more memory.
+/// Text of the error if the system has no more memory.
 const SYSTEM: &str = "more than the system has";

@@ -306,7 +306,8 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(text(&silent.run(&[]).stderr), "");
 }
 
-/// Returns the program under the original's name, with the clock at the beginning of 1970.
+/// Returns the output of the program under the original's name, with the clock at the beginning of
+/// 1970.
 #[cfg(unix)]
 fn original(case: &Case, more: &[&str]) -> Output {
     let link = case.0.path().join("AstraSim_Analytical_Congestion_Unaware");
@@ -356,7 +357,7 @@ fn under_its_name_the_lines_are_the_originals() {
         std::fs::read_to_string(case.0.path().join(path)).expect("it was written")
     };
     assert_eq!(log(&case, "log/log.log"), timed_op(printed));
-    // The node that does nothing produces no lines.
+    // The node that does nothing prints no lines.
     let case = mixed(json!({"trace-enabled": 1}));
     let output = original(&case, &["--logging-folder=new/logs"]);
     assert_eq!(
@@ -393,8 +394,9 @@ fn under_its_name_the_lines_are_the_originals() {
     assert_eq!(log(&case, "new/logs/log.log"), timed_op(&logged.concat()));
 }
 
-/// The overlap of kernels and communication is their sum beyond the total time. NPUs are printed in the order in which
-/// they finish; an NPU without nodes finishes at once.
+/// The overlap of kernels and communication is the part of their sum that exceeds the total time.
+/// NPUs are printed in the order in which they finish, and an NPU without nodes finishes
+/// immediately.
 #[cfg(unix)]
 #[test]
 fn ranks_are_told_of_as_they_finish() {
@@ -423,7 +425,7 @@ fn ranks_are_told_of_as_they_finish() {
             "sys[1] finished, 20031 cycles, exposed communication 20031 cycles.",
         ]
     );
-    // Ranks that do not finish are named before the last line.
+    // Ranks that do not finish are printed before the last line.
     let output = original(&stuck(), &["--lenient"]);
     assert_eq!(output.status.code(), Some(1));
     let said: Vec<&str> = text(&output.stdout).lines().collect();
@@ -434,7 +436,7 @@ fn ranks_are_told_of_as_they_finish() {
     assert!(said[said.len() - 1].ends_with("] [system] [info] Exiting"));
 }
 
-/// Returns a case in which ranks 1 and 2 each receive before they send, and rank 0 has a kernel.
+/// Returns a case in which ranks 1 and 2 each receive before they send, while rank 0 has a kernel.
 fn stuck() -> Case {
     let other = |peer| {
         [
@@ -476,11 +478,11 @@ sys[0], Total compute-communication overlap: 0
 
 const MIB: &str = "1048576";
 
-/// Returns a case of a forward and a backward pass with 1 MiB of weights, half a MiB of activations
-/// and 1 MiB of gradients.
+/// Returns a case of a forward and a backward pass, with 1 MiB of weights, half a MiB of
+/// activations, and 1 MiB of gradients.
 ///
 /// The forward pass lasts from 0 to 5 µs, and the backward pass from 5 to 8 µs. Weights and
-/// activations exist from 0, gradients from 5 µs: at most 2.5 MiB.
+/// activations exist from 0, and gradients from 5 µs, so the peak is 2.5 MiB.
 fn tracked(system: Value, listed: bool) -> Case {
     let forward = Node {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
@@ -549,7 +551,7 @@ fn nodes_without_tensors_are_refused_where_memory_is_tracked() {
         "{said}"
     );
     assert!(case.0.path().join("local_mem_trace.0.json").exists());
-    // A run without memory tracking needs no tensors.
+    // A run without memory tracking needs no lists of tensors.
     let plain = tracked(json!({}), false).says(&[]);
     assert!(!plain.contains("memory"), "{plain}");
 }

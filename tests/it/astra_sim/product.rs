@@ -23,7 +23,7 @@ pub fn each<T>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
     });
 }
 
-/// Answer of the program.
+/// The program's answer.
 #[derive(Debug, PartialEq)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -32,7 +32,8 @@ pub struct Ran {
     pub error: String,
 }
 
-/// Runs the program on the files in `folder`. The first of `args` is the network, as in [`Config::command_args`].
+/// Runs the program on the files in `folder`. As in [`Config::command_args`], the first of `args`
+/// is the network.
 pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(folder)
@@ -50,15 +51,16 @@ pub fn run(folder: &Path, args: &[String], more: &[&str]) -> Ran {
     }
 }
 
-/// Writes the files of `config` into a temporary folder and runs the program on them, with closed forms and without.
+/// Writes the files of `config` into a temporary folder, and runs the program on them, with and
+/// without closed forms.
 pub fn run_both(config: &SimulationConfig) -> [Ran; 2] {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
     [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.command_args(), more))
 }
 
-/// Writes the files of `config` into a temporary folder and runs the program on them with closed
-/// forms only.
+/// Writes the files of `config` into a temporary folder, and runs the program on them, only with
+/// closed forms.
 pub fn run_config(config: &SimulationConfig) -> Ran {
     let [ran, _] = run_both(config);
     ran
@@ -76,8 +78,8 @@ fn line(line: &str) -> Option<(usize, (u64, i64))> {
     ))
 }
 
-/// Returns the differences from the original's answer, if any: in finish times, exposed communication, and whether the
-/// exit code reports that all NPUs finish.
+/// Returns the differences from the original's answer, if any: in finish times, in exposed
+/// communication, and in the exit code, which reports whether all NPUs finish.
 pub fn difference(ran: &Ran, expected: &SimulationAnswer) -> Option<String> {
     let mut faults = Vec::new();
     let all = expected.finish.iter().all(Option::is_some);

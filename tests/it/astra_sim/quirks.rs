@@ -1,5 +1,5 @@
-//! Corrections of ASTRA-sim's quirks: for each, the corrected number derived by hand, and systems on which this quirk
-//! alone has an effect.
+//! Tests corrections of ASTRA-sim's quirks. For each quirk, the corrected number is derived by
+//! hand, and the quirk alone has an effect on some systems.
 
 mod alone;
 mod bounds;
@@ -20,7 +20,7 @@ use testkit::astra_sim::create_random_config;
 
 const MIB: u64 = 1 << 20;
 
-/// Returns the report of a run of the program that must succeed.
+/// Runs the program, checks that it succeeds, and returns its report.
 fn report(config: &SimulationConfig, more: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
     config.write_case(folder.path()).expect("it is written");
@@ -45,20 +45,20 @@ fn ps(config: &SimulationConfig, quirks: &str) -> u64 {
     report["makespan_ps"].as_u64().expect("a number")
 }
 
-/// Returns the finish time of the last NPU in ns, which must be a whole number.
+/// Returns the finish time of the last NPU, which must be a whole number of ns.
 fn ns(config: &SimulationConfig, quirks: &str) -> u64 {
     let ps = ps(config, quirks);
     assert_eq!(ps % 1000, 0, "{quirks}");
     ps / 1000
 }
 
-/// Makes reductions take no time.
+/// Sets the time of reductions to zero.
 fn without_reductions(mut config: SimulationConfig) -> SimulationConfig {
     config.system.local_mem_bw = 1e9;
     config
 }
 
-/// Returns a message of 1 MiB from `src` to `dst`, as the only node.
+/// Returns a configuration with messages of 1 MiB from `src` to `dst` as the only nodes.
 fn message(
     network: NetworkModel,
     dims: &[(NetworkShape, usize, f64, f64)],
@@ -81,31 +81,36 @@ fn message(
     config
 }
 
-/// 1,000,003 B in four splits on a ring of 4. All quirks: five chunks of 250,000 B. A message of 62,500 B takes 500 +
-/// 1,164.15 ns, a reduction 3 · 1,250, so a chunk 7·10 + 6·1,664 + 3·3,750 = 21,304. Corrected: four chunks of
-/// 250,000.75 B and messages of 62,500.1875, which take the same whole number of ns.
+/// The size is 1,000,003 B, in four splits on a ring of 4. With all quirks, there are five chunks
+/// of 250,000 B. A message of 62,500 B takes 500 + 1,164.15 ns and a reduction takes 3 · 1,250 ns,
+/// so a chunk takes 7·10 + 6·1,664 + 3·3,750 = 21,304 ns. Corrected, there are four chunks of
+/// 250,000.75 B with messages of 62,500.1875 B, which take the same whole number of ns.
 #[test]
 fn chunks_cover_the_size() {
     let dims = [(Ring, 4, 50.0, 500.0)];
     let config = one(Unaware, &dims, AllReduce, &["ring"], 1_000_003);
     assert_eq!(ns(&config, "all"), 5 * 21_304);
     assert_eq!(ns(&config, "all,-padding"), 4 * 21_304);
-    // To the ps: a message 500,000 + 62,500.1875 B / 53.6870912 B/ns = 1,664,156.9, a reduction
-    // 3 · 1,250,003.75 -> 3 · 1,250,004: 70,000 + 6 · 1,664,157 + 3 · 3,750,012 = 21,304,978.
+    // In picoseconds, a message takes 500,000 + 62,500.1875 B / 53.6870912 B/ns = 1,664,156.9, and
+    // a reduction takes 3 · 1,250,003.75 -> 3 · 1,250,004. The sum is 70,000 + 6 · 1,664,157 + 3 ·
+    // 3,750,012 = 21,304,978.
     let exact = "all,-padding,-whole-ns";
     assert_eq!(ps(&config, exact), 4 * 21_304_978);
-    // 3 B: four chunks padded to one byte per NPU; or corrected: three of 1 B, in messages of a quarter byte. Neither
-    // message takes a whole ns beyond its latency: 7·10 + 6·500.
+    // With 3 B, there are four chunks that are padded to one byte per NPU. Corrected, there are
+    // three chunks of 1 B in messages of a quarter byte. Neither kind of message takes a whole ns
+    // beyond its latency, so the time is 7·10 + 6·500.
     let config = one(Unaware, &dims, AllReduce, &["ring"], 3);
     assert_eq!(ns(&config, "all"), 4 * 3_070);
     assert_eq!(ns(&config, "all,-padding"), 3 * 3_070);
-    // An all-gather of fewer bytes than splits never ends in the original; corrected: 4·10 + 3·500 each.
+    // An all-gather of fewer bytes than splits never ends in the original. Corrected, each chunk
+    // takes 4·10 + 3·500 ns.
     let config = one(Unaware, &dims, AllGather, &["ring"], 3);
     assert_eq!(ns(&config, "all,-padding"), 3 * 1_540);
 }
 
-/// Halving-doubling of 6 B among 8: messages of 3, 1.5 and 0.75 B, not of 3, 1 and 0. At 53.6870912 B/ns they take
-/// 55.879, 27.940 and 13.970 ps, and the same on the way back; plus 7·10 ns of endpoints and 6·1000 ns of latency.
+/// Halving-doubling of 6 B among 8 has messages of 3, 1.5 and 0.75 B, and not of 3, 1 and 0 B. At
+/// 53.6870912 B/ns, these messages take 55.879, 27.940 and 13.970 ps, and the same on the way back.
+/// Endpoints add 7·10 ns, and latency adds 6·1000 ns.
 #[test]
 fn shares_are_exact() {
     let dims = [(Switch, 8, 50.0, 500.0)];
@@ -115,21 +120,23 @@ fn shares_are_exact() {
     assert_eq!(ps(&config, "all,-padding,-whole-ns"), 6_070_000 + twice);
 }
 
-/// One algorithm name for two dimensions.
+/// Two dimensions have only one algorithm name.
 #[test]
 fn the_last_name_stands_for_the_rest() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
     let short = one(Unaware, &dims, AllReduce, &["ring"], MIB);
     let long = one(Unaware, &dims, AllReduce, &["ring", "ring"], MIB);
-    // Only the inner dimension is used: four chunks of 7·10 + 6·1,720 + 3·3,930 = 22,180.
+    // Only the inner dimension is used, and each of four chunks takes 7·10 + 6·1,720 + 3·3,930 =
+    // 22,180.
     assert_eq!(ns(&short, "all"), 88_720);
     assert_eq!(ns(&long, "all"), 88_760);
     assert_eq!(ns(&short, "all,-short-list"), 88_760);
 }
 
-/// 100 MB among 8 at 50 GB/s of 2^30: s = 12.5e6 / 53.6870912 = 232,830.6 ns for each of 14 messages, so no algorithm
-/// ends before 14 s = 3.26 ms. With ports, messages of `direct` leave one after another: 10 + 1,000 + 7 s, 10, 1,000 +
-/// 7 s, 10. A ring takes 15·10 + 14 (1,000 + s) with or without ports.
+/// 100 MB among 8 at 50 GB/s (of 2^30 B) take s = 12.5e6 / 53.6870912 = 232,830.6 ns for each of 14
+/// messages, so no algorithm ends before 14 s = 3.26 ms. With ports, messages of `direct` leave one
+/// after another, and the time is 10 + 1,000 + 7 s, 10, 1,000 + 7 s, 10. A ring takes 15·10 + 14
+/// (1,000 + s) with or without ports.
 #[test]
 fn no_algorithm_is_faster_than_the_ports() {
     let s = 232_830;
@@ -145,11 +152,13 @@ fn no_algorithm_is_faster_than_the_ports() {
     }
 }
 
-/// Four concurrent chunks do not get four times the bandwidth. A step of ring among 8 of 2^24 B: chunks of 2^22,
-/// messages of 2^19 B, 9,765 ns each on the wire, 500 of latency and 10 at the end. All four enter the port at 10 and
-/// leave one after another. The first chunk's next message is ready at 10 + 10,275, while the port is still sending the
-/// others, so it waits until 10 + 4 · 9,765. From then on the port is always busy: 14 rounds of 4 messages, and the
-/// last adds its latency and its endpoint delay.
+/// Four concurrent chunks do not get four times the bandwidth of one chunk. In a ring among 8 with
+/// 2^24 B, chunks have 2^22 B, and messages of 2^19 B take 9,765 ns on the wire, 500 ns of latency,
+/// and 10 ns at the end. All four chunks enter the port at 10 ns, and leave one after another. The
+/// first chunk's next message is ready at 10 + 10,275 ns. The port is still sending messages of the
+/// other chunks, so the message waits until 10 + 4 · 9,765 ns. From then on, the port is always
+/// busy: there are 14 rounds of 4 messages, and the last message adds its latency and its endpoint
+/// delay.
 #[test]
 fn chunks_share_the_port() {
     let dims = [(Ring, 8, 50.0, 500.0)];
@@ -162,18 +171,20 @@ fn chunks_share_the_port() {
     );
 }
 
-/// Two messages of 1 MiB from one NPU, and two to one NPU: 19,531 ns each in the port, and 500 of latency.
+/// One NPU sends two messages of 1 MiB, or receives two. Each message takes 19,531 ns in the port,
+/// and 500 ns of latency.
 #[test]
 fn messages_of_ranks_share_ports_too() {
     let dims = [(FullyConnected, 4, 50.0, 500.0)];
     let to_one = message(Unaware, &dims, &[(0, 2), (1, 2)]);
     assert_eq!(ns(&to_one, "all"), 20_031);
-    // The receiver's port is not limited to one link. With three links it is three times as fast: the second message's
-    // first byte arrives 2^20 / (3 · 53.6870912) = 6,510 ns after the first message's.
+    // The receiver's port is not limited to one link. With three links, the receiver's port is
+    // three times as fast as one link. So the second message's first byte arrives 2^20 / (3 ·
+    // 53.6870912) = 6,510 ns after the first message's.
     assert_eq!(ns(&to_one, "all,-free-ports"), 20_031 + 6_510);
     let shared = "all,-free-ports,-fully-connected-links";
     assert_eq!(ns(&to_one, shared), 500 + 2 * 19_531);
-    // One rank's sends wait for each other unless that is corrected.
+    // A rank's sends wait for one another, unless this quirk is corrected.
     let from_one = message(Unaware, &dims, &[(0, 1), (0, 2)]);
     assert_eq!(ns(&from_one, "all"), 2 * 20_031);
     assert_eq!(ns(&from_one, "all,-one-at-a-time"), 20_031);
@@ -181,8 +192,8 @@ fn messages_of_ranks_share_ports_too() {
     assert_eq!(ns(&from_one, both), 500 + 2 * 19_531);
 }
 
-/// A reduce-scatter of 8 MiB by `direct` among 8 fully connected NPUs: messages of 2^20 B, 19,531.25 ns on a link, and
-/// reductions of 3 · 20,971 ns.
+/// In a reduce-scatter of 8 MiB by `direct` among 8 fully connected NPUs, messages of 2^20 B take
+/// 19,531.25 ns on a link, and reductions take 3 · 20,971 ns.
 #[test]
 fn bandwidth_of_an_npu_is_for_all_its_links() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
@@ -190,63 +201,67 @@ fn bandwidth_of_an_npu_is_for_all_its_links() {
     config.system.splits = 1;
     let reduction = 3 * 20_971;
     assert_eq!(ns(&config, "all"), 2 * 10 + 500 + 19_531 + reduction);
-    // Each link has a seventh of the bandwidth: 7 · 19,531.25 = 136,718.75.
+    // Each link has a seventh of the bandwidth, so a message takes 7 · 19,531.25 = 136,718.75 ns.
     let links = "all,-fully-connected-links";
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
-    // A port as fast as seven links: a message takes 2,790.18 ns in the port and 19,531 on the link; the last leaves
-    // after six others.
+    // If the port is as fast as seven links, a message takes 2,790.18 ns in the port and 19,531 ns
+    // on the link. The last message leaves after six others.
     let ports = 10 + 6 * 2_790 + 500 + 19_531 + 10 + reduction;
     assert_eq!(ns(&config, "all,-free-ports"), ports);
-    // A port as fast as one link: one message after another.
+    // If the port is as fast as one link, messages follow one another.
     let both = "all,-free-ports,-fully-connected-links";
     assert_eq!(ns(&config, both), 10 + 7 * 19_531 + 500 + 10 + reduction);
-    // In the aware network, too, a link has a seventh of the bandwidth.
+    // On the aware network, each link also has a seventh of the bandwidth.
     config.network = Aware;
     assert_eq!(ns(&config, "all"), 2 * 10 + 500 + 19_531 + reduction);
     assert_eq!(ns(&config, links), 2 * 10 + 500 + 136_718 + reduction);
 }
 
-/// From 0 to 3 over a ring of 2 at 50 GB/s and a switch of 2 at 25: 19,531.25 ns or 39,062.5, and a latency of 500 or
-/// of 500 and twice 500.
+/// The message from 0 to 3 crosses a ring of 2 at 50 GB/s and a switch of 2 at 25 GB/s. It takes
+/// 19,531.25 or 39,062.5 ns, and a latency of 500 ns, or of 500 ns and twice 500 ns.
 #[test]
 fn all_dimensions_delay_a_message() {
     let dims = [(Ring, 2, 50.0, 500.0), (Switch, 2, 25.0, 500.0)];
     let config = message(Unaware, &dims, &[(0, 3)]);
     assert_eq!(ns(&config, "all"), 20_031);
     assert_eq!(ns(&config, "all,-first-dimension"), 40_562);
-    // With ports on the path: no other message contends.
+    // The ports on the path change nothing, because there is no other message.
     assert_eq!(ns(&config, "all,-first-dimension,-free-ports"), 40_562);
-    // The message from 2 to 3 needs NPU 2's ring port. The message from 0 does not use it: its path is 0 -> 1 -> 3 and
-    // changes dimension at 1. They enter 3 from different dimensions, one from the ring and one from the switch.
+    // The message from 2 to 3 needs NPU 2's ring port. The message from 0 does not use this port,
+    // because its path is 0 -> 1 -> 3 and changes dimension at 1. The two messages enter 3 from
+    // different dimensions: one from the ring, and one from the switch.
     let two = message(Unaware, &dims, &[(0, 3), (2, 3)]);
     assert_eq!(ns(&two, "all,-first-dimension,-free-ports"), 40_562);
-    // The message from 1 to 3 needs NPU 1's port into the switch and gets it first, for 39,062 ns; the message from 0
-    // reaches it at 500 and waits: 39,062 + 39,062 + 1,000.
+    // The message from 1 to 3 needs NPU 1's port into the switch, and gets it first, for 39,062 ns.
+    // The message from 0 reaches this port at 500 ns and waits, so the time is 39,062 + 39,062 +
+    // 1,000.
     let two = message(Unaware, &dims, &[(0, 3), (1, 3)]);
     let both = ns(&two, "all,-first-dimension,-free-ports");
     assert_eq!(both, 2 * 39_062 + 1_000);
 }
 
-/// Messages of 1 MiB over links of 19,531.25 ns and 500 of latency.
+/// Messages of 1 MiB take 19,531.25 ns on a link, and 500 ns of latency.
 #[test]
 fn messages_cut_through() {
     let through = "all,-store-and-forward";
-    // Three hops of a ring, and two through a switch.
+    // The messages cross three hops of a ring, or two hops through a switch.
     let ring = message(Aware, &[(Ring, 16, 50.0, 500.0)], &[(1, 4)]);
     assert_eq!((ns(&ring, "all"), ns(&ring, through)), (60_093, 21_031));
     let switch = message(Aware, &[(Switch, 16, 50.0, 500.0)], &[(1, 4)]);
     assert_eq!((ns(&switch, "all"), ns(&switch, through)), (40_062, 20_531));
-    // On link 1 -> 2 the message from 1 is first; the message from 0 arrives after 500 ns and starts at 19,531.
+    // On link 1 -> 2, the message from 1 is first. The message from 0 arrives after 500 ns, and
+    // starts at 19,531 ns.
     let shared = message(Aware, &[(Ring, 16, 50.0, 500.0)], &[(0, 2), (1, 2)]);
     assert_eq!(ns(&shared, through), 2 * 19_531 + 500);
-    // A ring of 8 through a switch, 100 MB as above: each step takes 232,830 + 500 twice (store and
-    // forward), or 232,830 + 1,000.
+    // In a ring of 8 through a switch with 100 MB as above, each step takes 232,830 + 500 twice
+    // (store and forward), or 232,830 + 1,000.
     let dims = [(Switch, 8, 50.0, 500.0)];
     let mut all = without_reductions(one(Aware, &dims, AllReduce, &["ring"], 100_000_000));
     all.system.splits = 1;
     assert_eq!(ns(&all, "all"), 15 * 10 + 14 * 2 * (500 + 232_830));
     assert_eq!(ns(&all, through), 15 * 10 + 14 * (1_000 + 232_830));
-    // Several dimensions: 50 + 500 + 2 · 2,000 ns of latency, and the slowest rate of 200, 100 and 50 GB/s.
+    // Over several dimensions, the latency is 50 + 500 + 2 · 2,000 ns, and the rate is the slowest
+    // of 200, 100 and 50 GB/s.
     let dims = [
         (Ring, 2, 200.0, 50.0),
         (FullyConnected, 8, 100.0, 500.0),
@@ -254,34 +269,36 @@ fn messages_cut_through() {
     ];
     let stack = message(Aware, &dims, &[(0, 63)]);
     assert_eq!(ns(&stack, through), 4_550 + 19_531);
-    // A fast switch after a slow ring forwards at the ring's 50 GB/s: 500 + 2 · 500 ns later.
+    // A fast switch after a slow ring forwards at the ring's 50 GB/s, and 500 + 2 · 500 ns later.
     let dims_back = [(Ring, 2, 50.0, 500.0), (Switch, 2, 200.0, 500.0)];
     let slow_first = message(Aware, &dims_back, &[(0, 3)]);
     assert_eq!(ns(&slow_first, through), 1_500 + 19_531);
     let slow_first = message(Unaware, &dims_back, &[(0, 3)]);
     let ports = ns(&slow_first, "all,-first-dimension,-free-ports");
     assert_eq!(ports, 1_500 + 19_531);
-    // The message from 0 to 15 crosses the ring and then the link of NPU 1 to 15, which NPU 1's own message occupies
-    // for 9,765 ns.
+    // The message from 0 to 15 crosses the ring, and then the link from NPU 1 to 15, which NPU 1's
+    // own message occupies for 9,765 ns.
     let two = message(Aware, &dims, &[(0, 15), (1, 15)]);
     assert_eq!(ns(&two, through), 2 * 9_765 + 500);
 }
 
-/// Halves of a ring of 4 on a switch of 2, `direct` in the ring.
+/// The groups are halves of a ring of 4 on a switch of 2, with `direct` in the ring.
 #[test]
 fn groups_go_through_the_dimensions_they_span() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
     let names = ["direct", "halvingDoubling"];
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     halves(&mut config);
-    // As a ring: 7·10 + 6·1,720 + 3·3,930. As `direct` along the ring: 3·10 + 2·1,720 + 3,930 + 500, because the
-    // farthest peer is one hop of 500 ns farther. Four chunks each.
+    // As a ring, a chunk takes 7·10 + 6·1,720 + 3·3,930. As `direct` along the ring, a chunk takes
+    // 3·10 + 2·1,720 + 3,930 + 500, because the farthest peer is one hop of 500 ns farther. There
+    // are four chunks each.
     assert_eq!(ns(&config, "all"), 88_720);
     assert_eq!(ns(&config, "all,-group-ring,-group-reductions"), 31_600);
-    // A group that spans both dimensions: 0, 1, 4 and 5. Each chunk is scattered along the ring, where two NPUs are
-    // members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B; reduced over the switch, two messages of 2^16: 3·10 + 2·(1,000 +
-    // 1,220), and no reduction, because halvingDoubling counts one too few; then gathered: 2·10 + 500 + 2,441. The ring
-    // has one queue, so 10,824 + 2,961 occur four times.
+    // The group of 0, 1, 4 and 5 spans both dimensions. Each chunk is scattered along the ring,
+    // where two NPUs are members: 2·10 + 500 + 2,441 + 7,863 for 2^17 B. Then the chunk is reduced
+    // over the switch with two messages of 2^16 B: 3·10 + 2·(1,000 + 1,220), without a reduction,
+    // because halvingDoubling counts one too few. Finally, the chunk is gathered: 2·10 + 500 +
+    // 2,441. The ring has one queue, so 10,824 + 2,961 occur four times.
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![0, 1, 4, 5]), (2, vec![2, 3, 6, 7])].into();
     for (group, members) in &config.groups {
@@ -292,9 +309,10 @@ fn groups_go_through_the_dimensions_they_span() {
         }
     }
     assert_eq!(ns(&config, "all,-group-ring"), 4 * (10_824 + 2_961));
-    // A group that is not a sub-grid is treated as a line along the outermost dimension. Its halvingDoubling needs a
-    // power of two, so three members use a ring 1 -> 4 -> 6 -> 1. Only 4 -> 6 stays in one dimension, over two hops:
-    // 5·10 + 4·(1,000 + 1,627) + 2·(3·1,747) for messages of 87,381 B.
+    // A group that is not a sub-grid is treated as a line along the outermost dimension. The line's
+    // halvingDoubling needs a power of two, so three members use a ring 1 -> 4 -> 6 -> 1. Only 4 ->
+    // 6 stays in one dimension, over two hops. Messages have 87,381 B, so the time is 5·10 +
+    // 4·(1,000 + 1,627) + 2·(3·1,747).
     let mut config = one(Unaware, &dims, AllReduce, &names, MIB);
     config.groups = [(1, vec![1, 4, 6])].into();
     for (npu, rank) in config.ranks.iter_mut().enumerate() {
@@ -307,8 +325,8 @@ fn groups_go_through_the_dimensions_they_span() {
     assert_eq!(ring, ns(&config, "all"));
 }
 
-/// Four members of a ring of 8, as a ring: the last link back takes three hops, so members wait for different times,
-/// whether their line is the group's own or along the dimension.
+/// Four members of a ring of 8 form a ring of their own. The last link back takes three hops, so
+/// members wait for different times, whether their line is the group's own or along the dimension.
 #[test]
 fn a_part_of_a_dimension_is_not_alike() {
     let mut config = one(
@@ -321,11 +339,13 @@ fn a_part_of_a_dimension_is_not_alike() {
     halves(&mut config);
     let line = ns(&config, "all");
     assert_eq!(ns(&config, "all,-group-ring"), line);
-    // A ring whose members are all one hop apart takes 7·10 + 6·1,720 + 3·3,930 a chunk; this ring takes longer.
+    // If all members of a ring are one hop apart, a chunk takes 7·10 + 6·1,720 + 3·3,930. The ring
+    // of this test takes longer.
     assert!(line > 88_720, "{line}");
 }
 
-/// The ring of a group of 4 has seven endpoint delays, of 123 ns or of 10, in each of four chunks.
+/// The ring of a group of 4 has seven endpoint delays in each of four chunks, each of 123 ns or of
+/// 10 ns.
 #[test]
 fn endpoints_of_groups_are_like_others() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -336,7 +356,7 @@ fn endpoints_of_groups_are_like_others() {
     assert_eq!(ns(&config, "all,-group-endpoint"), 88_720 + 4 * 7 * 113);
 }
 
-/// A chunk takes 3·10 + 2·1,720 + 3,930, and another 3,930 if the second half is reduced too.
+/// A chunk takes 3·10 + 2·1,720 + 3,930, and another 3,930 if the second half is also reduced.
 #[test]
 fn groups_reduce_once() {
     let dims = [(FullyConnected, 8, 50.0, 500.0)];
@@ -346,7 +366,8 @@ fn groups_reduce_once() {
     assert_eq!(ns(&config, "all,-group-reductions"), 4 * 7_400);
 }
 
-/// Two all-reduces of 88,720 ns without dependencies between them, and a load of 100 + 1 MiB / 25 GB/s.
+/// The trace has two all-reduces of 88,720 ns without dependencies between them, and a load of 100
+/// ns + 1 MiB / 25 GB/s.
 #[test]
 fn communication_overlaps() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -373,14 +394,15 @@ fn communication_overlaps() {
     // Loads still run one at a time.
     assert_eq!(ns(&config, "all"), 2 * 88_720 + 2 * 42_043);
     assert_eq!(ns(&config, "all,-one-at-a-time"), 88_720);
-    // Through one port they slow each other, but are still faster than one after the other.
+    // If the all-reduces share a port, they slow each other, but are still faster than one after
+    // the other.
     let shared = ns(&config, "all,-one-at-a-time,-free-ports");
     assert!((88_721..2 * 88_720).contains(&shared), "{shared}");
 }
 
-/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a time, NPU 1 issues the
-/// second first and disagrees with the others; if this is corrected, collectives are matched in the order of the
-/// traces.
+/// NPU 1 is ready for the second collective before the first. If collectives are issued one at a
+/// time, NPU 1 issues the second collective first, and disagrees with the other NPUs. Corrected,
+/// collectives are matched in the order of the traces.
 #[test]
 fn overlapping_collectives_are_matched_in_program_order() {
     let dims = [(Ring, 2, 50.0, 500.0)];
@@ -411,14 +433,15 @@ fn overlapping_collectives_are_matched_in_program_order() {
     }
     let ran = super::product::run_config(&config);
     assert_eq!(ran.code, Some(2), "{}", ran.error);
-    // The gather ends long before NPU 1 issues the all-reduce at 900 us: four chunks of 3·10 + 2·(500 + 2,441) + 7,863
-    // for two messages of 2^17 B and one reduction.
+    // The gather ends long before NPU 1 issues the all-reduce at 900 us. The all-reduce has four
+    // chunks of 3·10 + 2·(500 + 2,441) + 7,863 for two messages of 2^17 B and one reduction.
     assert_eq!(ns(&config, "all,-one-at-a-time"), 900_000 + 4 * 13_775);
 }
 
-/// Four chunks, in three phases: reduce-scatter outwards, all-reduce, all-gather back: 4·10 + 3·(1,720 + 3,930) =
-/// 16,990; 3·10 + 2·1,720 + 1,965 = 5,435; 4·10 + 3·1,720 = 5,200. With one queue for both directions: 4·(16,990 +
-/// 5,200); with a queue for each, every phase but the slowest is hidden for all but one chunk.
+/// Four chunks have three phases: reduce-scatter outwards, 4·10 + 3·(1,720 + 3,930) = 16,990;
+/// all-reduce, 3·10 + 2·1,720 + 1,965 = 5,435; all-gather back, 4·10 + 3·1,720 = 5,200. With one
+/// queue for both directions, the time is 4·(16,990 + 5,200). With a queue for each direction,
+/// every phase except the slowest is hidden for all chunks except one.
 #[test]
 fn phases_have_queues_of_their_own() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 25.0, 500.0)];
@@ -428,7 +451,7 @@ fn phases_have_queues_of_their_own() {
     assert_eq!(ns(&config, "all,-shared-queue"), own);
 }
 
-/// 2^20 B at 50 · 10^9 B/s are 20,971.52 ns; at 50 · 2^30, 19,531.25.
+/// 2^20 B take 20,971.52 ns at 50 · 10^9 B/s, and 19,531.25 ns at 50 · 2^30 B/s.
 #[test]
 fn units_and_rounding() {
     let config = message(Unaware, &[(Ring, 4, 50.0, 500.0)], &[(0, 1)]);
@@ -436,7 +459,8 @@ fn units_and_rounding() {
     assert_eq!(ps(&config, "all,-gib"), 21_471_000);
     assert_eq!(ps(&config, "all,-whole-ns"), 20_031_250);
     assert_eq!(ps(&config, "all,-whole-ns,-gib"), 21_471_520);
-    // A kernel of 1,002 FLOPs at 2 TFLOPS: 0.501 ns; a load of 1,001 B at 3 GB/s after 7 ns: 333.667.
+    // A kernel of 1,002 FLOPs takes 0.501 ns at 2 TFLOPS. A load of 1,001 B at 3 GB/s takes 333.667
+    // ns, after 7 ns.
     let mut config = one(Unaware, &[(Ring, 2, 1.0, 1.0)], AllReduce, &["ring"], MIB);
     (config.system.roofline, config.system.peak_perf) = (true, 2.0);
     (config.memory.latency, config.memory.bw) = (7, 3);
@@ -464,39 +488,42 @@ fn units_and_rounding() {
     assert_eq!(ps(&config, "all,-whole-ns"), 501 + 340_667);
 }
 
-/// Chunks of 2^18 B among 8: halving-doubling reduces 2^16 and 2^15 B, and if corrected also 2^17.
+/// For chunks of 2^18 B among 8, halving-doubling reduces 2^16 and 2^15 B and, if corrected, also
+/// 2^17 B.
 #[test]
 fn halving_doubling_reduces_all() {
     let dims = [(Switch, 8, 50.0, 500.0)];
     let config = one(Unaware, &dims, AllReduce, &["halvingDoubling"], MIB);
     assert_eq!(ns(&config, "all"), 82_028);
-    // 2^17 B at 50 GB/s: 2,621.44 ns, three times over.
+    // 2^17 B take 2,621.44 ns at 50 GB/s, three times over.
     let corrected = "all,-halving-doubling-reductions";
     assert_eq!(ns(&config, corrected), 82_028 + 4 * 3 * 2_621);
-    // The same in a reduce-scatter alone, and with messages simulated.
+    // The same is true in a reduce-scatter alone, and with simulated messages.
     let config = one(Unaware, &dims, ReduceScatter, &["halvingDoubling"], MIB);
     assert_eq!(ns(&config, "all"), 52_824);
     assert_eq!(ns(&config, corrected), 52_824 + 4 * 3 * 2_621);
 }
 
-/// `direct` on a ring of 8: messages of 2^15 B take 610 ns and up to four hops of 500, reductions 1,965. The last
-/// message arrives at 10 + 2,610, the endpoint takes 10 more, and the reduction ends at 4,595; the farthest reply
-/// arrives 2,610 later, and its endpoint takes 10.
+/// With `direct` on a ring of 8, messages of 2^15 B take 610 ns and up to four hops of 500 ns, and
+/// reductions take 1,965 ns. The last message arrives at 10 + 2,610 ns, the endpoint takes 10 ns
+/// more, and the reduction ends at 4,595 ns. The farthest reply arrives 2,610 ns later, and its
+/// endpoint takes 10 ns.
 #[test]
 fn direct_gathers_when_all_is_reduced() {
     let dims = [(Ring, 8, 50.0, 500.0)];
     let config = one(Unaware, &dims, AllReduce, &["direct"], MIB);
     assert_eq!(ns(&config, "all"), 24_860);
     assert_eq!(ns(&config, "all,-early-reduction"), 4 * (4_595 + 2_620));
-    // The same with a window of 2: no member gathers earlier.
+    // With a window of 2, no member gathers earlier either.
     let config = one(Unaware, &dims, AllReduce, &["direct2"], MIB);
     let windowed = ns(&config, "all,-early-reduction");
     assert!(windowed >= ns(&config, "all"), "{windowed}");
 }
 
-/// A tree of 4: up from a leaf, an inner member, the root, and down again; a message of 2^18 B takes 1,000 + 4,882 ns,
-/// an endpoint delay 10 and a reduction 3 · 5,242. There are four messages and three reductions: at the inner member,
-/// the root, and the inner member again.
+/// A tree of 4 goes up from a leaf over an inner member to the root, and down again. A message of
+/// 2^18 B takes 1,000 + 4,882 ns, an endpoint delay takes 10 ns, and a reduction takes 3 · 5,242
+/// ns. There are four messages and three reductions: at the inner member, the root, and the inner
+/// member again.
 #[test]
 fn trees_reduce_on_the_way_up() {
     let dims = [(Switch, 4, 50.0, 500.0)];

@@ -1,17 +1,17 @@
-//! Tests of inputs of the corpus for which the program was once wrong, or stricter than the
-//! original.
+//! Tests inputs of the corpus on which the program was once wrong, or stricter than the original.
 
 use super::product::{self, Ran};
 use crate::corpus::corpus_path;
 use std::path::{Path, PathBuf};
 
-/// Returns a folder of the inputs. Without a corpus the test is counted as skipped.
+/// Returns a folder with the inputs. Without a corpus, the test counts as skipped.
 fn folder(name: &str) -> Option<PathBuf> {
     corpus_path(format!("astra-sim/repro/{name}"))
 }
 
-/// Members of a ring that have issued different numbers of collectives use different queues, one that runs forward and
-/// one that runs backward: no member finishes, in the original either. Rank 4 has one kernel of 3 us.
+/// If members of a ring have issued different numbers of collectives, they use different queues,
+/// one that runs forward and one that runs backward. So no member finishes, in the original either.
+/// Rank 4 has one kernel of 3 us.
 #[test]
 fn rings_of_two_directions_are_stuck() {
     for name in ["queues-panic", "queues-panicb"] {
@@ -37,14 +37,14 @@ fn rings_of_two_directions_are_stuck() {
                 ran.error
             );
         }
-        // With one queue, both run in the same direction.
+        // With one queue, both collectives run in the same direction.
         let ran = product::run(&folder, &args[..6], &[]);
         assert_eq!((ran.code, ran.finish.len()), (Some(0), 5), "{}", ran.error);
     }
 }
 
-/// The original's regression test. Its script removes the first three bracketed fields and the blank after each from
-/// every line, and compares the rest line by line.
+/// Runs the original's regression test. Its script removes the first three bracketed fields and the
+/// blank after each from every line, and compares the rest line by line.
 #[cfg(unix)]
 #[test]
 fn the_regression_test_of_the_original_passes() {

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use testkit::astra_sim::{load, run};
 
-/// The original reads more dimensions than its array has, and answers differently every time.
+/// The original reads more dimensions than its array has, so it answers differently every time.
 const BEYOND_MEMORY: &[&str] = &["u_x_5D"];
 
-/// Rows that are rejected by default but answered like the original with `--lenient`, with a part of the error.
+/// Rows that are rejected by default, but with `--lenient` have the original's answer. Each row has
+/// a part of the error.
 const LENIENT: &[(&str, &str)] = &[
     (
         "u_x_cycle",
@@ -26,8 +27,8 @@ const LENIENT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Rows that the original does not answer, or answers differently from run to run: the exit code of the program and a
-/// part of the reason, if it does not answer either.
+/// Rows without an answer of the original, or with different answers from run to run. Each row has
+/// the program's exit code, and a part of the reason if the program does not answer either.
 #[rustfmt::skip]
 const OTHERS: &[(&str, i32, &str)] = &[
     ("a_R4S8_ar_1MB_s4", 2, "found 2 dimensions, expected one"),
@@ -55,7 +56,7 @@ const OTHERS: &[(&str, i32, &str)] = &[
 /// Finish times and exposed communication by NPU.
 type Ends = Vec<Option<(u64, i64)>>;
 
-/// Returns the original's last line of results, if it finished.
+/// Returns the original's last line of results, if the original finished.
 fn expected(case: &CaseFiles) -> Option<Value> {
     let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
     let status = expected["status"].as_str().expect("a status");
@@ -90,7 +91,7 @@ fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
     faults
 }
 
-/// Returns the number of messages by row, for rows whose table has that column.
+/// Returns the number of messages of each row, for rows whose table has that column.
 fn messages() -> BTreeMap<String, u64> {
     let path = corpus_path("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();
@@ -154,7 +155,7 @@ fn program(case: &CaseFiles, more: &[&str]) -> Ran {
     product::run(folder.path(), &args, more)
 }
 
-/// Returns the error in the program's output for a row, if any.
+/// Returns the error in the program's output for a row, if there is an error.
 fn fault(name: &str, case: &CaseFiles) -> Option<String> {
     let refused = |ran: &Ran, code: i32, reason: &str| {
         let as_said = ran.code == Some(code) && ran.error.contains(reason);

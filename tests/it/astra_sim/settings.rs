@@ -1,5 +1,5 @@
-//! Tests of the settings of a run: the scale of endpoint delays, options common to all commands,
-//! traces of ranks outside the network, and messages whose sender and receiver disagree.
+//! Tests the settings of a run: the scale of endpoint delays, options common to all commands,
+//! traces of ranks outside the network, and messages with different sizes at sender and receiver.
 
 use super::golden::one;
 use super::product::{self, Ran};
@@ -12,7 +12,8 @@ use testkit::astra_sim::config::{
     NodeWork, SimulationConfig, TraceNode,
 };
 
-/// One message of 64 KiB between two NPUs on a switch, with endpoint delays of 1 ns and no collective.
+/// The job is one message of 64 KiB between two NPUs on a switch, with endpoint delays of 1 ns and
+/// no collective.
 const MESSAGE: &str = "tests/it/astra_sim/message";
 
 fn run_in(folder: &Path, program: &[&str], more: &[&str]) -> Output {
@@ -40,8 +41,9 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// 65,536 B take ⌊65,536 / 53.687⌋ = 1,220 ns over a link and two latencies of 500 ns: 2,220 without contention, and
-/// 3,440 where the switch stores the whole message before it forwards it. Endpoint delays do not apply.
+/// 65,536 B take ⌊65,536 / 53.687⌋ = 1,220 ns over a link, and two latencies of 500 ns. The time is
+/// 2,220 ns without contention, and 3,440 ns if the switch stores the whole message before it
+/// forwards it. Endpoint delays do not apply to messages.
 #[test]
 fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
     for (model, cycles) in [("unaware", 2220), ("aware", 3440)] {
@@ -65,8 +67,9 @@ fn run(config: &SimulationConfig, more: &[&str]) -> Ran {
 
 /// The original aborts if a collective delays a message by 0 ns at time 0.
 ///
-/// A ring of 4 with 1 MiB in one chunk, without reductions: 6 messages of 2^18 B, ⌊2^18 / 53.687 + 500⌋ = 5,382 ns
-/// each; with 10 ns before each and at the end 7 · 10 more.
+/// A ring of 4 reduces 1 MiB in one chunk, without reductions. Its 6 messages of 2^18 B take ⌊2^18
+/// / 53.687 + 500⌋ = 5,382 ns each. With 10 ns before each message and at the end, 7 · 10 ns are
+/// added.
 #[test]
 fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     let mut config = one(
@@ -92,14 +95,15 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
                    of its node 1 at time 0";
         assert!(ran.error.contains(why), "{}", ran.error);
     }
-    // A corrected run does not abort as the original does, and a system file may set the delay to 0.
+    // A corrected run does not abort as the original does, and a system file may then set the delay
+    // to 0.
     let mut said = config.clone();
     said.system.endpoint_delay = Some(0);
     let answered = [run(&config, &["--quirks=all,-padding"]), run(&said, &[])];
     for ran in answered {
         assert_eq!(finish(&ran), Some(6 * 5_382), "{ran:?}");
     }
-    // With a kernel before the collective.
+    // Here a kernel runs before the collective.
     let mut late = config.clone();
     for nodes in &mut late.ranks {
         let kernel = TraceNode {
@@ -112,7 +116,8 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
         nodes.insert(0, kernel);
     }
     assert_eq!(finish(&run(&late, &[])), Some(3_000 + 6 * 5_382));
-    // Named groups have endpoint delays of 10 ns at every scale: 5 messages of 2^20 B in a gather of 6 among 8.
+    // Named groups have endpoint delays of 10 ns at every scale. A gather of 6 among 8 has 5
+    // messages of 2^20 B.
     let mut named = one(
         Unaware,
         &[(Switch, 8, 50.0, 500.0)],
@@ -131,7 +136,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     assert_eq!(finish(&run(&named, &[])), Some(5 * 20_531 + 60));
 }
 
-/// The options of all commands have their effect after and before the command's name.
+/// The options that all commands have work both before and after the command's name.
 #[test]
 fn general_options_have_their_effect() {
     let note = "`--comm-scale`: has no effect";
@@ -158,7 +163,8 @@ fn general_options_have_their_effect() {
             (bounded.status.code(), text(&bounded.stdout)),
             (Some(2), "")
         );
-        // Reading the options may take more memory than the bound, before any trace is read.
+        // Even the reading of options may take more memory than the bound, before any trace is
+        // read.
         let said = text(&bounded.stderr);
         let names = [
             "memory is bounded at 1000 B",
@@ -169,7 +175,7 @@ fn general_options_have_their_effect() {
             "{bounded:?}"
         );
     }
-    // 32 MiB of zeros, compressed to a thousandth.
+    // 32 MiB of zeros compress to a thousandth.
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["s.json", "n.yml", "m.json", "w.1.et"] {
         std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
@@ -184,7 +190,7 @@ fn general_options_have_their_effect() {
     assert!(!wide.is_empty() && !wide.contains("--max-ratio"), "{wide}");
 }
 
-/// Traces of ranks without an NPU in the network are ignored, as in the original, with a note.
+/// Traces of ranks without an NPU in the network are ignored with a note, as in the original.
 #[test]
 fn traces_without_an_npu_are_said() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -210,7 +216,7 @@ fn traces_without_an_npu_are_said() {
     }
 }
 
-/// Sends and receives with one tag; some have different sizes on the two sides.
+/// Sends and receives have one tag, and some have different sizes on the two sides.
 #[test]
 fn sizes_that_differ_are_called_that() {
     let config = one(
@@ -274,7 +280,7 @@ fn sizes_that_differ_are_called_that() {
             assert!(ran.error.contains(&part), "{part:?} in {}", ran.error);
         }
     }
-    // A missing message is an error that no size explains.
+    // A missing message is an error, which different sizes do not explain.
     let ran = job(&[10], &[10, 10]);
     assert!(ran.error.contains("has no partner"), "{}", ran.error);
 }

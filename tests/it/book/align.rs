@@ -1,18 +1,18 @@
-//! Lines of a command's output on a page, aligned with the lines that the command prints.
+//! Aligns the output lines on a page with the lines that a command prints.
 
 /// One line of an alignment.
 #[derive(Debug, PartialEq)]
 pub enum Line<'a> {
-    /// Shown and printed; a cut counts as equal.
+    /// The line is shown and printed; a cut counts as equal.
     Same(&'a str),
-    /// Shown, but not printed.
+    /// The line is shown, but not printed.
     Gone(&'a str),
-    /// Printed, but not shown.
+    /// The line is printed, but not shown.
     New(&'a str),
 }
 
-/// Cost of a shown line that is not printed: if it is next to a cut, higher than the cost of changing some of its
-/// words.
+/// Cost of a shown line that is not printed. Next to a cut, this cost is higher than the cost of
+/// changing some words of the line.
 const GONE: u32 = 6;
 /// Cost of a printed line that is not shown.
 const NEW: u32 = 4;
@@ -28,7 +28,8 @@ fn same(shown: &str, printed: &str) -> bool {
     shown.trim_end() == printed || rest.flatten().is_some()
 }
 
-/// Returns the cost of replacing one line by another: the share of words that are not in both.
+/// Returns the cost of replacing one line by another, which is the share of words that the lines do
+/// not have in common.
 fn cost(shown: &str, printed: &str) -> u32 {
     if same(shown, printed) {
         return 0;
@@ -42,11 +43,11 @@ fn cost(shown: &str, printed: &str) -> u32 {
     1 + (GONE + NEW - 3) * all.saturating_sub(common) as u32 / all as u32
 }
 
-/// Returns the alignment in which the fewest lines differ; printed lines that a cut covers are
-/// omitted.
+/// Returns the alignment with the fewest different lines; omits printed lines that a cut covers.
 pub fn align_steps<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
     let (n, m) = (shown.len(), printed.len());
-    // costs[i][j]: least cost to align the lines shown from i on with the lines printed from j on.
+    // costs[i][j] is the least cost to align the lines shown from i on with the lines printed from
+    // j on.
     let mut costs = vec![vec![0_u32; m + 1]; n + 1];
     for i in (0..=n).rev() {
         for j in (0..=m).rev() {
@@ -98,7 +99,7 @@ fn cuts_stand_for_lines_and_rests_of_lines() {
         align_steps(&["a …", "…", "d 4"], &printed),
         ["a …", "…", "d 4"].map(Line::Same)
     );
-    // The second line changed, the third is unchanged, and the cut stays.
+    // The second line changes, the third does not change, and the cut stays.
     let lines = align_steps(&["a 1", "b 7", "c 3", "…"], &printed);
     let expected = [
         Line::Same("a 1"),

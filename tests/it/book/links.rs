@@ -1,10 +1,10 @@
-//! Links between pages, and the table of contents.
+//! Tests links between pages, and the table of contents.
 
 use super::{pages, root, text};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Returns the targets of the links of a page, except in blocks of code.
+/// Returns the targets of the links on a page, except links in blocks of code.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let targets = prose.flat_map(|part| part.split("](").skip(1));
@@ -13,7 +13,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns the anchors of a page, as mdBook and code hosts derive them from headings.
+/// Returns the anchors of a page, which mdBook and code hosts derive from headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.split("```").step_by(2).flat_map(str::lines);
     let headings = headings.filter(|line| line.starts_with('#'));

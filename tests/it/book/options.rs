@@ -1,4 +1,4 @@
-//! Options that pages name must occur in the help of some command.
+//! Tests that options on pages occur in the help of some command.
 
 use super::{pages_of_right_commands, text};
 use std::collections::BTreeSet;

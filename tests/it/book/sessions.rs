@@ -1,4 +1,4 @@
-//! The commands of a page, run in order, and their output.
+//! Runs the commands of a page in order, and checks their output.
 
 use super::align::{Line, align_steps};
 use super::{pages_of_right_commands, root, text};
@@ -8,11 +8,11 @@ use std::process::Command;
 
 /// Commands that need a network, a browser, a measured corpus, or more than a few seconds.
 const NOT_RUN: usize = 44;
-/// Minimum number of commands; fewer show that the search for commands is broken.
+/// Minimum number of commands. Fewer commands show that the search for commands is broken.
 const LEAST_RUN: usize = 100;
 
 struct Session {
-    /// Reason why the command is not run, if it is not run.
+    /// Reason why the command is not run, if there is one.
     not_run: Option<String>,
     steps: Vec<Step>,
 }
@@ -21,7 +21,7 @@ struct Step {
     /// Line of the command in its file, from 1.
     line: usize,
     command: String,
-    /// Lines of the file, from 0, that show what the command prints.
+    /// Lines of the file, from 0, that show the command's output.
     shown: std::ops::Range<usize>,
 }
 
@@ -90,7 +90,7 @@ fn steps(lines: &[&str], start: usize, end: usize) -> Vec<Step> {
     steps
 }
 
-/// Returns a folder for the commands of a page, with the program as `bin/chakram`.
+/// Creates a folder for the commands of a page, with the program as `bin/chakram`.
 fn folder(page: &Path) -> PathBuf {
     let name = page
         .with_extension("")
@@ -118,7 +118,7 @@ fn folder(page: &Path) -> PathBuf {
     folder
 }
 
-/// Runs a command; returns its output lines, and `true` if it exits with 0.
+/// Runs a command. Returns its output lines, and `true` if the command exits with 0.
 fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
     let path = std::env::var("PATH").expect("there is a PATH");
     let output = Command::new("sh")
@@ -141,7 +141,8 @@ fn run(folder: &Path, command: &str) -> (Vec<String>, bool) {
     (lines, output.status.success())
 }
 
-/// Runs the commands of a page. Returns the failures, the number of commands run, and the reasons for those not run.
+/// Runs the commands of a page. Returns the failures, the number of commands that were run, and the
+/// reasons why other commands were not run.
 fn check(page: &Path) -> (String, usize, Vec<String>) {
     let text = text(page);
     let lines: Vec<_> = text.lines().collect();
@@ -197,7 +198,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
             copied = step.shown.start + shown.len();
         }
     }
-    // With BLESS=1, a page with a command that fails is not rewritten.
+    // With BLESS=1, a page is not rewritten if one of its commands fails.
     if bless && wrong.is_empty() {
         blessed.extend(lines[copied..].iter().map(|line| line.to_string()));
         let fresh = blessed.join("\n") + "\n";
@@ -208,7 +209,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
     (wrong, count, not_run)
 }
 
-/// Returns a printed line, cut at the place where the line that it replaces was cut.
+/// Cuts a printed line where the line that it replaces was cut.
 fn cut_as(gone: Option<&str>, printed: &str) -> String {
     let length = gone.and_then(|gone| Some(gone.strip_suffix('…')?.chars().count()));
     match length {

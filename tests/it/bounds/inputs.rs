@@ -1,12 +1,11 @@
-//! Tests of compressed files that unpack to millions of times their size, and of endlessly nested
-//! text.
+//! Tests compressed files that unpack to millions of times their size, and endlessly nested text.
 
 use super::{SYSTEM, refused, within};
 use crate::corpus::sample_one_of_each;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Memory limit that is enough for all of these, in MB.
+/// Memory limit in MB that is enough for all of these files.
 const ROOM: u64 = 400;
 
 fn zstd(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
@@ -34,31 +33,32 @@ fn gzip(path: &Path, piece: &[u8], times: usize, head: &[u8], tail: &[u8]) {
 /// The record before all nodes.
 const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 
-/// A file's name, and three parts of its unpacked content: the beginning, the repeated part and the end.
+/// A file's name, and three parts of its unpacked content: the beginning, a part that is repeated,
+/// and the end.
 type Bomb = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
 
-/// Returns the files that unpack to 64 MiB of valid contents.
+/// Returns files that unpack to 64 MiB of valid contents.
 fn bombs() -> Vec<Bomb> {
     let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
     let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
     vec![
-        // Nodes with default values, one byte each.
+        // Nodes have default values, so each takes one byte.
         ("empty.0.et.zst", HEAD.to_vec(), mib(b"\0"), Vec::new()),
-        // Nodes that have only the id 1.
+        // Each node has only the id 1.
         (
             "ids.0.et.zst",
             HEAD.to_vec(),
             mib(b"\x02\x08\x01"),
             Vec::new(),
         ),
-        // One node with a name of 64 MiB: field 2, with the length of the bytes that follow.
+        // One node has a name of 64 MiB: field 2, with the length of the bytes that follow.
         (
             "name.0.et.zst",
             [HEAD, b"\x85\x80\x80\x20\x12\x80\x80\x80\x20"].concat(),
             mib(b"a"),
             Vec::new(),
         ),
-        // One node with 67 million dependencies: field 5, packed.
+        // One node has 67 million dependencies: field 5, packed.
         (
             "packed.0.et.zst",
             [HEAD, b"\x85\x80\x80\x20\x2a\x80\x80\x80\x20"].concat(),
@@ -93,7 +93,7 @@ fn bombs() -> Vec<Bomb> {
     ]
 }
 
-/// Returns every command that reads traces, with `file` as the trace.
+/// Returns every command that reads traces, with `file` as its trace.
 fn commands<'c>(file: &'c str, out: &'c str) -> Vec<Vec<&'c str>> {
     vec![
         vec!["validate", file],
@@ -121,13 +121,13 @@ fn compressed_bombs_are_refused_as_they_unpack() {
         assert!(size < 50_000, "{name}: {size}");
         let file = path(name);
         let all = commands(file.to_str().unwrap(), out.to_str().unwrap());
-        // All commands use the same reader, so it is enough to give each of them one of the files.
+        // All commands use the same reader, so one file per command is enough.
         let some = if name.starts_with("ids") { 0 } else { 7 };
         for command in all.into_iter().skip(some) {
             let ran = within(ROOM, &command);
             assert_eq!(ran.code, 2, "{command:?}: {ran:?}");
             let told = format!("{}{}", ran.error, ran.out);
-            // Content that is unpacked as a stream may prove invalid before it exceeds the bound.
+            // If content is unpacked as a stream, it may prove invalid before it exceeds the bound.
             assert!(
                 told.contains("--max-ratio") || command[0] == "convert",
                 "{command:?}: {told}"
@@ -167,8 +167,8 @@ fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
 
 #[test]
 fn a_real_ratio_is_no_bomb() {
-    // A chain of 250,000 kernels has 20 MB, more than the size to which any input may unpack, and
-    // compresses to a seventeenth.
+    // A chain of 250,000 kernels takes 20 MB, more than any input may unpack to, and compresses to
+    // a seventeenth.
     let folder = tempfile::tempdir().unwrap();
     let job = folder.path().join("job");
     let (job, packed) = (job.to_str().unwrap(), folder.path().join("packed.0.et.zst"));
@@ -249,7 +249,7 @@ fn brackets_nest_as_deep_as_they_like() {
 
 #[test]
 fn a_million_files_that_are_not_there_are_not_asked_for_one_by_one() {
-    // The error names the first of them, and the others take no time.
+    // Searching a million missing ranks takes no time.
     let folder = tempfile::tempdir().unwrap();
     let named = chakram::internals::PrefixedTraceFiles::new(&folder.path().join("job"));
     let begun = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Tests of names of any length, ranks beyond those of the job, and outputs that are also inputs.
+//! Tests names of any length, ranks outside the job, and outputs that are also inputs.
 
 use crate::commands::chakram;
 use std::path::Path;
@@ -73,7 +73,8 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
     assert!(std::fs::metadata(&page).unwrap().len() < 200_000);
 }
 
-/// A table shows 240 characters of a name, and all of it where details are requested; other formats have no limit.
+/// A table shows 240 characters of a name, or the whole name with details. Other formats have no
+/// limit.
 #[test]
 fn names_that_are_cut_come_whole_with_details() {
     let folder = tempfile::tempdir().unwrap();

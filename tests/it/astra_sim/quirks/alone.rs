@@ -1,4 +1,5 @@
-//! Systems on which exactly one quirk has an effect, and laws that hold under every set of corrections.
+//! Tests systems on which exactly one quirk has an effect, and laws that are true under every set
+//! of corrections.
 
 use super::*;
 use crate::astra_sim::product;
@@ -17,17 +18,17 @@ fn changes(config: &SimulationConfig) -> Vec<(String, Option<i64>)> {
     replays.iter().map(row).collect()
 }
 
-/// 64 bytes per ns, so that powers of 2 take whole ns.
+/// At 64 bytes per ns, powers of 2 take whole ns.
 const GBPS: f64 = 64.0 * 1e9 / (1 << 30) as f64;
 
-/// Effects that are part of a quirk although its name does not say so: a tree's member sends two
+/// Effects that belong to a quirk although its name does not say so. A tree's member sends two
 /// messages at once, and a member waits for all neighbours over paths of different lengths.
 const TOGETHER: [(&str, &str); 2] = [
     ("tree-reductions", "free-ports"),
     ("early-reduction", "store-and-forward"),
 ];
 
-/// Returns a collective with sizes that are powers of 2 with reductions at 64 bytes per ns.
+/// Returns a collective with sizes that are powers of 2, and with reductions at 64 bytes per ns.
 fn even(
     network: NetworkModel,
     dims: &[(NetworkShape, usize)],
@@ -131,8 +132,8 @@ fn each_switch_changes_its_own() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Closed forms are used while no messages share ports and give the same answer as messages, with
-/// any other corrections; with ports no closed form is used.
+/// While no messages share ports, closed forms are used, and give the same answer as messages, with
+/// any other corrections. With ports, no closed form is used.
 #[test]
 fn closed_forms_hold_whatever_is_corrected() {
     let faults = Mutex::new(Vec::new());
@@ -178,8 +179,8 @@ fn closed_forms_hold_whatever_is_corrected() {
     assert!(closed >= few, "{closed}");
 }
 
-/// Where phases in both directions share a queue, NPUs that start late may wait for each other for ever, as in this
-/// configuration; with a queue for each direction they cannot.
+/// If phases in both directions share a queue, NPUs that start late may wait for one another
+/// forever, as in this configuration. With a queue for each direction, they cannot.
 #[test]
 fn queues_of_their_own_end_what_waits_for_ever() {
     let config = create_random_config(1980);

@@ -1,13 +1,13 @@
-//! With all quirks corrected, no collective is faster than the ports allow: the bytes that an NPU sends into a
-//! dimension take at least their number divided by the bandwidth.
+//! With all quirks corrected, no collective is faster than the ports allow: the time is at least
+//! the number of bytes that an NPU sends into a dimension, divided by the bandwidth.
 
 use super::*;
 use crate::astra_sim::product;
 use testkit::astra_sim::random::RandomGenerator;
 
 /// Returns the lower bound on the bytes that each NPU sends into each dimension. Of S bytes among
-/// n_0 n_1 … NPUs, a scatter sends at least (n_d - 1) / n_d of the bytes that the inner dimensions
-/// have left.
+/// n_0 n_1 … NPUs, a scatter sends at least (n_d - 1) / n_d of the bytes that remain after the
+/// inner dimensions.
 fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
     let share = |n: usize| (n - 1) as f64 / n as f64;
     let mut sent = Vec::new();
@@ -18,7 +18,8 @@ fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> 
             AllReduce if whole => 2.0 * share(n) * bytes,
             AllReduce => 2.0 * share(n) * left,
             ReduceScatter => share(n) * left,
-            // One shard per NPU: a line of n ends with the shards of its members and of everything outside it.
+            // Each NPU has one shard. A line of n ends with the shards of its members, and of all
+            // NPUs outside the line.
             AllGather => {
                 let outside: usize = sizes[d + 1..].iter().product();
                 (n - 1) as f64 * bytes * outside as f64
@@ -29,7 +30,7 @@ fn sent(kind: CollectiveOperation, whole: bool, sizes: &[usize], bytes: f64) -> 
     sent
 }
 
-/// Returns a few independent collectives on up to three dimensions, and the lower bound in ns.
+/// Returns a few independent collectives on up to three dimensions, and their lower bound in ns.
 fn several(seed: u64) -> (SimulationConfig, f64) {
     let mut dice = RandomGenerator::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
@@ -71,7 +72,7 @@ fn several(seed: u64) -> (SimulationConfig, f64) {
     let whole = !config.system.local_bw_aware;
     let sent = sent(kind, whole, &sizes, bytes as f64).into_iter();
     let bounds = sent.zip(&dims).map(|(bytes, &(shape, _, gbps, _))| {
-        // A ring of the aware network has two separate links at each NPU: one in each direction.
+        // In a ring of the aware network, each NPU has two separate links, one in each direction.
         let links = if network == Aware && shape == Ring {
             2.0
         } else {
@@ -94,12 +95,13 @@ fn nothing_is_faster_than_the_ports() {
         let close = found < 1.5 * bound;
         tight.fetch_add(close.into(), std::sync::atomic::Ordering::Relaxed);
     });
-    // Some results must be close to the bound, otherwise the test would prove nothing.
+    // Some results must be close to the bound; otherwise, the test would prove nothing.
     assert!(tight.into_inner() > 5);
 }
 
-/// 1 GB on Conv-4D: Ring(2), FullyConnected(8), Ring(8), Switch(4) at 250, 200, 100 and 50 GB/s, with enough chunks in
-/// flight. The second dimension is the bottleneck: 2 · 7/8 · 10^9 / 2 / 200 = 4,375,000 ns.
+/// An all-reduce of 1 GB on Conv-4D: Ring(2), FullyConnected(8), Ring(8), Switch(4) at 250, 200,
+/// 100 and 50 GB/s, with enough chunks in flight. The second dimension is the bottleneck: 2 · 7/8 ·
+/// 10^9 / 2 / 200 = 4,375,000 ns.
 #[test]
 #[ignore = "a million messages"]
 fn a_large_machine_is_not_faster_than_its_ports() {
@@ -119,10 +121,10 @@ fn a_large_machine_is_not_faster_than_its_ports() {
     assert!(free < 110_000.0 && (4_375_000.0..4_900_000.0).contains(&found));
 }
 
-/// The paper's systems of 2, 8, 8 and 4 and of 4, 8, 8 and 4 at 1000, 200, 100 and 50 GB/s, with the values as printed:
-/// 4,392.85 and 2,212.60 us. If the bandwidth is taken per link, the second dimension is seven times too fast. 2 · 7/8
-/// · 2^30 / 2 / (200 · 2^30) = 4,375 us for 64 chunks in succession, plus the time until the first chunk reaches that
-/// dimension and the time of the last chunk after it.
+/// The paper prints 4,392.85 and 2,212.60 us for its systems of 2, 8, 8 and 4 and of 4, 8, 8 and 4,
+/// at 1000, 200, 100 and 50 GB/s. If the bandwidth is taken per link, the second dimension is seven
+/// times too fast. 2 · 7/8 · 2^30 / 2 / (200 · 2^30) = 4,375 us for 64 chunks in succession, plus
+/// the time until the first chunk reaches that dimension and the time of the last chunk after it.
 #[test]
 fn the_paper_means_bandwidth_of_an_npu() {
     for (first, paper) in [(2, 4_392_850.0), (4, 2_212_600.0)] {

@@ -1,4 +1,4 @@
-//! Tests of the table of quirks, its notes, and rejected quirk names.
+//! Tests the table of quirks, its notes, and the rejection of wrong names.
 
 use crate::commands::{chakram, code};
 use serde_json::Value;
@@ -17,8 +17,9 @@ fn says(more: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// A chunk is 2^18 B: 15·10 ns, 14 messages of 2^15 B after 500 ns, 7 reductions of it three times at 50 GB/s. With all
-/// quirks, 500 + 610 and 3 · 655; with a GB of 10^9, 500 + 655; in ps, 1,110.352 and 1,966.08. Four chunks.
+/// A chunk of 2^18 B takes 15·10 ns, 14 messages of 2^15 B after 500 ns each, and 7 reductions of
+/// 2^15 B, three times each at 50 GB/s. With all quirks, these take 500 + 610 and 3 · 655 ns; with
+/// a GB of 10^9, 500 + 655 ns; in ps, 1,110.352 and 1,966.08. There are four chunks.
 #[test]
 fn the_table_for_people() {
     let chunk = |message: u64, reduction: u64| 4 * (150_000 + 14 * message + 7 * reduction);
@@ -50,7 +51,7 @@ fn the_table_for_programs() {
     let table: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(table["schema"], "chakram.quirks.1");
     let replays = table["replays"].as_array().expect("a list");
-    // There is a row without corrections, a row for each of sixteen quirks, and a row with all
+    // The table has a row without corrections, a row for each of sixteen quirks, and a row with all
     // quirks corrected.
     assert_eq!(replays.len(), 18);
     assert_eq!(replays[0]["quirks"], "all");
