@@ -133,8 +133,8 @@ pub enum TensorSplit {
     ColumnParallel,
     /// Split by inputs: each member has some rows of the weights. The members sum the outputs.
     RowParallel,
-    /// The operator is between an operator that is split by outputs and one that is split by
-    /// inputs. Each member computes its own heads, or its own columns of an activation.
+    /// The operator is between an operator that is split by outputs and an operator that is split
+    /// by inputs. Each member computes its own heads, or its own columns of an activation.
     InsideRegion,
 }
 

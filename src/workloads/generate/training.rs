@@ -350,9 +350,9 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. In this
-    /// case, a step begins with the gathers of the step before, so that a single step takes as long
-    /// as each step of a long training.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. In each
+    /// step of a trace, these gathers then come first, so that a single step takes as long as each
+    /// step of a long training.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }

@@ -22,8 +22,8 @@ words! {
     TensorNeighbours {
         /// The group's cores are consecutive.
         Near = "near",
-        /// The group's cores alternate with the cores of other replicas: between two cores of a
-        /// group is one core of every other replica.
+        /// The group's cores alternate with the cores of other replicas: between two successive
+        /// cores of a group, there is one core of every other replica.
         Opposite = "opposite",
     }
 }

@@ -27,7 +27,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// Fails if a name matches no dimension or several, or if the members do not fill the
+    /// Fails if a name matches no dimension or more than one, or if the members do not fill the
     /// dimensions from the innermost outward.
     pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
         let mut place = self.place.clone();

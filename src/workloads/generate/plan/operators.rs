@@ -16,8 +16,8 @@ pub struct OperatorDegrees {
 }
 
 impl OperatorDegrees {
-    /// Returns true if the pattern matches `operator` of `layer`; the layer counts only if the
-    /// pattern has a slash.
+    /// Returns true if the pattern matches `operator` of `layer`; a pattern without a slash matches
+    /// in every layer.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
         names_operator(&self.name, layer, operator)
     }
@@ -40,8 +40,8 @@ impl OperatorPattern {
     pub(super) const FORM: &'static str =
         "an operator such as mlp.up or layer0/mlp.up, where * matches any characters";
 
-    /// Returns true if the pattern matches `operator` of `layer`; the layer counts only if the
-    /// pattern has a slash.
+    /// Returns true if the pattern matches `operator` of `layer`; a pattern without a slash matches
+    /// in every layer.
     pub fn matches_operator(&self, layer: &str, operator: &str) -> bool {
         names_operator(&self.0, layer, operator)
     }

@@ -70,7 +70,7 @@ pub(super) struct LoweredLayer {
     /// Forward programs: one program if all members of a tensor group run the same program,
     /// otherwise one per member.
     pub forward: Vec<LayerProgram>,
-    /// Backward programs, as many as forward programs.
+    /// Backward programs; the list has the same length as the list of forward programs.
     pub backward: Vec<LayerProgram>,
     /// Programs of split backward passes: for input gradients, and for weight gradients. Each of
     /// the two lists has the same length as the list of forward programs. Empty if backward passes

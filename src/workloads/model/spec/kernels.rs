@@ -101,7 +101,7 @@ pub enum KernelSpec {
     LatentUp,
     /// Kernels that move bytes.
     Moving {
-        /// Kernels with as many fused operations as possible.
+        /// Kernels that fuse all operations that can be fused.
         fused: MemoryBoundKernels,
         /// Kernels with one framework operation each; `None` if these kernels equal `fused`.
         one_by_one: Option<MemoryBoundKernels>,

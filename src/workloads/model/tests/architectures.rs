@@ -29,9 +29,9 @@ fn released_models_have_their_published_counts() {
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights in attention, 256 in its norms, 3 h f in
-    // the MLP, and 2 h in norms of the block. Outside the blocks are V h weights of words, and h
-    // weights of the last norm. With h = 2560 and f = 9728, the count is 36 (26,214,400 + 256 +
-    // 74,711,040 + 5,120) + 388,956,160 + 2,560.
+    // the MLP, and 2 h in norms of the block. Outside the blocks, there are V h weights of words,
+    // and h weights of the last norm. With h = 2560 and f = 9728, the count is 36 (26,214,400 +
+    // 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameter_count(), 4_022_468_096);
     // The models below have the same formula as Qwen3. Version 0.3 of Mixtral 8x22B has 32768 words
     // instead of 32000, which adds 2 x 768 x 6144 weights.
@@ -124,7 +124,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .map(|one| {
                 let spec = one.work.to_spec();
                 match one.work {
-                    // Gains, biases and tables are no factors of matrix products.
+                    // Gains, biases and tables are not factors of matrix products.
                     OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
                     OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
                     OperatorKind::ExpertLinear { rows, experts, .. } => {

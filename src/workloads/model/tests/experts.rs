@@ -7,7 +7,8 @@ use crate::model::{LayerRole, OperatorKind};
 #[test]
 fn mixtrals_are_those_that_were_released() {
     // A block has h (2 A d + 2 K d) weights of attention, E experts of 3 h f weights, a router of h
-    // E, and two gains. Outside the blocks are two tables of V h weights, and a final gain of h.
+    // E, and two gains. Outside the blocks, there are two tables of V h weights, and a final gain
+    // of h.
     let mixtral = |h: u64, l: u64, a: u64, f: u64| {
         let (kv, d, experts, v) = (8, 128, 8, 32_000);
         let block = h * (2 * a * d + 2 * kv * d) + experts * 3 * h * f + h * experts + 2 * h;
@@ -72,7 +73,7 @@ fn qwens_are_those_that_were_released() {
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
     // In Mixtral 8x7B, a token uses 12,879,925,248 weights: all weights except six experts in each
     // layer, 6 x 32 x 3 h f. Of these weights, V h are looked up and (2 x 32 + 1) h are gains,
-    // which are no factors of matrix products. In each of 32 layers, attention has 2 A d
+    // which are not factors of matrix products. In each of 32 layers, attention has 2 A d
     // multiplications per pair of tokens.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;

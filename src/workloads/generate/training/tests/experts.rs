@@ -478,8 +478,8 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         assert!(node.op.contains("group: Number("), "{}", node.op);
         assert_eq!(node.lane, Some(EXPERT_LANE));
     }
-    // The kernel has as many rows as without expert parallelism, but reads only half of the
-    // experts' weights.
+    // The kernel has the same number of rows as without expert parallelism, but reads only half of
+    // the experts' weights.
     let up = 2 * F;
     let expected = [
         2 * C * T * H * up,
@@ -767,7 +767,8 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
             .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
         own.map(|node| node.kernel.unwrap().1).sum::<u64>()
     };
-    // The kernels move as many bytes per element as RMSNorm's kernels: 4 d + 28 and 6 d + 48.
+    // The kernels move the same number of bytes per element as RMSNorm's kernels: 4 d + 28
+    // and 6 d + 48.
     assert_eq!(
         [bytes("fwd"), bytes("bwd")],
         [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]

@@ -239,8 +239,8 @@ fn activations_are_kept_for_adapters() {
     assert_eq!(one, all - inputs + 2 * T * LAYERS * (F + R));
     let every = kept(&lora(&[]));
     assert_eq!(every, all - 2 * T * H + 2 * T * LAYERS * 4 * R);
-    // Frozen embeddings, heads and norms save as much as trained ones, except that the logits do
-    // not save their input.
+    // Frozen embeddings, heads and norms save the same number of bytes as trained ones, except
+    // that the logits do not save their input.
     let mut plan = ParallelismPlan::new();
     plan.frozen = patterns(&["tokens", "logits", "norm*"]);
     assert_eq!(kept(&plan), all - 2 * T * H);
