@@ -1,7 +1,9 @@
-//! Every folder under `traces/` is a case. Its golden, `expected.txt`, is the program's output for the commands in
-//! `command.txt`; without that file, for `chakram astra-sim` if there is a `system.json`, else for `chakram replay`.
-//! Other machine files in the folder are compared with `machine.toml`. `BLESS=1 cargo test --test it cases` rewrites
-//! the goldens; say in the commit why the new answer is right.
+//! Every folder under `traces/` is a case. The case's golden, `expected.txt`, is the program's
+//! output for the commands in `command.txt`. Without `command.txt`, the command is
+//! `chakram astra-sim` if there is a `system.json`, and otherwise `chakram replay`. All other
+//! machine files in the folder are compared with `machine.toml`.
+//! `BLESS=1 cargo test --test it cases` rewrites the goldens. The commit must state why the new
+//! answer is right.
 
 use chakram::trace::TraceContents;
 use std::path::Path;
@@ -35,7 +37,7 @@ fn every_case_gives_its_expected_report() {
             );
             let answer = String::from_utf8_lossy(&output.stdout);
             let widest = answer.lines().map(|line| line.chars().count()).max();
-            // Serving tables show names of request classes in full.
+            // Tables of serving show the full names of request classes, so they may be wide.
             let may_be_wide = arguments[0] == "serve" || output.status.code() != Some(0);
             assert!(widest <= Some(120) || may_be_wide, "{arguments:?}");
         }
@@ -99,7 +101,8 @@ fn other_machines(case: &Path) -> Vec<String> {
     others
 }
 
-/// A case with captures in a folder `capture` contains exactly the traces that they convert to.
+/// If a case has captures in a folder `capture`, its traces are exactly the conversions of these
+/// captures.
 #[test]
 fn captured_cases_are_what_their_captures_convert_to() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
@@ -120,8 +123,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        // A case is only its traces: the job's file names the version that wrote it, which would change with every
-        // release.
+        // Remove the job's file: it names the version that wrote it, which would change with every
+        // release, but a case consists only of its traces.
         std::fs::remove_file(prefix.with_file_name("job.job.json")).unwrap();
         for entry in std::fs::read_dir(&case).unwrap() {
             let path = entry.unwrap().path();
@@ -129,7 +132,8 @@ fn captured_cases_are_what_their_captures_convert_to() {
             if !name.ends_with(".et.zst") {
                 continue;
             }
-            // Another version of zstd may compress the same trace to other bytes.
+            // Another version of zstd may compress the same trace to other bytes, so compare the
+            // contents.
             let fresh = prefix.with_file_name(name);
             let (old, new) = (
                 TraceContents::open_current_schema(&path).unwrap(),
@@ -142,9 +146,9 @@ fn captured_cases_are_what_their_captures_convert_to() {
     assert!(found > 0, "there is such a case");
 }
 
-/// `traces/corpus.etz` is an archive of the cases that can be replayed, with what was predicted for them. After a
-/// deliberate change of a case, record it with `chakram archive add … --replace` and `chakram archive baseline …
-/// --reason`.
+/// `traces/corpus.etz` is an archive of the cases that can be replayed, with their predictions.
+/// After a deliberate change of a case, record it with `chakram archive add … --replace` and
+/// `chakram archive baseline … --reason`.
 #[test]
 fn the_archive_of_the_cases_has_their_traces_and_its_predictions_stand() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! Tests of the program as a shell sees it: exit codes, the order of files, and its outputs.
+//! Tests the program from a shell: exit codes, the order of files, and outputs.
 
 use chakram::trace::{
     AttributeValue as Field, CollectiveKind, GroupName, NodeView, Op, Sink, TraceContents,
@@ -25,7 +25,8 @@ pub fn code(args: &[&str]) -> i32 {
     code
 }
 
-/// Repeated launches of a job, and two jobs on one machine: rejected options, and the JSON of each.
+/// Launches a job repeatedly, and two jobs on one machine. Tests rejected options, and the JSON of
+/// both.
 #[test]
 fn jobs_are_launched_several_times_and_beside_one_another() {
     let trace = "traces/tight-2";
@@ -81,7 +82,8 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
         let [once, twice] = [&once, &twice].map(|report| report[count].as_u64().unwrap());
         assert_eq!(twice, 2 * once, "{count}");
     }
-    // The jobs share no links, so each result equals that of the job alone; the second differs only in its NPUs.
+    // The jobs share no links, so each result equals the job's result alone. The second job differs
+    // only in its NPUs.
     let other = &beside["with"][0];
     assert_eq!(other["job"], "tight-2");
     for key in [
@@ -98,7 +100,7 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
     assert_eq!(other["report"]["npus"][1]["npu"], 7);
 }
 
-/// A report overwrites neither the traces of a second job nor the file of starts.
+/// A report overwrites neither the traces of a second job nor the file of start times.
 #[test]
 fn what_launches_read_is_not_written() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -134,8 +136,8 @@ fn what_launches_read_is_not_written() {
 
 /// There are two pairs of neighbours in a ring: one pair reduces 1 MB and the other 64 MB. In a
 /// ring of two, each member sends half of its buffer twice over one link, in total the whole
-/// buffer. Each link is counted once, and its load is a fraction of the time until the longer
-/// reduction ends.
+/// buffer. Each link counts once, and its load is a fraction of the time until the longer reduction
+/// ends.
 #[test]
 fn links_of_several_jobs_are_counted_together_and_once() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -307,9 +309,9 @@ fn generated_files_replay_as_without_files() {
     assert_eq!(direct.stdout, read.stdout);
 }
 
-/// Writes traces of two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and
-/// rank 1, from 10 us on, for 90 us; then both all-reduce for 20 us, after rank 0 has waited for 30
-/// us.
+/// Writes traces of two ranks with captures that ended at 100 and 160 us. Rank 0 computes for 50
+/// us. Rank 1 computes for 90 us, starting at 10 us. Then both all-reduce for 20 us, after rank 0
+/// has waited for 30 us.
 pub fn capture(folder: &Path, captured: bool) -> String {
     let us = Span::from_us;
     for (rank, end, delay, compute, wait) in [(0, 100, 0, 50, 30), (1, 160, 10, 90, 0)] {
@@ -368,9 +370,9 @@ pub fn answer(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("reports are text")
 }
 
-/// As recorded, both ranks begin the transfer at 10 + 90 us and end at 120: 20 % later than rank 0's capture and 25 %
-/// earlier than rank 1's. Rank 0 waits for 50 of the makespan's 120 us. As captured, rank 0 ends at 50 + 30 + 20 us,
-/// exactly when its capture did.
+/// As recorded, both ranks begin the transfer at 10 + 90 us, and end at 120 us. This is 20 % later
+/// than rank 0's capture, and 25 % earlier than rank 1's. Rank 0 waits for 50 us of the makespan of
+/// 120 us. As captured, rank 0 ends at 50 + 30 + 20 us, exactly when its capture ended.
 #[test]
 fn a_replay_is_held_against_its_capture() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -388,7 +390,8 @@ fn a_replay_is_held_against_its_capture() {
         "REPLAY AGAINST CAPTURE  finish  captured  difference",
         "0  120.000 us  100.000 us  +20.00 %",
         "1  120.000 us  160.000 us  -25.00 %",
-        // 1 MB in 20 us is 50 GB/s; between two members half of the data is sent twice: 50 GB/s.
+        // 1 MB in 20 us is 50 GB/s. Between two members, half of the data is sent twice, which is
+        // also 50 GB/s.
         "all-reduce, all 2 ranks  1  1.0 MB  20.000 us  25.000 us  50.0",
         "as recorded; 100.0 % of the wait is for rank 1",
         "bytes: mean buffer of a call; transfer: longest recorded, all calls; wait: mean of members",
@@ -452,7 +455,8 @@ fn conversions_write_where_they_are_told() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let captures = "traces/ddp-resnet18/capture";
     let pattern = format!("{captures}/*.json.zst");
-    // Outputs: a prefix, an existing folder, a new folder marked by its trailing separator, and compressed traces.
+    // The outputs are a prefix, an existing folder, a new folder (marked by a separator at the
+    // end), and compressed traces.
     let plain = at("run");
     answer(&["convert", "pytorch", captures, "-o", &plain]);
     let there = folder.path().display().to_string();
@@ -476,7 +480,7 @@ fn conversions_write_where_they_are_told() {
     assert_eq!(summary["ranks"][1]["linked"], 2656);
 }
 
-/// Of 40 streams on an NPU with 32 lanes, 8 share a lane.
+/// An NPU with 32 lanes has 40 streams, so 8 streams share a lane.
 #[test]
 fn lanes_that_are_shared_are_said() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,5 +1,5 @@
-//! Tests of one job on several machines, as a shell sees it: compares the result with reports of
-//! single machines, and checks exit codes and the fields of CSV and JSON.
+//! Tests one job on several machines from a shell: compares the result with reports of single
+//! machines, and checks exit codes and the fields of CSV and JSON.
 
 use super::commands::{answer, capture, chakram, code, says};
 use serde_json::Value;
@@ -9,7 +9,7 @@ const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
 /// Number of NPUs of each preset.
 const NPUS: [u64; 3] = [8, 8, 72];
 
-/// Returns the words of `chakram replay` on all of [`MACHINES`].
+/// Returns the arguments of `chakram replay` on all of [`MACHINES`].
 fn compare<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["replay", CASE];
     args.extend(MACHINES.iter().flat_map(|machine| ["-m", machine]));
@@ -76,8 +76,8 @@ fn a_comparison_holds_the_single_reports() {
     }
 }
 
-/// The charged times of collectives sum to the time of communication and to its exposed part; each mean is rounded to a
-/// picosecond.
+/// The charged times of collectives add up to the time of communication, and to its exposed part.
+/// Each mean is rounded to a picosecond.
 fn assert_charged(row: &Value, alone: &Value) {
     let sum = |keys: [&str; 2]| -> i64 {
         let groups = list(&row["communication"]).iter();
@@ -140,7 +140,7 @@ fn text_has_a_column_per_machine_and_the_reasons() {
         let [from, to] = [&reports[0], report].map(|report| span(report, "compute"));
         assert!(text.contains(&format!(": {from} → {to}\n")), "{text}");
     }
-    // Five machines still fit in one table: the widest line has 100 columns.
+    // Five machines still fit in one table, because the widest line has 100 columns.
     let five = answer(&[&compare(&["-m", "dgx-h100"])[..], &["-m", "tpu-v4"]].concat());
     assert!(says(&five, "MEAN OF NPUs tpu-v4"), "{five}");
     for text in [text, five] {
@@ -209,7 +209,7 @@ fn exit_codes_are_those_of_the_replays() {
         &["--timeline", "no.json"],
         &["-m", "no-such-machine"],
         &["--threads", "0"],
-        // A job that has the machine's size would differ between machines.
+        // The size of this job follows the machine, so the job would differ between machines.
         &["-m", "gb200-nvl72", "--absent", "mirror"],
     ] {
         assert_eq!(
@@ -273,8 +273,8 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     }
 }
 
-/// At half the peak every kernel takes twice its time, here one after another on one lane; other
-/// nodes take the same time as before.
+/// At half the peak, every kernel takes twice its time; here kernels run one after another on one
+/// lane. Other nodes take the same time as before.
 #[test]
 fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     let half = ["--efficiency", "0.5"];
@@ -316,9 +316,9 @@ fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     );
 }
 
-/// Rank 0 arrives after 50 us and rank 1 after 100 us; then both all-reduce for 20 us. As recorded,
-/// the means over ranks are 75 us of compute minus the delay of 10 us with which rank 1 starts, 25
-/// us of exposed waiting and 20 us of exposed transfer, on all machines.
+/// Rank 0 arrives after 50 us, and rank 1 after 100 us. Then both all-reduce for 20 us. As
+/// recorded, the means over ranks are the same on all machines: 75 us of compute minus the delay of
+/// 10 us with which rank 1 starts, 25 us of exposed waiting, and 20 us of exposed transfer.
 #[test]
 fn waiting_is_told_apart_from_transfer() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -339,7 +339,7 @@ fn waiting_is_told_apart_from_transfer() {
     ] {
         assert!(says(&text, line), "{line:?} in\n{text}");
     }
-    // With network timing, waiting is the same and transfer differs.
+    // If the network determines times, waiting is the same, but transfer differs.
     let args = [&args[..4], &["-m", "dgx-h100", "--format", "json"]].concat();
     let json = parsed(&answer(&args));
     for side in ["before", "after"] {
@@ -354,10 +354,10 @@ fn waiting_is_told_apart_from_transfer() {
     }
 }
 
-/// The job is a pipeline of four stages on eight NPUs, on two machines, one with links ten times as
-/// fast. 48 messages forward and 48 backward carry 1,024 tokens of 768 values in 2 bytes: 1.57 MB,
-/// 3.5 us at 450 GB/s and less at 4,500, so nearly all the time in receives is the bubble, which
-/// does not depend on the rate.
+/// The job is a pipeline of four stages on eight NPUs, on two machines; one machine has links that
+/// are ten times as fast. The 48 messages forward and 48 backward carry 1,024 tokens of 768 values
+/// in 2 bytes (1.57 MB). They take 3.5 us at 450 GB/s and less at 4,500 GB/s, so nearly all the
+/// time in receives is the bubble, which does not depend on the rate.
 #[test]
 fn the_bubble_of_a_pipeline_is_no_transfer() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,8 +1,9 @@
-//! Compares the results of the converter of PyTorch captures with the known truth.
+//! Compares conversions of PyTorch captures with the known truth.
 //!
-//! - `rig`: captures of generated jobs, their conversion, and the traces as other readers see them
+//! - `rig`: captures of generated jobs, their conversion, and their traces as other readers see
+//!   them
 //! - `plain_count`: busy time of the device in a Kineto file, by a plain parse
-//! - `schedule`: start and end of the nodes of a job's traces, by a few lines that share no code
+//! - `schedule`: start and end of the nodes of a job's traces, in a few lines that share no code
 //!   with the engine
 //!
 //! Each other module tests one theme.

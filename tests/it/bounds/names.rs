@@ -103,7 +103,7 @@ fn names_that_are_cut_come_whole_with_details() {
     }
 }
 
-/// A machine has at most 4,194,304 NPUs.
+/// A machine has at most 4,194,304 NPUs, so converters accept no more ranks.
 #[test]
 fn converters_take_no_more_ranks_than_machines_have() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of large numbers in options.
+//! Tests large numbers in options.
 
 use super::{SYSTEM, refused, within};
 
@@ -6,7 +6,8 @@ use super::{SYSTEM, refused, within};
 fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
     let machine = ["--machine", "dgx-h100", "--max-memory", "2GiB"];
     let generate = |pattern: &[&'static str]| [&["generate"], pattern, &machine[..]].concat();
-    // 100 million collectives on 8 ranks that share one graph: 6.1 GB for the graph, 3.2 GB for the state of the ranks.
+    // 100 million collectives on 8 ranks that share one graph need 6.1 GB for the graph, and 3.2 GB
+    // for the state of the ranks.
     for (pattern, least) in [
         (
             &[
@@ -34,7 +35,7 @@ fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
             ][..],
             "GB",
         ),
-        // Each takes 61 + 4 bytes.
+        // Each node takes 61 + 4 bytes.
         (
             &["chain", "--ranks", "1", "--nodes", "400000000"][..],
             "26.0 GB",
@@ -101,7 +102,7 @@ fn no_job_has_a_billion_ranks() {
 
 #[test]
 fn what_no_check_foresees_ends_with_an_error_as_well() {
-    // A hundred thousand kernels take some 10 MB, and the program itself needs a few.
+    // A hundred thousand kernels take about 10 MB, and the program itself needs a few MB.
     let job = [
         "generate", "chain", "--ranks", "1", "--nodes", "100000", "-m", "dgx-h100",
     ];
@@ -114,7 +115,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
         short.error.contains("out of memory") && short.error.contains("9.0 MB"),
         "{short:?}"
     );
-    // The error is the same where the system has no more memory, with any bound.
+    // With any bound, the error is the same if the system has no more memory.
     let large = [
         "generate", "chain", "--ranks", "1", "--nodes", "1000000", "-m", "dgx-h100",
     ];
@@ -123,7 +124,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
     assert!(none.error.contains(SYSTEM), "{none:?}");
 }
 
-/// A node takes at least 61 B when a trace is read back: 61 GB for a billion.
+/// A node takes at least 61 B when a trace is read back, so a billion nodes take 61 GB.
 #[test]
 fn counts_that_no_trace_holds_are_refused_before_files_are_written() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Tests of captures in tar archives as people publish them: plain, gzip or zstd, in folders, among
-//! other files.
+//! Tests captures in tar archives as people publish them: plain, gzip or zstd, in folders, and
+//! among other files.
 
 use crate::commands::chakram;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 const CAPTURE: &str = "traces/ddp-resnet18/capture";
 
-/// Appends an entry with a ustar header: name, mode, size in octal, kind, and checksum.
+/// Appends an entry with a ustar header (name, mode, size in octal, kind, and checksum).
 fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     let mut header = [0_u8; 512];
     header[..name.len()].copy_from_slice(name.as_bytes());
@@ -24,7 +24,8 @@ fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-/// Returns a tar archive of the repository's capture in a folder, with one file that is no capture.
+/// Returns a tar archive with the repository's capture in a folder, and with one file that is no
+/// capture.
 fn archive() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(CAPTURE);
     let mut files: Vec<PathBuf> = fs::read_dir(root)
@@ -71,7 +72,7 @@ fn archives_convert_as_their_folders_do() {
             "capture.tar.zst",
             zstd::encode_all(&tar[..], 1).expect("it packs"),
         ),
-        // Formats are detected from contents, not from names.
+        // The program detects formats from contents, not from names.
         ("download", gzip(&tar)),
     ];
     for (name, bytes) in forms {
@@ -92,7 +93,7 @@ fn archives_convert_as_their_folders_do() {
                 assert_eq!(trace(&out).unwrap(), trace(&expected).unwrap(), "{name}");
             }
         }
-        // Other commands' errors name the command that reads it.
+        // Errors of other commands name the command that reads the file.
         let error = String::from_utf8(chakram(&["inspect", &file]).stderr).expect("it is text");
         assert!(
             error.contains(&format!("chakram convert pytorch {file} -o job")),
@@ -137,11 +138,11 @@ fn archives_that_hold_none_or_too_much_are_refused() {
         error.contains("a tar archive without captures; it contains etc/notes.txt"),
         "{error}"
     );
-    // The archive is truncated inside its second file.
+    // Here the archive is truncated inside its second file.
     let whole = archive();
     let error = refused("cut.tar", &whole[..3 * whole.len() / 4]);
     assert!(error.contains("cut.tar"), "{error}");
-    // 64 MiB of zeros, compressed to 7 kB.
+    // 64 MiB of zeros compress to 7 kB.
     let mut zeros = Vec::new();
     push(&mut zeros, "zeros.json", &vec![0; 64 << 20]);
     let error = refused(

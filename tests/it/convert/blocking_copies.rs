@@ -1,12 +1,13 @@
-//! Tests of blocking copies: the host's wait in the call is device time, including the kernels
-//! queued before the copy.
+//! Tests blocking copies: while the host waits in the call, the device works, also on the kernels
+//! that were queued before the copy.
 
 use super::rig::{Job, convert, replay, set_lasts};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
-/// Returns a job with a kernel of 1,000 us, launched at 0, and a copy queued after it, whose call
-/// lasts from 40 to 1,025; the copy itself takes 4 us, from 1,014, on `stream`.
+/// Returns a job with a kernel of 1,000 us that is launched at 0, and a copy that is queued after
+/// the kernel. The copy's call lasts from 40 to 1,025 us. The copy itself takes 4 us, from 1,014
+/// us, on `stream`.
 fn job(stream: u32) -> Job {
     let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
         format!(
@@ -37,7 +38,7 @@ fn job(stream: u32) -> Job {
     convert(folder.path())
 }
 
-/// Returns the end of the job in us if the kernel takes `kernel` us.
+/// Returns the end of the job in us, if the kernel takes `kernel` us.
 fn ends(mut job: Job, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
@@ -55,15 +56,16 @@ fn ends(mut job: Job, kernel: u64) -> u64 {
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
     assert_eq!(ends(job(7), 1000), 1050);
-    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, the recorded
-    // time after the event for which it waits, and ends at 46. The host continues 22 us later, and
-    // ends 10 us after that.
+    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, which is the
+    // recorded time after the event that it waits for, and ends at 46. The host continues 22 us
+    // later, and ends 10 us after this.
     assert_eq!(ends(job(7), 10), 78);
-    // With a kernel that is 100 us longer, the whole job is 100 us longer.
+    // If the kernel is 100 us longer, the whole job is 100 us longer.
     assert_eq!(ends(job(7), 1100), 1150);
 }
 
-/// On its own stream the copy waited for no kernel in the capture, so the call's time is host time.
+/// On its own stream, the copy waited for no kernel in the capture, so the call's time is host
+/// time.
 #[test]
 fn a_copy_on_an_idle_stream_waits_for_nothing() {
     assert_eq!(ends(job(8), 1000), 1050);

@@ -1,4 +1,5 @@
-//! Links without record function ids, and inferences from clocks and absent ranks, on captures of real jobs.
+//! Tests links without record function ids, and conclusions from clocks and for absent ranks, on
+//! captures of real jobs.
 
 use super::rig::{Job, capture, convert, try_convert};
 use crate::corpus::corpus_path;
@@ -20,7 +21,7 @@ fn forget_ids(path: &Path) {
     std::fs::write(path, out).unwrap();
 }
 
-/// Links by order equal the links by ids: the traces differ only in the ids.
+/// Links by order equal the links by ids, so the traces differ only in the ids.
 #[test]
 fn links_by_order_are_those_by_id() {
     for style in [Style::Ddp, Style::Functional, Style::Pipeline] {
@@ -53,7 +54,7 @@ fn links_by_order_are_those_by_id() {
     }
 }
 
-/// A host trace of other operators is rejected, and the error gives the confidence of the match.
+/// The host trace of other operators is rejected, and the error states the confidence of the match.
 #[test]
 fn links_that_are_not_sure_are_refused() {
     let options = |layers, style| Options {
@@ -90,7 +91,7 @@ fn dlrm(ranks: &[u32]) -> Option<Job> {
     Some(try_convert(&paths, &Conversion::default()).unwrap_or_else(|e| panic!("{e}")))
 }
 
-/// DLRM on eight V100 has eight collectives, whose members mostly wait; with half of the ranks
+/// DLRM on eight V100 has eight collectives with members that mostly wait. If half of the ranks are
 /// absent, the transfer times stay the same.
 #[test]
 fn dlrm_waits_and_half_of_it_transfers_as_long() {
@@ -108,7 +109,8 @@ fn dlrm_waits_and_half_of_it_transfers_as_long() {
         first.wait_ns + first.transfer_ns
     );
     assert!((0.94..0.98).contains(&share), "{share}");
-    // None of ranks 0 to 3 is ever the last to arrive, so none of their recorded times is a pure transfer.
+    // Ranks 0 to 3 are never the last to arrive, so none of their recorded times is a pure
+    // transfer.
     let whole = &whole.summary.ranks;
     for kept in [[0, 1, 2, 3], [4, 5, 6, 7], [0, 2, 4, 6], [1, 3, 5, 7]] {
         let Some(part) = dlrm(&kept) else { return };
@@ -128,7 +130,7 @@ fn dlrm_waits_and_half_of_it_transfers_as_long() {
     }
 }
 
-/// Ranks on one host share a clock; messages alone do not shift it.
+/// Ranks on one host share a clock, and messages alone do not shift this clock.
 #[test]
 fn clocks_of_pipelines_on_one_host_stay() {
     let Some(captures) = corpus_path("captures") else {

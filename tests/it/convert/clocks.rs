@@ -1,10 +1,11 @@
-//! Tests of the clocks of hosts, and of the capture's statements about the job and its machine.
+//! Tests the clocks of hosts, and what a capture states about the job and its machine.
 
 use super::rig::{convert, convert_files, replay_files, run_program};
 use crate::corpus::corpus_path;
 
-/// Two hosts, the second of which has a clock 20 parts in a million fast: 60 all-reduces of 300 us over a minute, at
-/// which both ranks arrive together. No rank waits, and each transfers for 60 × 300 us = 18 ms.
+/// The second of two hosts has a clock that is 20 parts in a million fast. In a minute, there are
+/// 60 all-reduces of 300 us, at which both ranks arrive together. No rank waits, and each rank
+/// transfers for 60 × 300 us = 18 ms.
 #[test]
 fn clocks_that_drift_are_no_waiting() {
     let Some(folder) = corpus_path("faults/drift") else {
@@ -13,7 +14,7 @@ fn clocks_that_drift_are_no_waiting() {
     let summary = convert(&folder).summary;
     for rank in &summary.ranks {
         assert!(rank.wait_ns < 18_000, "{}: {} ns", rank.rank, rank.wait_ns);
-        // The second clock counts 6 ns more per 300 us, and times are whole ns.
+        // The second clock counts 6 ns more per 300 us, and times are whole numbers of ns.
         let apart = rank.transfer_ns.abs_diff(18_000_000);
         assert!(apart < 18_000, "{}: {} ns", rank.rank, rank.transfer_ns);
     }
@@ -21,8 +22,8 @@ fn clocks_that_drift_are_no_waiting() {
     assert!((drift + 20_000_000).abs() < 1_000_000, "{drift}");
 }
 
-/// Two hosts, distinguished by their file names, with clocks 200 us apart: 20 all-reduces of 300 us at which both
-/// arrive together.
+/// Two hosts, which their file names distinguish, have clocks that are 200 us apart. Both arrive
+/// together at 20 all-reduces of 300 us.
 #[test]
 fn hosts_are_told_by_the_names_that_profilers_give_files() {
     let Some(folder) = corpus_path("faults/small-skew") else {
@@ -34,7 +35,7 @@ fn hosts_are_told_by_the_names_that_profilers_give_files() {
     }
 }
 
-/// The capture has one rank of 16 on a machine of 32.
+/// The capture has one rank of a job of 16, and the machine has 32 NPUs.
 #[test]
 fn mirrored_jobs_are_as_large_as_the_capture_says() {
     let Some(folder) = corpus_path("faults/absent-mirror-world") else {
@@ -45,7 +46,7 @@ fn mirrored_jobs_are_as_large_as_the_capture_says() {
     assert_eq!(report["ranks"], 16);
 }
 
-/// Reports name the hardware on which a job was captured, if its files state it.
+/// Reports name the hardware of a captured job, if the capture's files state it.
 #[test]
 fn reports_say_what_the_job_was_captured_on() {
     let Some(folder) = corpus_path("captures/gpu/dlrm_8gpu") else {

@@ -1,4 +1,4 @@
-//! Tests of captures at the limits of the possible.
+//! Tests extreme captures.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
 use chakram::engine::CommTiming;
@@ -9,8 +9,8 @@ use testkit::capture::handwritten::{
     create_single_rank,
 };
 
-/// Converts a job of one rank and checks two invariants of every conversion: dependencies have lower ids, and the
-/// replay ends when the capture did.
+/// Converts a job of one rank, and checks two invariants of every conversion: dependencies have
+/// lower ids, and the replay ends when the capture ended.
 fn hold(events: &[HandwrittenEvent]) -> Job {
     hold_all(&[create_single_rank(events)])
 }
@@ -57,7 +57,7 @@ fn operators_without_length() {
     ]);
     assert_eq!(job.traces[0].nodes.len(), 5);
     assert_eq!(job.traces[0].captured_ns(), 10);
-    // A capture with a single instant event.
+    // This capture has a single instant event.
     assert_eq!(
         hold(&[create_operator_event("a", 7, 0, 1)]).traces[0].captured_ns(),
         0
@@ -77,7 +77,7 @@ fn intervals_that_overlap_and_that_start_together() {
         create_operator_event("c", 0, 50, 3),
         create_operator_event("d", 0, 100, 4),
     ]);
-    // Events that end before or after the event that encloses them.
+    // Here events end before or after the event that encloses them.
     hold(&[
         create_operator_event("a", 0, 100, 1),
         create_operator_event("b", 10, 300, 2),
@@ -111,7 +111,7 @@ fn operators_that_only_one_file_has() {
     assert_eq!(job.traces[0].nodes.len(), 4);
 }
 
-/// In a group of one rank there is nothing to wait for.
+/// A group of one rank has nothing to wait for.
 #[test]
 fn a_collective_of_one() {
     for asynchronous in [true, false] {
@@ -127,7 +127,7 @@ fn a_collective_of_one() {
     }
 }
 
-/// Two ranks in three groups, with clocks seconds apart; one group has a single rank.
+/// Two ranks have three groups, and clocks that are seconds apart. One group has a single rank.
 #[test]
 fn groups_of_one_and_two_with_seconds_between_clocks() {
     let groups: &[(&str, &[u32])] = &[("0", &[0, 1]), ("1", &[0]), ("2", &[1])];
@@ -185,8 +185,9 @@ fn many_threads() {
     assert_eq!(job.summary.ranks[0].lanes.0, 300);
 }
 
-/// Checks that a four times larger input takes less than eight times the time (sixteen times would
-/// be quadratic); very short runs are not checked. On a busy machine the test gets three tries.
+/// Checks that an input of four times the size takes less than eight times the time (sixteen times
+/// would be quadratic). Very short runs are not checked. The test gets three attempts, because the
+/// machine may be busy.
 fn linear(what: &str, make: &dyn Fn(u64) -> Vec<HandwrittenEvent>, count: u64) {
     let time = |count: u64| {
         let events = make(count);

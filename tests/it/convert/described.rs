@@ -1,13 +1,13 @@
-//! Tests of public captures whose kernels have operators with shapes, so that their times on
-//! another machine can be predicted.
+//! Tests public captures with operators that have shapes, so that times of kernels on another
+//! machine can be predicted.
 
 use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
 use crate::corpus::corpus_path;
 use chakram::convert::ConvertOptions as Conversion;
 use std::process::Command;
 
-/// Share of the kernels' time, in per mille, with known FLOPs or bytes: for captures with operators and shapes, and for
-/// one whose kernels were launched by a graph.
+/// Share of the kernels' time, in per mille, with known FLOPs or bytes, for captures with operators
+/// and shapes, and for a capture with kernels that a graph launched.
 #[test]
 fn kernels_whose_operators_have_shapes_are_described() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -18,7 +18,7 @@ fn kernels_whose_operators_have_shapes_are_described() {
         ("h100/gaunernst_bert-small-uncased__1016001.json.gz", 999),
         ("mi300/Falconsai_nsfw_image_detection__1016002.json.gz", 990),
         ("mi300/gaunernst_bert-small-uncased__1016001.json.gz", 999),
-        // With tensors in lists; their type follows from the kernels' names.
+        // Tensors are in lists, and their type follows from the kernels' names.
         (
             "h100/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
@@ -27,8 +27,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
             "mi300/facebook_timesformer-base-finetuned-k400__1016002.json.gz",
             999,
         ),
-        // A kernel launched before the capture began has the work of other kernels of its name; collectives, 46 % of
-        // the time, have none.
+        // If a kernel was launched before the capture began, it has the work of other kernels with
+        // its name. Collectives, which take 46 % of the time, have no such work.
         ("mi300/resnet_act_checkpoint.json.gz", 525),
         ("b200_eager.json.gz", 900),
         ("torch_compile_triton.json.gz", 999),
@@ -54,7 +54,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
             described * 1000 >= all * least,
             "{file}: {described} of {all} ns"
         );
-        // No operator encloses a graph's kernels. If one did, the minimum above would be too low.
+        // No operator encloses a graph's kernels. If an operator enclosed them, the minimum above
+        // would be too low.
         assert!(
             least > 0 || described * 10 < all,
             "{file}: {described} of {all} ns"
@@ -62,8 +63,8 @@ fn kernels_whose_operators_have_shapes_are_described() {
     }
 }
 
-/// A kernel or copy launched before the capture began does as much work per time as one of the same name with an
-/// operator or known bytes.
+/// If a kernel or copy was launched before the capture began, it does the same work per time as
+/// kernels or copies of the same name with an operator or known bytes.
 #[test]
 fn kernels_without_an_operator_do_what_their_names_do() {
     let device = |cat: &str, name: &str, (ts, dur): (u32, u32), args: &str| {
@@ -113,8 +114,8 @@ fn kernels_without_an_operator_do_what_their_names_do() {
         let bytes = attribute(node, "tensor_size")?;
         Some((node.name.as_str(), lasts(node) / 1000, bytes))
     });
-    // Two inputs and an output of 256 floats in 10 us, 3,072 bytes, are 6,144 in 20; 4,096 bytes in 4 us are 2,048 in
-    // 2.
+    // Two inputs and an output of 256 floats have 3,072 bytes in 10 us, so 20 us correspond to
+    // 6,144 bytes. 4,096 bytes in 4 us correspond to 2,048 bytes in 2 us.
     let expected = [
         ("add", 20, 6144),
         ("odd", 5, 0),
@@ -127,9 +128,10 @@ fn kernels_without_an_operator_do_what_their_names_do() {
     assert_eq!(done, expected);
 }
 
-/// Three models, each captured on both machines. Between vendors no rate predicts kernel times, and a device does not
-/// predict its host's speed. So the predicted step must only be no farther from the measured step than the unchanged
-/// capture is, and the interval must cover the measured step.
+/// Each of three models was captured on both machines. Between vendors, no rate predicts the times
+/// of kernels, and the device does not determine the speed of its host. So this test only requires
+/// two things. The predicted step is no farther from the measured step than the unchanged capture,
+/// and the interval covers the measured step.
 #[test]
 fn steps_on_another_makers_device_are_within_their_interval() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -184,8 +186,9 @@ fn steps_on_another_makers_device_are_within_their_interval() {
     }
 }
 
-/// Kernels captured on an H100 are scaled to another device of the same vendor, and unchanged on the recorded device.
-/// The report names the recorded device and the rates used for scaling.
+/// Kernels that were captured on an H100 are scaled to another device of the same vendor, and stay
+/// unchanged on the recorded device. The report names the recorded device and the rates used for
+/// scaling.
 #[test]
 fn kernels_are_carried_to_another_device_of_their_maker() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -206,14 +209,14 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
     assert_eq!(recorded["captured_on"]["preset"], "dgx-h100");
     assert_eq!(recorded["captured_on"]["kernels_stay"], true);
     let carried = report("dgx-h200", &on_h100);
-    // Most kernels are bound by the memory, which is 4.8 / 3.35 times as fast.
+    // Most kernels are limited by the memory, which is 4.8 / 3.35 times as fast.
     let ratio = compute(&carried) / compute(&recorded);
     assert!((0.69..0.95).contains(&ratio), "{ratio}");
     assert_eq!(
         carried["captured_on"]["kernels_stay"],
         serde_json::Value::Null
     );
-    // The capture names the device of that machine.
+    // The capture names the device of this machine.
     let by_capture = report("dgx-h200", &["--recorded-on", "capture"]);
     assert_eq!(by_capture["mean_ps"], carried["mean_ps"]);
     assert_eq!(by_capture["interval"], carried["interval"]);
@@ -226,8 +229,9 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
     assert!(text.contains("--recorded-on capture"), "{text}");
 }
 
-/// Two ranks' kernels of 100 us are scaled from the device that each capture names. A capture that names no device, or
-/// one without a preset, is rejected, and the error says what to give instead.
+/// Kernels of 100 us of two ranks are scaled from the device that each capture names. A capture is
+/// rejected if it names no device, or a device without a preset. The error states the option that
+/// gives the device.
 #[test]
 fn kernels_are_carried_from_the_devices_that_captures_name() {
     let replay = |devices: [Option<&str>; 2]| {
@@ -258,8 +262,8 @@ fn kernels_are_carried_from_the_devices_that_captures_name() {
     let output = replay([Some(h100), Some(a100)]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let compute = |rank: usize| &report["npus"][rank]["time_ps"]["compute"];
-    // 10 us are fixed, and 90 us scale with memory bandwidth: 3.35 and 2.039 TB/s recorded, 4.8
-    // here.
+    // 10 us are fixed, and 90 us scale with the memory bandwidth: 3.35 and 2.039 TB/s were
+    // recorded, and this machine has 4.8 TB/s.
     assert_eq!(compute(0), 72_812_500, "{report}");
     assert_eq!(compute(1), 48_231_250);
     for (device, found) in [

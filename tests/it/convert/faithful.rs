@@ -1,5 +1,5 @@
-//! Tests that a replay as captured ends when the capture did, and that a replay as recorded does so
-//! too, because it reproduces every wait.
+//! Tests that a replay as captured ends when the capture ended. A replay as recorded does so too,
+//! because it reproduces every wait.
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
@@ -10,7 +10,7 @@ use chakram::trace::TraceContents;
 use chakram::workload::MissingRankPolicy;
 use std::path::{Path, PathBuf};
 
-/// The replay may deviate by at most 1 / `CAPTURED` of the captured time.
+/// The replay may differ from the captured time by at most 1 / `CAPTURED` of this time.
 const CAPTURED: u64 = 1000;
 const RECORDED: u64 = 1000;
 
@@ -56,8 +56,8 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
     );
 }
 
-/// Returns the first start and last end of all events of threads and streams in a Kineto file, ns
-/// since the epoch, by a plain parse.
+/// Returns the first start and the last end of all events of threads and streams in a Kineto file,
+/// in ns since the epoch, with a plain parser.
 fn span(path: &Path) -> (i64, i64) {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for (category, start, end) in complete_events(path) {
@@ -76,14 +76,14 @@ fn span(path: &Path) -> (i64, i64) {
     (first, last)
 }
 
-/// Parses microseconds in decimal to whole nanoseconds; a double would lose digits.
+/// Parses decimal microseconds to whole nanoseconds. A double would lose digits.
 fn ns(text: &str) -> i64 {
     let (us, rest) = text.split_once('.').unwrap_or((text, ""));
     let rest: i64 = format!("{rest:0<3}")[..3].parse().unwrap();
     us.parse::<i64>().unwrap() * 1000 + rest
 }
 
-/// Category, start and end in ns of each event with a duration.
+/// Returns the category, and the start and end in ns, of each event with a duration.
 fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     let Some(file) = json(path) else {
         return events_by_line(path);
@@ -98,9 +98,9 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     events.collect()
 }
 
-/// Returns these events of a file that is invalid JSON because its profiler did not escape names.
-/// Each event has one line that begins with phase and category, whose readable part ends before the
-/// name, and another line with only times.
+/// Returns these events of a file that is invalid JSON, because its profiler did not escape names.
+/// Each event has a line that begins with phase and category, and is readable up to the name.
+/// Another line of the event has only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
     let contents = TraceContents::open_any(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());
@@ -182,11 +182,12 @@ fn replays_of_real_captures_end_when_these_did() {
     }
 }
 
-/// Three captured ranks of four: they are converted, and the missing member arrives with the others.
+/// Three of four ranks were captured. These ranks are converted, and the missing member arrives
+/// with them.
 #[test]
 fn a_missing_rank_is_mirrored() {
     for (what, options) in jobs(1) {
-        // A message to an absent rank has no counterpart.
+        // A message to an absent rank has no matching node.
         if options.style == testkit::capture::Style::Pipeline {
             continue;
         }

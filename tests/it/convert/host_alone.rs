@@ -1,5 +1,5 @@
-//! Tests of host traces of every schema, without Kineto: no communication is lost, and operators
-//! have times for their work.
+//! Tests host traces of every schema, without Kineto: no communication is lost, and operators have
+//! times that correspond to their work.
 
 use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
@@ -8,7 +8,7 @@ use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Returns the number of operators of a host trace that request communication, by a plain parse.
+/// Returns the number of a host trace's operators that request communication, with a plain parser.
 fn requests(path: &Path) -> Option<u64> {
     let file = json(path)?;
     let nodes = file["nodes"].as_array()?.iter();
@@ -19,14 +19,14 @@ fn requests(path: &Path) -> Option<u64> {
     Some(asks.count() as u64)
 }
 
-/// Returns the number of calls of a rank, including calls that could not be decoded.
+/// Returns the number of a rank's calls, with calls that could not be decoded.
 fn calls(job: &Job, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
     collectives + sends + receives
 }
 
-/// Tests one file of each schema that a public capture has.
+/// Tests one file of each schema that occurs in public captures.
 #[test]
 fn host_traces_of_every_schema_convert_alone() {
     let Some(gpu) = corpus_path("captures/gpu") else {
@@ -83,7 +83,8 @@ fn host_traces_of_every_schema_convert_alone() {
     }
 }
 
-/// Captures of whole jobs, without their Kineto traces: as much communication as with them, or an error that says why.
+/// Captures of whole jobs, without their Kineto traces, give the same amount of communication as
+/// with these traces, or an error that states the reason.
 #[test]
 fn host_traces_of_real_jobs_lose_no_communication() {
     let Some(captures) = corpus_path("captures") else {
@@ -141,9 +142,9 @@ fn host_traces_of_real_jobs_lose_no_communication() {
     assert!(held >= most, "{refused:?}");
 }
 
-/// `PREFIX_eg.json` of the ASTRA-sim 2.0 paper (Snippet 1): written by the observer when it was called
-/// ExecutionGraphObserver. Thread names contain that word, and the file's name contains the benchmark's process and
-/// time.
+/// `PREFIX_eg.json` of the ASTRA-sim 2.0 paper (Snippet 1) was written by the observer when it was
+/// called ExecutionGraphObserver. Thread names contain that word, and the file's name contains the
+/// benchmark's process and time.
 #[test]
 fn execution_graphs_are_host_traces() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -200,8 +201,8 @@ fn execution_graphs_are_host_traces() {
     assert_eq!(flops, [Some(512)]);
 }
 
-/// Files that Chakra's linker merged have kernels as copies of host nodes. The error names this; they are not
-/// converted.
+/// Files that Chakra's linker merged contain kernels as copies of host nodes. The error names the
+/// linker, and the files are not converted.
 #[test]
 fn linked_files_are_refused_by_name() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,5 +1,5 @@
-//! Compares ranks without a capture, inferred from captured ranks, with jobs in which all ranks
-//! were captured.
+//! Infers ranks without a capture from captured ranks, and compares them with jobs in which all
+//! ranks were captured.
 
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
@@ -27,7 +27,7 @@ fn drop_ranks(folder: &Path, ranks: &[u32]) {
     }
 }
 
-/// Returns the end of a job in a replay as recorded, ns.
+/// Returns the end of a job in a replay as recorded, in ns.
 fn makespan(job: &Job) -> u64 {
     let log = rig::replay(
         &job.traces,
@@ -54,12 +54,12 @@ fn converted(job: &Job, rank: usize) -> Calls {
         )
     });
     let mut calls: Calls = calls.collect();
-    // Groups run concurrently; the order within each is kept.
+    // Groups run at the same time, so only the order within each group is kept.
     calls.sort_by(|one, other| one.0.cmp(&other.0));
     calls
 }
 
-/// Returns the collectives of a rank, as the generated program requested them.
+/// Returns the collectives that the generated program requested on a rank.
 fn asked(truth: &JobTruth, rank: u32) -> Calls {
     let own = truth
         .collectives
@@ -83,9 +83,10 @@ fn asked(truth: &JobTruth, rank: u32) -> Calls {
     calls
 }
 
-/// With any half of the ranks captured, every inferred rank makes its original calls, even in groups that no capture
-/// declares, and the job ends within 2 % of the original (speeds of ranks differ by up to 1 %). The others' waiting
-/// reveals an absent straggler's lateness, but not its work after its last collective.
+/// If any half of the ranks is captured, every inferred rank makes its original calls, even in
+/// groups that no capture declares. The job ends within 2 % of the original, because the speeds of
+/// ranks differ by up to 1 %. The waiting of other ranks shows how late an absent straggler is, but
+/// not its work after its last collective.
 #[test]
 fn half_of_the_ranks_are_inferred() {
     for (what, options) in jobs(0) {
@@ -108,8 +109,8 @@ fn half_of_the_ranks_are_inferred() {
                 assert_eq!(own, asked, "{what}: rank {rank}");
             }
             let ends = makespan(&job);
-            // No rank waits for an absent straggler's work after its last collective, so its extra time there is
-            // unknown.
+            // No rank waits for the work of an absent straggler after its last collective, so the
+            // extra time of this work is unknown.
             let unseen: u64 = dropped
                 .iter()
                 .map(|&rank| unseen(&captured.truth, rank))
@@ -128,8 +129,8 @@ fn half_of_the_ranks_are_inferred() {
     }
 }
 
-/// Returns the extra time of a rank's work after its last collective, compared to a rank that is no
-/// straggler.
+/// Returns the extra time of a rank's work after its last collective, in comparison with a rank
+/// that is no straggler.
 fn unseen(truth: &JobTruth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
@@ -142,7 +143,8 @@ fn unseen(truth: &JobTruth, rank: u32) -> u64 {
     (own.last_ns - last) * (factor - 1000) / factor
 }
 
-/// A stage in the middle of a pipeline repeats another stage's work; the last stage's work is unique.
+/// A stage in the middle of a pipeline does the same work as another stage, but the last stage's
+/// work is unique.
 #[test]
 fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
     let options = Options {
@@ -188,11 +190,12 @@ fn only_ranks_of_the_job_are_inferred() {
     assert_eq!(all.traces, plain.traces);
 }
 
-/// Halves of real jobs in which an absent rank does what no captured one does before its first collective or after its
-/// last: `tpsp_mlp`, rank 1 ends 33 ms after rank 0; `dlrm_8gpu`, rank 1 begins 2.8 ms before the even ranks and ranks
-/// 4 to 7; `fsdp_tp_llama`, rank 2 ends 38 ms after ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after
-/// ranks 0 and 1; `fsdp2_llama`, rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms before
-/// ranks 1 and 3.
+/// Halves of real jobs in which an absent rank does what no captured rank does before its first
+/// collective or after its last collective: `tpsp_mlp`, rank 1 ends 33 ms after rank 0;
+/// `dlrm_8gpu`, rank 1 begins 2.8 ms before the even ranks and ranks 4 to 7; `fsdp_tp_llama`, rank
+/// 2 ends 38 ms after ranks 1 and 3, which begin 13 ms after rank 0, and 27 ms after ranks 0 and 1;
+/// `fsdp2_llama`, rank 1 ends 127 ms after all others; `t231_ddp_gpt`, ranks 0 and 2 begin 49 ms
+/// before ranks 1 and 3.
 const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/tpsp_mlp", &[0]),
     ("gpu/dlrm_8gpu", &[0, 2, 4, 6]),
@@ -204,10 +207,10 @@ const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/t231_ddp_gpt", &[1, 3]),
 ];
 
-/// Returns the start of the first node of each rank in a replay as recorded, ns.
+/// Returns the start of the first node of each rank in a replay as recorded, in ns.
 fn begins(job: &Job) -> Vec<u64> {
     let first = |trace: &rig::Trace| {
-        // The first node declares groups.
+        // The first node only declares groups.
         let nodes = trace.nodes.iter().skip(1);
         let free = nodes.filter(|node| rig::causes(node).next().is_none());
         free.map(rig::delay).min().unwrap()
@@ -215,9 +218,10 @@ fn begins(job: &Job) -> Vec<u64> {
     job.traces.iter().map(first).collect()
 }
 
-/// Captures of real jobs with every second rank, or either half, inferred: the makespan is within 5 % of the complete
-/// job's. For listed jobs, in which absent ranks began earlier or ended later, it is within 5 % of the span from the
-/// first start to the last end of a captured rank.
+/// In captures of real jobs, every second rank or either half is inferred. The makespan is within 5
+/// % of the complete job's makespan. In the listed jobs, absent ranks began earlier or ended later.
+/// Their makespan is within 5 % of the span from the first start to the last end of a captured
+/// rank.
 #[test]
 fn half_of_real_jobs_are_inferred() {
     let Some(captures) = corpus_path("captures") else {
@@ -262,7 +266,7 @@ fn half_of_real_jobs_are_inferred() {
                     .map(|&rank| list[rank as usize])
                     .collect::<Vec<_>>()
             };
-            // Time of absent ranks before all captured ranks begin and after they all end.
+            // Time of absent ranks before all captured ranks begin, and after they all end.
             let before = *of(&begins).iter().min().unwrap() as f64;
             let behind = expected - *of(&ends).iter().max().unwrap() as f64;
             let seen = expected - before - behind;
@@ -290,9 +294,9 @@ fn half_of_real_jobs_are_inferred() {
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     println!("mean {:.2} %", mean * 100.0);
-    // The mean error over all captures.
+    // `mean` is the mean error over all captures.
     assert!(!is_whole() || mean < 0.05, "{mean}");
-    // Neighbouring pipeline stages differ.
+    // Neighbouring stages of a pipeline differ.
     for (name, ranks) in [("pytorch/pp_gpipe", 2), ("pytorch/pp_1f1b", 4)] {
         for kept in [
             (0..ranks / 2).collect(),
@@ -308,7 +312,7 @@ fn half_of_real_jobs_are_inferred() {
     }
 }
 
-/// Returns the job of the capture in `folder` if only the ranks `kept` are captured.
+/// Returns the job of the capture in `folder` if only the ranks in `kept` are captured.
 fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<Job, String> {
     let files = kept.iter().flat_map(|rank| {
         let file = |kind| folder.join(format!("{kind}.{rank}.json.zst"));

@@ -1,5 +1,5 @@
-//! Tests of Kineto traces without host traces, and of host traces without Kineto: the existing
-//! files convert, no device time is lost, and replays end when the capture did.
+//! Tests Kineto traces without host traces, and host traces without Kineto. The existing files
+//! convert, no device time is lost, and replays end when the capture ended.
 
 use super::plain_count::{Intervals, PlainCount, clamp_length, common, union};
 use super::rig::{
@@ -35,7 +35,7 @@ fn without(folder: &Path, what: &str, ranks: u32) {
 
 fn hold_ends(job: &Job, what: &str) {
     for comm in [CommTiming::Captured, CommTiming::Recorded] {
-        // A replay does not reproduce waits for absent ranks.
+        // Replays do not reproduce waits for absent ranks.
         if comm == CommTiming::Recorded && job.summary.partial > 0 {
             continue;
         }
@@ -51,7 +51,7 @@ fn hold_ends(job: &Job, what: &str) {
     }
 }
 
-/// Communication is the same with and without the host's files.
+/// Communication is the same with and without the host traces.
 #[test]
 fn generated_captures_convert_without_host_traces() {
     for (what, options) in jobs(2) {
@@ -78,7 +78,7 @@ fn generated_captures_convert_without_host_traces() {
     }
 }
 
-/// Without Kineto there are no times, but the order and the communication are the same.
+/// Without Kineto, there are no times, but the order and the communication are the same.
 #[test]
 fn generated_captures_convert_without_kineto_traces() {
     for (what, options) in jobs(2) {
@@ -87,7 +87,8 @@ fn generated_captures_convert_without_kineto_traces() {
         let both = convert(folder);
         without(folder, "kineto", options.ranks);
         let alone = try_convert(&[folder.to_owned()], &Conversion::default());
-        // Plain operators on gloo do not name their group, and only Kineto records the workers that reveal it.
+        // Plain operators on gloo do not name their group, and only Kineto records the workers,
+        // which show the group.
         let plain = (options.device, options.style) == (Device::Cpu, Style::Ddp);
         if plain && options.tensor_parallel > 1 {
             let error = alone.err().expect("it is refused").to_string();
@@ -120,7 +121,7 @@ fn generated_captures_convert_without_kineto_traces() {
                     .filter_map(|n| attribute(n, "num_ops"))
                     .sum()
             };
-            // Kernels share their operator's work in whole numbers.
+            // Kernels divide the work of their operator into whole numbers.
             let (own, expected) = (flops(one), flops(other));
             assert!(
                 (own - expected).abs() * 1000 <= expected,
@@ -135,8 +136,8 @@ fn generated_captures_convert_without_kineto_traces() {
     }
 }
 
-/// Returns the intervals in which nodes ran on devices, and in which a host thread waited for one
-/// of them, ns from the job's start.
+/// Returns the intervals in which nodes ran on devices, and the intervals in which a host thread
+/// waited for such a node, in ns from the job's start.
 fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     let log = replay(
         std::slice::from_ref(trace),
@@ -173,7 +174,7 @@ fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     (streams, union(blocked))
 }
 
-/// Converts a file alone and compares the replay with a plain count of the file.
+/// Converts a single file, and compares the replay with a plain count of the file.
 fn hold_alone(path: &Path) {
     let what = path.file_name().unwrap().to_string_lossy().into_owned();
     let job = try_convert(&[path.to_owned()], &Conversion::default())
@@ -205,14 +206,14 @@ fn hold_alone(path: &Path) {
     let overlap = busy - common(&own, &blocked);
     let expected = expected - common(&file, &plain.blocked);
     println!("{what}: busy {busy}, overlap {overlap} of {expected}, span {span}");
-    // Without operators, no event shows that the host was busy between runtime calls.
+    // Without operators, no event shows host work between runtime calls.
     assert!(
         !plain.operators || close(overlap, expected),
         "{what}: overlap {overlap} of {expected}, {span}"
     );
 }
 
-/// Only small files are tested; the test below covers the other files and takes minutes.
+/// This test uses only small files. The test below covers the other files, and takes minutes.
 #[test]
 fn real_kineto_traces_convert_alone() {
     let Some(gpu) = corpus_path("captures/gpu") else {

@@ -1,5 +1,5 @@
-//! Files of different runs, ranks and processes are rejected with both names; other files in a capture's folder are
-//! ignored; impossible records are dropped and counted.
+//! Tests that files of different runs, ranks and processes are rejected with both names. Other
+//! files in a capture's folder are ignored, and impossible records are dropped and counted.
 
 use super::rig::{capture, convert, try_convert};
 use chakram::convert::{ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes};
@@ -31,7 +31,7 @@ fn copy(from: &Path, name: &str, to: &Path, as_name: &str) {
     std::fs::copy(from.join(name), to.join(as_name)).unwrap();
 }
 
-/// Replaces every occurrence of one text in the file by another.
+/// Replaces every occurrence of a text in the file by another text.
 fn replace(path: &Path, from: &str, to: &str) {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(text.contains(from), "{} has no {from}", path.display());
@@ -91,8 +91,8 @@ fn converted(files: &[(String, String)]) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// Ranks that were not profiled at the same time are of two runs: on one host, and on hosts whose clocks differ by more
-/// than real clocks do.
+/// If ranks were not profiled at the same time, they are from two runs. This is true on one host,
+/// and on hosts with clocks that differ by more than real clocks do.
 #[test]
 fn ranks_of_different_runs_are_refused() {
     let second = 1_000_000_000;
@@ -136,7 +136,8 @@ fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
     refusal(job.folder.path(), &["4000000000 ranks", "at most 1048576"]);
 }
 
-/// Captures of another process in the folder do no harm; if nothing distinguishes them, the error says so.
+/// Captures of another process in the folder change nothing. If the processes cannot be
+/// distinguished, the error says so.
 #[test]
 fn kineto_traces_of_another_run_are_left_aside() {
     let (one, other) = (job(0), job(7));
@@ -148,7 +149,7 @@ fn kineto_traces_of_another_run_are_left_aside() {
             format!("kineto_only.{rank}.json"),
         );
         copy(other.folder.path(), &name, folder, &aside);
-        // Another run has other process ids.
+        // Process ids of another run are different.
         let pid = 2000 + rank;
         let path = folder.join(&aside);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -167,7 +168,8 @@ fn kineto_traces_of_another_run_are_left_aside() {
     refusal(folder, &["states that it is of rank 0", "each rank once"]);
 }
 
-/// Different call windows of one size: collectives end together, and this aligns the windows.
+/// Windows of the same size begin at different calls. The windows are aligned because collectives
+/// end together.
 #[test]
 fn windows_that_open_at_different_calls_are_aligned() {
     let rank = |rank: u32, calls: std::ops::Range<i64>| {
@@ -203,12 +205,13 @@ fn windows_that_open_at_different_calls_are_aligned() {
         let alone: u64 = summary.alone.values().sum();
         (summary.collectives["all-reduce"], waits, alone)
     };
-    // Rank 1 is 20 us late, every time.
+    // Rank 1 is always 20 us late.
     assert_eq!(convert(&whole), (6, vec![120_000, 0], 0));
     assert_eq!(convert(&cut), (3, vec![60_000, 0], 3));
 }
 
-/// Where ranks split a group, every part has the name of the whole: the parts are distinguished by their members.
+/// If ranks split a group, every part has the name of the whole group, so the members distinguish
+/// the parts.
 #[test]
 fn parts_of_a_split_share_a_name() {
     for (device, style) in [(Device::Cuda, Style::Ddp), (Device::Cpu, Style::Functional)] {
@@ -247,8 +250,8 @@ fn parts_of_a_split_share_a_name() {
     }
 }
 
-/// Names by the profiler's scheme, with process and time: ranks come from the files themselves, in folders or side by
-/// side.
+/// Files have the names that the profiler gives, with process and time. The ranks come from the
+/// contents of the files, in folders or next to one another.
 #[test]
 fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
     let job = job(0);
@@ -281,7 +284,7 @@ fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
         copy(from, &format!("kineto.{rank}.json"), &folder, "trace.json");
     }
     assert_eq!(convert(folders.path()).traces, first.traces);
-    // A process id is no rank: a single file is rank 0.
+    // A process id is not a rank, so a single file is rank 0.
     let alone = tempfile::tempdir().unwrap();
     let name = format!(
         "node_{}.1694128201123456789.pt.trace.json",
@@ -295,7 +298,7 @@ fn files_that_the_profiler_named_are_of_the_ranks_that_they_say() {
     assert_eq!((job.traces[0].rank, job.summary.world), (0, 1));
 }
 
-/// One event far before the profiler's span would make a job of two months.
+/// One event long before the profiler's span would make the job two months long.
 #[test]
 fn events_outside_the_profilers_span_are_dropped() {
     let events = [
@@ -339,7 +342,7 @@ fn events_outside_the_profilers_span_are_dropped() {
     );
 }
 
-/// Texts as editors save them, and the event categories of 2021.
+/// The texts are as editors save them, and the event categories are from 2021.
 #[test]
 fn other_encodings_and_old_categories_are_read() {
     let events = [
@@ -363,7 +366,7 @@ fn other_encodings_and_old_categories_are_read() {
     assert_eq!(traces(old.into_bytes()), first);
 }
 
-/// A version number in a file name is no rank.
+/// A version number in a file name is not a rank.
 #[test]
 fn versions_in_names_are_no_ranks() {
     let events = [create_operator_event("a", 1_000, 500, 1)];
@@ -379,7 +382,8 @@ fn versions_in_names_are_no_ranks() {
     assert_eq!((job.traces.len(), job.traces[0].rank), (1, 0));
 }
 
-/// NCCL messages between ranks 1 and 3 in a group that is not the group of all: the records have ranks of the job.
+/// Ranks 1 and 3 exchange NCCL messages in a group that is not the group of all ranks. The records
+/// contain ranks of the job.
 #[test]
 fn ends_of_messages_are_ranks_of_the_job() {
     let kineto = |rank: u32, name: &str, other: &str, start: u32| {

@@ -1,4 +1,4 @@
-//! Captures from standard input: they give the same bytes as a file of the same contents.
+//! Tests captures from standard input, which give the same bytes as a file with the same contents.
 
 use super::rig::capture;
 use std::io::Write;

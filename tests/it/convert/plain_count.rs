@@ -1,5 +1,5 @@
-//! Times of a Kineto file, by a plain parse of the whole file that shares no code with the reader: device time, host
-//! waits for the device, and time in which neither worked.
+//! Computes times of a Kineto file with a plain parser of the whole file, which shares no code with
+//! the reader: device time, host waits for the device, and time in which neither worked.
 
 use super::rig::json;
 use serde_json::Value;
@@ -21,7 +21,7 @@ pub struct PlainCount {
     pub last: i64,
 }
 
-/// Sorts intervals and merges those that touch.
+/// Sorts intervals, and merges intervals that touch.
 pub fn union(mut list: Intervals) -> Intervals {
     list.sort_unstable();
     let mut out: Intervals = Vec::new();
@@ -38,7 +38,7 @@ pub fn clamp_length(list: &[(i64, i64)]) -> i64 {
     list.iter().map(|(from, to)| to - from).sum()
 }
 
-/// Returns the intersection of two unions, in ns.
+/// Returns the total length of the intersection of two unions, in ns.
 pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
     let (mut i, mut j, mut sum) = (0, 0, 0);
     while i < a.len() && j < b.len() {
@@ -114,7 +114,7 @@ impl PlainCount {
         this
     }
 
-    /// Returns the intervals in which at least one stream worked.
+    /// Returns the intervals in which at least one stream was busy.
     pub fn busy(&self) -> Intervals {
         union(self.streams.values().flatten().copied().collect())
     }

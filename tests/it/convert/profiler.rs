@@ -1,4 +1,4 @@
-//! Tests of the profiler's cost in a capture, and of replays without this cost.
+//! Tests the profiler's cost in a capture, and replays without this cost.
 
 use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host, replay};
 use super::truth::jobs;
@@ -11,12 +11,13 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
 
-/// Profiler time charged to a node, ns.
+/// Profiler time that is charged to a node, in ns.
 fn profiler(node: &chakram::internals::proto::Node) -> u64 {
     attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
 
-/// No node is charged more than its duration, no thread more than its records took; kernels are charged nothing.
+/// No node is charged more than its duration, and no thread is charged more than its records took.
+/// Kernels are charged nothing.
 #[test]
 fn nodes_bear_what_their_records_took() {
     for (what, options) in jobs(1) {
@@ -48,8 +49,8 @@ fn nodes_bear_what_their_records_took() {
     }
 }
 
-/// A job of one rank and one thread, without a device: its replay is shorter by the time charged to its nodes, to the
-/// ns.
+/// For a job of one rank and one thread without a device, the replay is shorter by exactly the time
+/// that is charged to the nodes.
 #[test]
 fn a_chain_is_shorter_by_its_profiler() {
     let captured = capture(&Options {
@@ -98,8 +99,9 @@ fn report(prefix: &str, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// The cost of a record is measured on views. Views without nested calls last 2 us. In views with a nested call, 1 us
-/// passes between the start of the outer and of the nested call. So one record of the profiler takes 240 % of 3 us.
+/// The cost of a record is measured on views. Views without nested calls last 2 us. In views with a
+/// nested call, 1 us passes between the start of the outer call and the start of the nested call.
+/// So one record of the profiler takes 240 % of 3 us.
 #[test]
 fn views_tell_what_a_record_costs() {
     let mut events = Vec::new();
@@ -125,13 +127,13 @@ fn views_tell_what_a_record_costs() {
         job.summary.ranks[0].written.profiler_record_ns
     };
     assert_eq!(record(&events), 7_200);
-    // 31 samples are too few to derive a cost.
+    // 31 samples are too few to derive the cost.
     events.truncate(31 * 4);
     assert_eq!(record(&events), 3_500);
 }
 
-/// A capture that includes steps without a profiler: the replay leaves the profiler's cost out by default, and reports
-/// show both times.
+/// The capture includes steps without a profiler. By default, the replay omits the profiler's cost,
+/// and reports show both times.
 #[test]
 fn measured_steps_stand_beside_the_replay() {
     let captured = capture(&Options {
@@ -146,8 +148,9 @@ fn measured_steps_stand_beside_the_replay() {
     assert!(convert().status.success());
     let captured = report(&prefix, &["--without", "nothing"]);
     let captured = captured["makespan_ps"].as_u64().expect("a time") / 1000;
-    // A step without a profiler takes two fifths of the capture, which has two steps. The slower rank determines each
-    // step: the median is `step`, the shortest takes 4/5 of it and the longest 9/5.
+    // A step without a profiler takes two fifths of the capture, which has two steps. The slower
+    // rank determines each step: the median is `step`, the shortest step takes 4/5 of it, and the
+    // longest takes 9/5 of it.
     let step = captured * 2 / 5;
     let fifth = |of: u64| step * of / 5;
     for (rank, steps) in [
@@ -175,10 +178,11 @@ fn measured_steps_stand_beside_the_replay() {
     assert_eq!(profiler["steps"], 2);
     assert_eq!(profiler["measured_step_ps"].as_u64(), Some(step * 1000));
     assert_eq!(profiler["cost_basis"], "measured_steps");
-    // The fifth of the capture that is profiler cost, divided by the records of the thread with the most.
+    // A fifth of the capture is the profiler's cost. This cost is divided by the number of records
+    // of the thread with the most records.
     let records = profiler["record_ns"].as_u64().expect("a cost");
     assert!(records > 0 && records < captured / 5, "{records}");
-    // 4/5 and 9/5 of the makespan, and 3 % more on both sides.
+    // The interval is 4/5 and 9/5 of the makespan, and 3 % wider on both sides.
     let without = default["makespan_ps"].as_u64().expect("a time") as f64;
     for (end, factor) in [("low_ps", 0.8 * 0.97), ("high_ps", 1.8 * 1.03)] {
         let end = profiler["without"][end].as_u64().expect("a time") as f64;
@@ -194,7 +198,8 @@ fn measured_steps_stand_beside_the_replay() {
     ] {
         assert!(shown.contains(part), "no {part:?} in: {shown}");
     }
-    // A replay as captured keeps the profiler's cost, with any steps in the capture.
+    // A replay as captured keeps the profiler's cost, whether or not the capture has unprofiled
+    // steps.
     let captured = chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "captured"]);
     let captured = String::from_utf8_lossy(&captured.stdout).into_owned();
     assert!(captured.contains("replay +0.00 %"), "{captured}");
@@ -223,8 +228,8 @@ fn traces_without_estimates_are_refused() {
     );
 }
 
-/// Returns the job's own step, ms: from a replay of its capture without the profiler, and as
-/// measured. The machine has no influence, because all times are as recorded.
+/// Returns two times of the job's own step, in ms: from a replay of its capture without the
+/// profiler, and as measured. The machine has no influence, because all times are recorded times.
 fn steps(side: &Path, what_if: impl Fn(&mut Vec<Trace>) -> u64) -> (f64, f64) {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let count = timing["profiled_step_ms"].as_array().expect("steps").len() as f64;
@@ -274,7 +279,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Error of a predicted step without the profiler, and whether its interval contains the measured step.
+/// Error of a predicted step without the profiler, and true if its interval contains the measured
+/// step.
 struct StepPrediction {
     error: f64,
     is_within: bool,
@@ -368,8 +374,7 @@ fn unprofiled_steps_are_those_that_were_measured() {
     assert!(within * 100 >= count * 85, "{within} of {count}");
 }
 
-/// Interventions that replay options express are predicted from the capture before the
-/// intervention.
+/// Predicts interventions that replay options can express from the capture before the intervention.
 ///
 /// Run it with
 /// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`.
@@ -379,7 +384,7 @@ fn interventions_are_predicted_without_the_profiler() {
     let Some(pairs) = corpus_path("captures/interventions") else {
         return;
     };
-    // `--compute scaled:F`: kernels of a CPU capture are operators.
+    // With `--compute scaled:F`, the kernels of a CPU capture are its operators.
     let scaled = |factor: u64| {
         move |traces: &mut Vec<Trace>| {
             for node in traces.iter_mut().flat_map(|trace| &mut trace.nodes) {
@@ -402,7 +407,8 @@ fn interventions_are_predicted_without_the_profiler() {
         let side = pairs.join(pair).join("A");
         let (own, _) = match pair {
             "infer_batch_x4" => steps(&side, scaled(4)),
-            // `--delay 1=100ms`: 50 ms in each of two steps, for which the others wait.
+            // With `--delay 1=100ms`, rank 1 is delayed by 50 ms in each of two steps, and the
+            // other ranks wait.
             "ddp_sleep50" => steps(&side, |_| 100_000_000),
             _ => steps(&side, scaled(2)),
         };

@@ -1,4 +1,4 @@
-//! Tests of Python steps, modules and calls in a capture: tables of reports, nested slices, and the
+//! Tests Python steps, modules and calls in a capture: tables of reports, nested slices, and the
 //! extraction of one step.
 
 use super::rig::{convert_files, replay_files, run_program};
@@ -19,7 +19,7 @@ use std::path::Path;
 /// kernel                                       1030-1070     1070-1080       1085-1110      1130-1165
 /// ```
 ///
-/// A second thread has a module of another model that launches no operator.
+/// A second thread runs a module of another model, which launches no operator.
 fn capture(folder: &Path) {
     let host = |cat: &str, name: &str, tid: u32, (from, to): (u32, u32), args: &str| {
         format!(
@@ -41,7 +41,7 @@ fn capture(folder: &Path) {
     let mut events = vec![
         python("train.py(1): main", (999, 1200)),
         step(5, (1000, 1100)),
-        // Starts the step's range and ends before the range does.
+        // This call starts the step's range, and ends before the range ends.
         python("profiler.py(7): __enter__", (999, 1001)),
         step(6, (1100, 1180)),
         host("python_function", "nn.Module: Other_0", 2, (1000, 1180), ""),
@@ -49,7 +49,7 @@ fn capture(folder: &Path) {
     for from in [1010, 1110] {
         events.push(python("nn.Module: Net_0", (from, from + 50)));
         events.push(python("nn.Module: Linear_0", (from + 2, from + 35)));
-        // A call with no recorded calls inside.
+        // This call contains no other recorded calls.
         events.push(python("torch/nn.py(3): check", (from + 2, from + 3)));
     }
     let operators = [
@@ -79,7 +79,7 @@ fn capture(folder: &Path) {
     std::fs::write(folder.join("kineto.0.json"), text).unwrap();
 }
 
-/// Returns the values of `keys` of each row of a table of a report, in us.
+/// Returns the values of `keys` in each row of a report's table, in us.
 fn rows(report: &Value, table: &str, name: &str, keys: &[&str]) -> Vec<(String, Vec<u64>)> {
     let rows = report[table].as_array().into_iter().flatten();
     let rows = rows.map(|row| {
@@ -102,9 +102,9 @@ fn rows(report: &Value, table: &str, name: &str, keys: &[&str]) -> Vec<(String, 
     rows.collect()
 }
 
-/// Node times follow from the positions of operators, which precede their launches: linear 1015-1020, its launch to
-/// 1025, relu 1048-1051 and 1056, add 1065-1070 and 1075, linear 1115-1120 and 1125; each node's delay is the time
-/// since the node before it.
+/// The times of nodes follow from the positions of operators, which precede their launches: linear
+/// 1015-1020 and its launch to 1025, relu 1048-1051 and 1056, add 1065-1070 and 1075, linear
+/// 1115-1120 and 1125. Each node's delay is the time since the previous node.
 #[test]
 fn reports_have_the_time_of_steps_and_modules() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,9 +112,10 @@ fn reports_have_the_time_of_steps_and_modules() {
     let job = convert_files(folder.path());
     let report = replay_files(job.path(), &["-m", "dgx-h100"]);
     assert_eq!(report["makespan_ps"], 180_000_000);
-    // Step 5 begins with its range and ends with the kernel of `add`: 40 + 10 + 25 us of kernels, and 30 us before and
-    // 5 us between them in which the thread works or a kernel is about to start. Step 6 lasts from 1100 to 1165, 35 us
-    // of it a kernel. The steps overlap by 10 us.
+    // Step 5 begins with its range, and ends with the kernel of `add`. It has 40 + 10 + 25 us of
+    // kernels. In 30 us before the kernels and 5 us between them, the thread works or a kernel is
+    // about to start. Step 6 lasts from 1100 to 1165 us, with 35 us of a kernel. The two steps
+    // overlap by 10 us.
     let keys = [
         "ranks",
         "start_ps",
@@ -131,9 +132,10 @@ fn reports_have_the_time_of_steps_and_modules() {
         ("6".to_owned(), vec![1, 100, 65, 35, 0, 0, 30, 0]),
     ];
     assert_eq!(steps, expected);
-    // On hosts: Linear_0 has 15 + 5 + 5 us in step 5 and again, from 1100, in step 6. Net_0's own time is relu: 23 +
-    // 3 + 5 after the launch before it. Outside all modules are add, 9 + 5 + 5, the start of step 6, 25, and the end of
-    // the thread, 55.
+    // The times on hosts are as follows. Linear_0 has 15 + 5 + 5 us in step 5 and again, from 1100,
+    // in step 6. Net_0's own time is the time of relu: 23 + 3 + 5, after the previous launch. Three
+    // times are outside all modules: add (9 + 5 + 5), the start of step 6 (25), and the end of the
+    // thread (55).
     let keys = [
         "calls",
         "device_ps",
@@ -175,16 +177,17 @@ fn reports_have_the_time_of_steps_and_modules() {
     assert!(page.contains("data-path=\"/steps/1/time_ps\" data-value=\"65000000\""));
 }
 
-/// A slice on a track: the names of all open slices from the outermost, and begin and end in us.
+/// A slice on a track: the names of all open slices from the outermost inwards, and begin and end
+/// in us.
 type Drawn = (Vec<String>, f64, f64);
 
 /// Slices by track.
 type DrawnSlices = BTreeMap<u64, Vec<Drawn>>;
 
-/// Arrows by id: track and time of both ends.
+/// Arrows by id, each with the track and the time of both ends.
 type DrawnArrows = BTreeMap<u64, Vec<(u64, f64)>>;
 
-/// Returns the slices of a timeline, and the arrows of launches.
+/// Returns the slices and the launch arrows of a timeline.
 fn drawn(timeline: &Value) -> (DrawnSlices, DrawnArrows) {
     let mut open: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
     let (mut slices, mut arrows) = (BTreeMap::new(), BTreeMap::new());
@@ -250,7 +253,8 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     assert_eq!(launches[2].0[2..], ["aten::add", "cudaLaunchKernel"]);
     assert_eq!(launches[3].0[1], "ProfilerStep#6");
     assert_eq!(launches[3].0[2..], around[2..]);
-    // A range begins with its first node and ends with its last; times are drawn to 1/1024 us.
+    // A range begins with its first node, and ends with its last node. Times are drawn with a
+    // resolution of 1/1024 us.
     let of = |names: &[&str]| {
         let mut all = slices.values().flatten();
         let (_, from, to) = all.find(|(found, ..)| found == names).unwrap();
@@ -259,7 +263,8 @@ fn timelines_nest_launches_in_operators_in_calls_of_python() {
     assert_eq!(of(&around[..4]), [15.0, 25.0]);
     assert_eq!(of(&around[..3]), [15.0, 56.0]);
     assert_eq!(of(&around[..2]), [15.0, 75.0]);
-    // Each arrow goes from the start of a launch to the start of its kernel on the stream's track.
+    // Each arrow begins at the start of a launch, and ends at the start of its kernel on the
+    // stream's track.
     let mut ends: Vec<[f64; 2]> = Vec::new();
     for ends_of in arrows.values() {
         let [(from, left), (to, entered)] = ends_of[..] else {
@@ -281,8 +286,8 @@ fn every_command_takes_one_step_alone() {
     capture(folder.path());
     let job = convert_files(folder.path());
     let path = job.path().display().to_string();
-    // Each slice lasts the same time as in the full replay: 110 and 65 us. Step 5 consists of its
-    // range, three operators, launches and kernels; the declaration of groups is kept too.
+    // Each slice takes the same time as in the full replay: 110 and 65 us. Step 5 consists of its
+    // range, and three operators, launches and kernels. The declaration of groups is also kept.
     for (step, makespan, nodes) in [("5", 110, 11), ("6", 65, 5)] {
         let report = replay_files(job.path(), &["-m", "dgx-h100", "--step", step]);
         assert_eq!(report["makespan_ps"], makespan * 1_000_000, "{step}");
@@ -337,8 +342,8 @@ fn every_command_takes_one_step_alone() {
     );
 }
 
-/// Returns the sum of kernel and copy times by the module path around their launch, ns: a linear
-/// search over all Python calls for each kernel.
+/// Returns the total time of kernels and copies, in ns, by the module path around their launch. The
+/// function searches all Python calls for each kernel.
 fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     let ns = |value: &Value| (value.as_f64().unwrap() * 1e3).round() as u64;
     let events = kineto["traceEvents"].as_array().unwrap();
@@ -384,8 +389,8 @@ fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     sums
 }
 
-/// The modules' own times equal the sums of a plain search. All rows together equal the device time in the table of
-/// operators, to the picosecond, and the thread time.
+/// The modules' own times equal these totals. All rows together equal the device time in the table
+/// of operators, to the picosecond, and equal the thread time.
 #[test]
 fn times_of_modules_sum_to_those_of_operators() {
     let Some(tracelens) = corpus_path("captures/gpu/tracelens") else {
@@ -421,7 +426,7 @@ fn times_of_modules_sum_to_those_of_operators() {
         }
         assert_eq!(sum("own_device_ps"), parts[0], "{file}");
         assert!(sum("own_host_ps") >= parts[1], "{file}");
-        // A row's time is its own time plus that of its direct children.
+        // A row's time is the sum of its own time and its direct children's times.
         for row in modules.iter().filter(|row| row["path"] != "") {
             let path = row["path"].as_str().unwrap();
             let inside = modules.iter().filter(|other| {
@@ -454,8 +459,9 @@ fn times_of_modules_sum_to_those_of_operators() {
     }
 }
 
-/// A capture of three steps: each node of a step is in its slice, the slices together have all
-/// nodes except those outside steps, and each step takes the same time as in the full replay.
+/// The capture has three steps. Each node of a step is in the slice of the step, and the slices
+/// together contain all nodes, except nodes outside steps. Each step takes the same time as in the
+/// full replay.
 #[test]
 fn steps_of_a_job_stay_steps() {
     let Some(capture) = corpus_path("captures/pytorch/ddp_resnet18_3steps") else {

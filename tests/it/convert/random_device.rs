@@ -1,6 +1,7 @@
-//! Captures of devices generated at random from typical situations, with known truth: kernels that overlap on a stream,
-//! batches of messages in one launch, concurrent collectives, communication kernels without attributes, and launches
-//! whose kernels the profiler dropped. This generator shares no code with the one of other tests.
+//! Tests captures of devices that are generated at random from typical situations, with known
+//! truth: kernels that overlap on a stream, batches of messages in one launch, concurrent
+//! collectives, communication kernels without attributes, and launches whose kernels the profiler
+//! dropped. This generator shares no code with the generator of other tests.
 
 use super::rig::{
     COLLECTIVE, Job, Log, RECEIVE, SEND, Trace, attribute, convert, lane, lasts, on_host, replay,
@@ -10,12 +11,14 @@ use chakram::workload::MissingRankPolicy;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Streams of compute kernels, of messages, of collectives, and of communication without attributes.
+/// Streams of compute kernels; the next constants are the streams of messages, of collectives, and
+/// of communication without attributes.
 const COMPUTE: [u64; 2] = [7, 11];
 const MESSAGES: u64 = 20;
 const COLLECTIVES: u64 = 21;
 const UNKNOWN: u64 = 30;
-/// Lanes from here on are for messages in flight concurrently with the first of their batch.
+/// First of the lanes for messages that are in flight at the same time as the first message of
+/// their batch.
 const FLIGHTS: i64 = 1000;
 
 /// Random numbers below a bound, by xorshift.
@@ -39,7 +42,7 @@ impl Random {
 struct Truth {
     /// Intervals by stream, ns.
     streams: BTreeMap<u64, Vec<(u64, u64)>>,
-    /// Peer and bytes of messages.
+    /// Peers and bytes of messages.
     sends: Vec<(u64, u64)>,
     receives: Vec<(u64, u64)>,
     collectives: u64,
@@ -55,17 +58,17 @@ struct Truth {
 struct RankFile {
     rank: u64,
     events: Vec<Value>,
-    /// Current time of its thread, ns.
+    /// Current time of the rank's thread, in ns.
     now: u64,
     id: u64,
     truth: Truth,
 }
 
-/// A launch whose kernel has not been added yet.
+/// A launch without its kernel, which is added later.
 #[derive(Clone, Copy)]
 struct Launch {
     correlation: u64,
-    /// Earliest start of its kernel.
+    /// Earliest start of the launch's kernel.
     ready: u64,
     extended: bool,
 }
@@ -85,7 +88,7 @@ impl RankFile {
         }
     }
 
-    /// Adds an event of the thread that encloses the events of `inside` and 2 µs more.
+    /// Adds an event of the thread that encloses the events of `inside`, and lasts 2 µs longer.
     fn host<T>(
         &mut self,
         cat: &str,
@@ -150,7 +153,7 @@ impl RankFile {
         }));
     }
 
-    /// A matrix product whose kernel may start before the previous kernel has ended.
+    /// Adds a matrix product whose kernel may start before the previous kernel has ended.
     fn compute(&mut self, random: &mut Random) {
         let stream = COMPUTE[random.below(2) as usize];
         let extended = random.one_in(3);
@@ -203,7 +206,8 @@ impl RankFile {
         self.truth.unknown_ns += lasts;
     }
 
-    /// Requests a message, alone or in an operator of c10d; `old` profilers write arguments only on the operator.
+    /// Requests a message, either alone or in an operator of c10d; `old` profilers write arguments
+    /// only on the operator.
     fn request(
         &mut self,
         random: &mut Random,
@@ -254,8 +258,8 @@ impl RankFile {
     }
 }
 
-/// Sends a batch of messages between ranks. On each rank one launch, or two in succession, carries out all of the
-/// rank's messages.
+/// Sends a batch of messages between ranks. On each rank, one launch, or two successive launches,
+/// carry out all of the rank's messages.
 fn check_batch(
     files: &mut [RankFile],
     random: &mut Random,
@@ -277,7 +281,7 @@ fn check_batch(
         if own.is_empty() {
             continue;
         }
-        // Messages of one pair keep their order, because they match by it.
+        // Messages of a pair keep their order, because they are matched by it.
         let sends_first = random.one_in(2);
         own.sort_by_key(|&(send, ..)| send != sends_first);
         for message in own {
@@ -296,7 +300,7 @@ fn check_batch(
         starts[file.rank as usize] = Some((first, second, ready.max(file.free(MESSAGES))));
     }
     let start = |rank: u64| starts[rank as usize].as_ref().map_or(0, |start| start.2);
-    // 50 bytes per ns, starting when both ends are ready.
+    // A message takes 1 ns per 50 bytes, starting when both ends are ready.
     let end =
         |&(from, to, bytes): &(u64, u64, u64)| start(from).max(start(to)) + 2_000 + bytes / 50;
     let ends: Vec<u64> = (0..world)
@@ -319,7 +323,7 @@ fn check_batch(
     }
 }
 
-/// An all-reduce of all ranks, launched inside its record.
+/// Adds an all-reduce of all ranks, which is launched inside its record.
 fn all_reduce(files: &mut [RankFile], random: &mut Random) {
     let elements = 1 + random.below(1 << 20);
     let world = files.len() as u64;
@@ -393,7 +397,7 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
         if random.one_in(3) {
             all_reduce(&mut files, &mut random);
         } else {
-            // Up to two messages from each rank, to its neighbours or beyond.
+            // Each rank sends up to two messages, to its neighbours or to farther ranks.
             let mut messages = Vec::new();
             for from in 0..world {
                 for _ in 0..random.below(3) {
@@ -407,7 +411,7 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
     append_finished(files)
 }
 
-/// Merges intervals that overlap or touch, and drops empty ones.
+/// Merges intervals that overlap or touch, and drops empty intervals.
 fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     intervals.retain(|(from, to)| from < to);
     intervals.sort_unstable();
@@ -421,11 +425,11 @@ fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
-/// Returns the intervals of each stream in a replay, ns.
+/// Returns the intervals of each stream in a replay, in ns.
 fn replayed(trace: &Trace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut streams: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for (node, &(from, to)) in trace.nodes.iter().zip(log) {
-        // Compute and communication nodes that do not run on the host.
+        // Keep only compute and communication nodes that do not run on the host.
         if node.r#type < 4 || on_host(node) {
             continue;
         }
@@ -464,7 +468,8 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
         let (texts, truths) = random_job(seed);
         let job = converted(&texts);
         let log = captured(&job);
-        // All ranks end with the wait for their device; the job begins with the first rank's first event.
+        // All ranks end with the wait for their device, and the job begins with the first event of
+        // the first rank.
         let origin = truths[0].end - job.traces[0].captured_ns();
         for (rank, truth) in truths.iter().enumerate() {
             let at = format!("seed {seed}, rank {rank}");
@@ -554,8 +559,8 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
     );
 }
 
-/// Stage 0 sends two tensors to stage 1, which sends two to stage 2: a delay of one stage moves the
-/// next stage.
+/// Stage 0 sends two tensors to stage 1, and stage 1 sends two to stage 2. So a delay of one stage
+/// also delays the next stage.
 #[test]
 fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
@@ -590,8 +595,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
     let after = ends(|rank| if rank == 0 { LATE } else { 0 });
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel; stage
-        // 2 has the same relation to stage 1.
+        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel. Stage
+        // 2 depends on stage 1 in the same way.
         let moved = after - before;
         assert!(
             moved <= LATE && moved + 10_000 >= LATE,
@@ -600,8 +605,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
 }
 
-/// The profiler dropped the second of three collectives at one rank: the first and the third do not change on any rank,
-/// and the second keeps its time on the other ranks.
+/// The profiler dropped the second of three collectives on one rank. The first and the third
+/// collective do not change on any rank, and the second keeps its time on the other ranks.
 #[test]
 fn collectives_match_around_a_dropped_kernel() {
     let mut random = Random(5);
@@ -655,7 +660,8 @@ fn collectives_match_around_a_dropped_kernel() {
     }
 }
 
-/// An all-reduce known only by its name belongs to the only group with several members, or else to an unknown group.
+/// An all-reduce that is known only by its name belongs to the only group with several members. If
+/// there are several such groups, its group is unknown.
 #[test]
 fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
@@ -698,7 +704,7 @@ fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
     }
 }
 
-/// Launches whose kernels were not recorded: no host time becomes compute.
+/// If launches have no recorded kernels, no host time becomes compute.
 #[test]
 fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
     let mut files: Vec<RankFile> = vec![RankFile::new(0)];

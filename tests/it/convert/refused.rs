@@ -1,4 +1,4 @@
-//! Tests of bad input: errors name the file, the byte if useful, the finding and what to try; no
+//! Tests bad input. Errors name the file, the finding, what to try and, if useful, the byte. No
 //! file is written, and no code panics.
 
 use super::rig::{Captured, capture, try_convert};
@@ -44,7 +44,7 @@ fn copy(from: &Path, to: &Path) {
     std::fs::copy(from, to).unwrap();
 }
 
-/// Truncated files: cut at points all over their length and close to their ends.
+/// Files are cut at points along their whole length, and close to their ends.
 #[test]
 fn files_that_end_early_are_refused() {
     let job = job(Style::Ddp, 0, 2);
@@ -122,7 +122,7 @@ fn garbage_is_refused() {
     }
 }
 
-/// Files of another job, another run, another rank.
+/// The files are from another job, another run or another rank.
 #[test]
 fn files_that_do_not_belong_together_are_refused() {
     let (one, other) = (job(Style::Ddp, 0, 2), job(Style::Pipeline, 0, 2));
@@ -139,7 +139,7 @@ fn files_that_do_not_belong_together_are_refused() {
         &["kineto.0.json", "different runs", "byte", "try: pair"],
     );
 
-    // Two files of the same kind for one rank.
+    // One rank has two files of the same kind.
     let text = error(&[
         file(&one, "host.0.json"),
         file(&one, "kineto.0.json"),
@@ -164,7 +164,7 @@ fn files_that_do_not_belong_together_are_refused() {
     ]);
     has(&text, &["again.0.json", "same kind of file"]);
 
-    // One rank's file twice, under two names.
+    // One rank's file occurs twice, under two names.
     let twice = tempfile::tempdir().unwrap();
     for (from, to) in [
         ("host.0.json", "host.0.json"),
@@ -177,7 +177,7 @@ fn files_that_do_not_belong_together_are_refused() {
     let text = error(&[twice.path().to_owned()]);
     has(&text, &["rank 0", "kineto.1.json", "kineto.0.json"]);
 
-    // One rank of another run, which calls other collectives.
+    // One rank is from another run, which calls other collectives.
     let deeper = capture(&Options {
         layers: 6,
         bucket: 1 << 18,
@@ -203,7 +203,7 @@ fn folders_without_captures_are_refused() {
     has(&text, &["missing"]);
     std::fs::write(empty.path().join("config.json"), "{\"a\": 1}").unwrap();
     has(&error(&[empty.path().to_owned()]), &["no captures here"]);
-    // Other JSON files in the folder do no harm.
+    // Other JSON files in the folder change nothing.
     let job = job(Style::Ddp, 0, 2);
     std::fs::write(job.folder.path().join("config.json"), "{\"a\": 1}").unwrap();
     std::fs::write(job.folder.path().join("notes.0.json"), "[1, 2]").unwrap();

@@ -1,4 +1,4 @@
-//! Captures of generated jobs, their conversion, and the traces as an independent reader sees them.
+//! Captures generated jobs, converts the captures, and reads the traces with an independent reader.
 
 use crate::commands;
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
@@ -43,7 +43,7 @@ pub struct Trace {
     pub nodes: Vec<Node>,
 }
 
-/// The result of a conversion.
+/// The result of a conversion with the program.
 pub struct Job {
     pub summary: ConversionSummary,
     pub traces: Vec<Trace>,
@@ -86,12 +86,12 @@ fn read(rank: u32, mut bytes: &[u8]) -> Trace {
     }
 }
 
-/// Kind of the node, by its number in the schema.
+/// Kind of a node, by its number in the schema.
 pub const SEND: i32 = 5;
 pub const RECEIVE: i32 = 6;
 pub const COLLECTIVE: i32 = 7;
 
-/// Returns the value of an integer attribute, of any integer type.
+/// Returns the value of an attribute of any integer type.
 fn whole(list: &[AttributeProto], name: &str) -> Option<i64> {
     let attribute = list.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
@@ -116,7 +116,7 @@ pub fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     }
 }
 
-/// Sets an integer attribute, and adds it if it is missing.
+/// Sets an integer attribute, and adds the attribute if it is missing.
 pub fn set(node: &mut Node, name: &str, value: u64) {
     node.attr.retain(|a| a.name != name);
     node.attr.push(AttributeProto {
@@ -156,7 +156,7 @@ pub fn eager(node: &Node) -> bool {
     attribute(node, "eager") == Some(1)
 }
 
-/// Returns the lane of a node: the thread of a host node, the stream of another.
+/// Returns the lane of a node: the thread of a host node, or the stream of another node.
 pub fn lane(node: &Node) -> i64 {
     let stream = attribute(node, "stream").filter(|_| !on_host(node));
     stream.or_else(|| attribute(node, "tid")).unwrap_or(-1)
@@ -182,7 +182,7 @@ impl Trace {
     }
 }
 
-/// Start and end of each node of each rank in a replay, ps.
+/// Start and end of each node of each rank in a replay, in ps.
 #[derive(Debug, Default)]
 pub struct Log(pub Vec<Vec<(u64, u64)>>);
 
@@ -207,7 +207,7 @@ impl Observer for Log {
 }
 
 impl Log {
-    /// Returns the end of the last node of each rank, ns.
+    /// Returns the end of the last node of each rank, in ns.
     pub fn ends(&self) -> Vec<u64> {
         let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
         ends.map(|ps| ps / 1000).collect()
@@ -247,7 +247,7 @@ fn machine(ranks: u32) -> Machine {
     .unwrap()
 }
 
-/// Replays traces; rank r starts at `late(r)` ns.
+/// Replays traces. Rank r starts at `late(r)` ns.
 pub fn replay(
     traces: &[Trace],
     comm: CommTiming,
@@ -278,12 +278,12 @@ pub fn replay(
         .1
 }
 
-/// Returns the JSON in a file, compressed or not.
+/// Returns the JSON of a file, which may be compressed.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(TraceContents::open_any(path).unwrap().as_slice()).ok()
 }
 
-/// Returns the program's output; the program must succeed.
+/// Runs the program, checks that it succeeds, and returns its output.
 pub fn run_program(args: &[&str]) -> String {
     let output = commands::chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -291,7 +291,7 @@ pub fn run_program(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// Converts `capture` with the program and returns the folder of traces.
+/// Converts `capture` with the program, and returns the folder with the traces.
 pub fn convert_files(capture: &Path) -> TempDir {
     let out = tempfile::tempdir().expect("there is room");
     let prefix = out.path().join("job").display().to_string();

@@ -1,5 +1,5 @@
-//! Tests that the same capture gives the same traces from any source, and that one step is a part
-//! of the whole.
+//! Tests that a capture gives the same traces from any source, and that a step is a part of the
+//! whole trace.
 
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
@@ -70,8 +70,8 @@ fn step(folder: &Path, number: u64) -> Job {
     try_convert(&[folder.to_owned()], &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The second of three steps has the nodes of the whole that run in it, and lasts the time of its
-/// recorded range.
+/// The second of three steps has the nodes of the whole trace that run in this step, and takes the
+/// time of its recorded range.
 #[test]
 fn a_step_is_that_part_of_the_whole() {
     for (what, options) in jobs(0).into_iter().filter(|(_, o)| o.steps == 3) {
@@ -97,8 +97,9 @@ fn a_step_is_that_part_of_the_whole() {
                 assert_eq!(range as u64, end - start, "{what}");
                 assert_eq!(trace.captured_ns(), end - first, "{what}");
             }
-            // Each node of the part is a node of the whole with the same duration. A message that no host call waited
-            // for takes its transfer time from other messages, and these differ in the part.
+            // Each node of the step is a node of the whole trace with the same duration. If no host
+            // call waited for a message, its transfer time comes from other messages, which differ
+            // in the step.
             let others =
                 |n: &&Node| n.name != "end of the thread" && !matches!(n.r#type, SEND | RECEIVE);
             for node in trace.nodes.iter().filter(others) {

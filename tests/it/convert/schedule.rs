@@ -1,10 +1,11 @@
-//! Start and end of the nodes of a job's traces, by a few lines that share no code with the engine: every node starts
-//! after its dependencies and its delay, every part of a communication after the parts that it needs.
+//! Computes the start and the end of the nodes of a job's traces, with a few lines that share no
+//! code with the engine. Every node starts after its dependencies and its delay, and every part of
+//! a communication starts after the parts that it needs.
 
 use super::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, causes, delay, eager, lasts};
 use std::collections::BTreeMap;
 
-/// Returns the start (when it was ready) and end of every node of every trace, ns.
+/// Returns the start (when the node was ready) and the end of every node of every trace, in ns.
 pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
     let places: Vec<BTreeMap<u64, usize>> = traces
         .iter()
@@ -79,7 +80,7 @@ pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u6
         .collect()
 }
 
-/// Returns the start of the last of the parts that a part needs, including itself.
+/// Returns the latest start of the parts that a part needs, including the part itself.
 fn needed(
     traces: &[Trace],
     parts: &[(usize, usize)],
@@ -98,8 +99,8 @@ fn needed(
     }
 }
 
-/// Returns the nodes that belong together: the k-th collective of a group, or the k-th message from
-/// one rank to another with a tag.
+/// Returns the nodes that belong together: the k-th collective of a group, or the k-th message with
+/// a tag from one rank to another.
 pub fn meetings(traces: &[Trace]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (t, trace) in traces.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! Tests of `capture.py` and the environments that it rejects, each with a stub of PyTorch.
+//! Tests `capture.py`, and the environments that the script rejects, each with a stub of PyTorch.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A stub module with everything that the script uses; the code in `change` is appended.
+/// A stub module with everything that the script uses. The code in `change` is appended.
 fn torch(folder: &Path, change: &str) {
     let package = folder.join("torch");
     std::fs::create_dir_all(&package).unwrap();
@@ -24,10 +24,10 @@ fn torch(folder: &Path, change: &str) {
     std::fs::write(package.join("__init__.py"), text).unwrap();
 }
 
-/// Runs the script in `folder`, which contains the stub `torch`; `None` without a Python.
+/// Runs the script in `folder`, which contains the stub `torch`; `None` if there is no Python.
 fn script(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Option<Output> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("converters/pytorch/capture.py");
-    // Without the system's packages, which may include a real PyTorch.
+    // Exclude the system's packages, which may contain a real PyTorch.
     let mut python = Command::new("python3");
     python.args(["-S", "-B"]).arg(script).args(args);
     python.current_dir(folder).env("PYTHONPATH", folder);
@@ -37,7 +37,7 @@ fn script(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Option<Ou
     match python.envs(variables.iter().copied()).output() {
         Ok(output) => Some(output),
         Err(_) => {
-            // Written to standard error directly, because the harness shows output only of failing
+            // Write to standard error directly, because the harness shows output only of failing
             // tests.
             let _ = writeln!(
                 std::io::stderr(),

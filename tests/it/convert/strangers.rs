@@ -1,5 +1,5 @@
-//! Tests of captures as other people make them: from other devices and versions, renamed, rewritten
-//! by scripts, saved by editors, truncated, compressed, or without the fields of newer profilers.
+//! Tests captures as other people make them: from other devices and versions, renamed, rewritten by
+//! scripts, saved by editors, truncated, compressed, or without the fields of newer profilers.
 //!
 //! - `gpu_job`: a training job as Kineto shows it, which the tests rewrite
 //! - `dialects`: versions of the profiler, devices, and events in odd order or number
