@@ -1,4 +1,4 @@
-//! Traces of other tools, if the variable `CHAKRAM_CORPUS` names a folder with
+//! Tests traces of other tools, if the variable `CHAKRAM_CORPUS` names a folder with
 //! `astra-sim/cases.tar.zst` and `captures/gpu/chakra_json/chakra.0.et.zst`.
 
 mod captures;
@@ -21,7 +21,7 @@ pub use testkit::corpus::{
     unpack_cases,
 };
 
-/// Cases that cannot be replayed to the end, with a part of the error.
+/// Cases that cannot be replayed to the end, each with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
     ("u_R8_groups_nofile", "group `1` is not declared"),
     (
@@ -38,7 +38,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Replays a case to the end, or returns the error.
+/// Replays a case to the end, or returns the error message.
 fn replay(case: &CaseFiles) -> Result<ReplayOutcome, String> {
     let sizes = sizes(case);
     let mut builder = WorkloadBuilder::default();

@@ -1,5 +1,5 @@
-//! Tests of the cost of runs in dollars, computed from the makespan, the price and the tokens in
-//! reports.
+//! Tests the cost of runs in dollars, which is computed from the makespan, the price, and the
+//! tokens in reports.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -39,7 +39,7 @@ fn near(found: &Value, expected: f64) {
     );
 }
 
-/// Four NPUs at 2.5 dollars an hour, 8 sequences of 1,024 tokens a step.
+/// Four NPUs cost 2.5 dollars an hour each, and a step has 8 sequences of 1,024 tokens.
 #[test]
 fn money_and_days_follow_from_the_makespan() {
     let report = report("dgx-h100", &["--price", "2.5", "--total-tokens", "300B"]);
@@ -94,7 +94,8 @@ fn what_is_unknown_is_left_out() {
     assert!(!priced.contains("days"), "{priced}");
     let plain = text(&[&JOB[..], &["dgx-h100"]].concat());
     assert!(!plain.contains('$'), "{plain}");
-    // A captured job has no tokens: the step's cost is known, the run's is reported as unknown.
+    // A captured job has no tokens, so the cost of a step is known, but the cost of the run is
+    // reported as unknown.
     let captured = text(&[
         "replay",
         "traces/ddp-resnet18",
@@ -123,7 +124,7 @@ fn what_is_unknown_is_left_out() {
     }
 }
 
-/// The machine file gives the price; an option overrides it.
+/// The machine file gives the price, and an option overrides this price.
 #[test]
 fn machines_have_prices() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -134,7 +135,7 @@ fn machines_have_prices() {
     let path = path.to_str().expect("UTF-8");
     let own = report(path, &[]);
     assert_eq!(own["cost"]["dollars_per_npu_hour"], 3.0);
-    // A price changes no times, but must have an effect.
+    // A price does not change times, but it must have an effect.
     assert_eq!(own["makespan_ps"], report("dgx-h100", &[])["makespan_ps"]);
     assert_eq!(own.pointer("/settings/without_effect"), None);
     let given = report(path, &["--price", "6"]);
@@ -182,7 +183,7 @@ fn machines_have_prices() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Each row of a study states the costs that are not its objectives, at the machine's own price.
+/// Each row of a study states the costs that are not its objectives, with the machine's own price.
 #[test]
 fn sweeps_state_money_and_days() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -216,7 +217,7 @@ fn sweeps_state_money_and_days() {
                 .unwrap_or_else(|| panic!("{key} of {row}"))
         };
         let (seconds, npus) = (number("time_ps") / 1e12, number("npus"));
-        // 8 sequences of 256 tokens a step.
+        // A step has 8 sequences of 256 tokens.
         near(&row["tokens_per_s"], 2048.0 / seconds);
         near(
             &row["dollars_per_million_tokens"],
@@ -242,7 +243,7 @@ fn sweeps_state_money_and_days() {
     );
     let page = std::fs::read_to_string(out.join("index.html")).expect("it was written");
     assert!(page.contains("dollars_per_million_tokens"));
-    // Without a price the objective does not exist.
+    // Without a price, the objective has no value.
     let plain = std::fs::read_to_string(&study)
         .expect("it was written")
         .replace(&format!("{machine:?}"), "\"dgx-h100\"");

@@ -1,7 +1,8 @@
-//! Allowed dependencies between our crates, and on packages: the tables, and tests of them.
+//! Tables of the allowed dependencies of our crates, on one another and on packages, and tests of
+//! these tables.
 //!
-//! The compiler checks every import against the manifests; the tests here check the manifests
-//! against the tables.
+//! The compiler checks every import against the manifests. These tests check the manifests against
+//! the tables.
 
 mod caught;
 mod circles;
@@ -17,9 +18,10 @@ use toml::{Table, Value};
 /// One of our crates.
 struct Member {
     name: &'static str,
-    /// Folder of its manifest and `lib.rs`.
+    /// Folder of the crate's manifest and `lib.rs`.
     folder: &'static str,
-    /// Our crates on which the member depends. It may also use their dependencies.
+    /// Our crates on which this crate depends. The crate may also use the dependencies of these
+    /// crates.
     uses: &'static [&'static str],
 }
 
@@ -27,7 +29,7 @@ const fn member(name: &'static str, folder: &'static str, uses: &'static [&'stat
     Member { name, folder, uses }
 }
 
-/// Our crates, from the bottom layer up.
+/// Our crates, from the lowest layer upwards.
 const MEMBERS: &[Member] = &[
     member("base", "src/base", &[]),
     member("trace", "src/trace", &["base"]),
@@ -45,11 +47,11 @@ const MEMBERS: &[Member] = &[
     member(
         "jobs",
         "src/jobs",
-        // Needed because a step of a job is a slice of its traces.
+        // Jobs need `analysis`, because a step of a job is a slice of its traces.
         &["archive", "workloads", "astra-sim", "report", "analysis"],
     ),
     member("serving", "src/serving", &["jobs", "workloads", "report"]),
-    // Regression checks compare the reports in archives as `diff` does.
+    // Regression checks compare the reports in archives in the same way as `diff`.
     member(
         "studies",
         "src/studies",
@@ -80,7 +82,7 @@ const ALL: &[&str] = &[
     "cli",
 ];
 
-/// Each package, the crates that may use it, and the crates whose unit tests also may.
+/// Each package, the crates that may use it, and the crates whose unit tests also may use it.
 const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("anstream", &["cli"], &[]),
     (
@@ -119,7 +121,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("prost-build", &["trace"], &[]),
     ("prost-types", &["trace"], &[]),
     ("roxmltree", &["converters"], &[]),
-    // Only with the feature `schema`, which tests enable.
+    // This package is used only with the feature `schema`, which tests enable.
     (
         "schemars",
         &["base", "engine", "report", "trace"],
@@ -148,7 +150,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("tar", &["converters"], &[]),
     ("tempfile", &[], ALL),
     ("terminal_size", &["cli"], &[]),
-    // References that tests compare against.
+    // These packages are references that tests compare against.
     ("testkit", &[], ALL),
     ("textwrap", &["cli", "report"], &[]),
     ("thiserror", ALL, &[]),
@@ -156,9 +158,9 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("zstd", &["archive", "trace"], &["converters"]),
 ];
 
-/// Packages that only some files of a crate may use, as path prefixes.
+/// Packages that only some files of a crate may use. Files are given by path prefixes.
 const FILES: &[(&str, &[&str])] = &[
-    // A hash map's iteration order must not leak.
+    // The iteration order of hash maps must not affect results.
     (
         "foldhash",
         &["src/trace/graph/intern.rs", "src/archive/columns/"],
@@ -167,7 +169,7 @@ const FILES: &[(&str, &[&str])] = &[
         "hashbrown",
         &["src/trace/graph/intern.rs", "src/serving/llm/block_pool.rs"],
     ),
-    // Roots and logarithms that give equal results on every platform.
+    // The roots and logarithms of libm are equal on every platform.
     (
         "libm",
         &[
@@ -182,12 +184,12 @@ const FILES: &[(&str, &[&str])] = &[
             "src/workloads/generate/plan/routing.rs",
         ],
     ),
-    // Perfetto's messages are output only; no code here reads them.
+    // Perfetto's messages are only output, so no code here reads them.
     (
         "prost",
         &["src/trace/format/", "src/report/timeline/perfetto"],
     ),
-    // `logging.rs` checks a file that ASTRA-sim reads and chakram ignores.
+    // `logging.rs` checks a file that ASTRA-sim reads, but chakram ignores.
     (
         "toml",
         &[
@@ -208,7 +210,7 @@ fn manifest(folder: &str) -> Table {
     text.parse().expect("a manifest is TOML")
 }
 
-/// A package in a manifest; a field is true if only tests use it.
+/// A package in a manifest, and true if only tests use the package.
 struct Dependency {
     name: String,
     is_test: bool,
@@ -226,7 +228,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
         for key in ["dependencies", "build-dependencies", "dev-dependencies"] {
             let packages = table.get(key).and_then(Value::as_table);
             for (name, value) in packages.into_iter().flatten() {
-                // `package` gives the real name of a dependency with another name here.
+                // If a dependency has another name here, `package` gives its real name.
                 let package = value.get("package").and_then(Value::as_str);
                 found.push(Dependency {
                     name: package.unwrap_or(name).to_owned(),
@@ -238,7 +240,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
     found
 }
 
-/// Returns all crates that a member may use: those of its row, and their dependencies.
+/// Returns all crates that a member may use: the crates of its row, and their dependencies.
 fn usable(member: &Member) -> BTreeSet<&'static str> {
     let mut usable = BTreeSet::new();
     for used in member.uses {
@@ -274,7 +276,7 @@ fn check(member: &str, manifest: &Table) -> Vec<String> {
     faults
 }
 
-/// Returns the packages that `file` uses although only other files may.
+/// Returns the packages that `file` uses although only other files may use them.
 fn check_file(file: &str, modules: &Modules) -> Vec<String> {
     let is_test = file.ends_with("/tests.rs") || file.contains("/tests/");
     let mut faults = Vec::new();
@@ -304,7 +306,7 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules of every source file of the product, by path from the repository's root.
+/// The modules of every source file of the product, by path from the root of the repository.
 static SOURCES: LazyLock<BTreeMap<String, Modules>> = LazyLock::new(|| {
     let mut files = Vec::new();
     rust_files(&root().join("src"), &mut files);
@@ -374,17 +376,18 @@ fn a_module_has_its_name() {
     assert_eq!(unnamed.count(), 0);
 }
 
-/// By the table, no member uses the façade.
+/// According to the table, no member uses the façade.
 #[test]
 fn only_users_use_the_facade_and_only_programs_the_command_line() {
     let extension = ours(&manifest("testkit/extension"));
     assert_eq!(extension, BTreeSet::from(["chakram".into()]));
-    // The Python package uses the façade, too.
+    // The Python package also uses the façade.
     assert_eq!(
         ours(&manifest("python")),
         BTreeSet::from(["chakram".into()])
     );
-    // Fuzz targets whose bodies are in the members' own tests use these members directly.
+    // If the body of a fuzz target is in a member's own tests, the target uses this member
+    // directly.
     assert!(!ours(&manifest("fuzz")).contains("chakram-cli"));
     for (file, modules) in &*SOURCES {
         for path in modules.values().flat_map(|module| &module.paths) {

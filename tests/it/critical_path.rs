@@ -1,5 +1,6 @@
-//! The critical path of a replay: derived by hand for small jobs, its parts against the makespan for many jobs, and
-//! slack against replays in which one node lasts that much longer.
+//! Tests the critical path of a replay. For small jobs, the path is derived by hand. For many jobs,
+//! its parts are compared with the makespan, and slack is compared with replays in which one node
+//! takes that much longer.
 
 use super::commands::answer;
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
@@ -41,8 +42,8 @@ fn path(report: &Report) -> &CriticalPathSummary {
 }
 
 /// Returns a job of two ranks that compute for `a` and `b` microseconds, synchronise for 11 us, and
-/// compute for 5 and 2 us. Rank 1 also runs a concurrent kernel of 3 us, and rank 0 has a delay of
-/// 4 us before its last kernel.
+/// then compute for 5 and 2 us. Rank 1 also runs a concurrent kernel of 3 us, and rank 0 has a
+/// delay of 4 us before its last kernel.
 fn two_ranks(a: u64, b: u64) -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
@@ -101,11 +102,12 @@ fn two_ranks(a: u64, b: u64) -> Workload {
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
     let (report, segments) = followed(&two_ranks(4, 10), CommTiming::Recorded);
-    // Rank 1 computes for 10 us, the barrier takes 11; rank 0 then delays for 4 and computes for 5: 30 us.
+    // Rank 1 computes for 10 us, and the barrier takes 11 us. Then rank 0 delays for 4 us and
+    // computes for 5 us, so the makespan is 30 us.
     let us = Span::from_us;
     assert_eq!(report.outcome.makespan, us(30));
     let summary = path(&report);
-    // The path has 10 + 5 us of compute, 11 of communication and 4 of the host.
+    // The path has 10 + 5 us of compute, 11 us of communication, and 4 us of the host.
     assert_eq!(
         summary.parts,
         [us(15), us(11), Span::ZERO, Span::ZERO, us(4), Span::ZERO]
@@ -116,14 +118,15 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         .collect();
     assert_eq!(ends, [(1, 10), (0, 21), (0, 25), (0, 30)]);
     assert_eq!((summary.segments, summary.rank_changes), (4, 1));
-    // Slack off the path is 6 us for rank 0's first kernel, 30 - 23 for rank 1's last kernel, and
-    // 30 - 3 for the concurrent kernel.
+    // Slack outside the path is 6 us for rank 0's first kernel, 30 - 23 us for rank 1's last
+    // kernel, and 30 - 3 us for the concurrent kernel.
     let [compute, communication] = &summary.slack[..] else {
         panic!("{:?}", summary.slack)
     };
     assert_eq!((compute.nodes, compute.time), (3, us(4 + 2 + 3)));
     assert_eq!((compute.least, compute.median), (us(6), us(7)));
-    // Rank 1's part of the barrier ends at 21, like rank 0's, but the node after it ends at 23.
+    // Rank 1's part of the barrier ends at 21 us, like rank 0's, but the node after rank 1's part
+    // ends at 23 us.
     assert_eq!((communication.nodes, communication.least), (1, us(7)));
 }
 
@@ -140,10 +143,11 @@ fn nodes_may_last_longer_by_their_slack_and_no_more() {
     assert_eq!(makespan(4 + 7), Span::from_us(31));
 }
 
-/// Rank 0 sends 9 MB to rank 1 and then computes for 5 us, on a DGX H100: at 450 GB/s the last byte has left after 20
-/// us, and arrives two links later. If the send completes on arrival, the path is the whole send and the kernel, and
-/// the receive has 5 us of slack. If it completes when the last byte leaves, the kernel starts earlier, and the
-/// receive's slack is 5 us minus the latency of the links.
+/// On a DGX H100, rank 0 sends 9 MB to rank 1, and then computes for 5 us. At 450 GB/s, the last
+/// byte leaves after 20 us, and arrives two links later. If the send completes on arrival, the path
+/// is the whole send and the kernel, and the receive has 5 us of slack. If the send completes when
+/// the last byte leaves, the kernel starts earlier, and the receive's slack is 5 us minus the
+/// latency of the links.
 #[test]
 fn the_path_leads_over_what_a_send_waits_for() {
     let us = Span::from_us;
@@ -202,7 +206,7 @@ fn the_path_leads_over_what_a_send_waits_for() {
         parts
     };
     let there = us(20) + links;
-    // Only the receive is off the path, because the links are faster than the kernel.
+    // Only the receive is outside the path, because the links take less time than the kernel.
     assert!(links < us(5));
     assert_eq!(
         found[0],
@@ -304,7 +308,7 @@ fn parts_of_the_path_sum_to_the_makespan() {
                 .sum::<u64>(),
             makespan
         );
-        // The launch order may explain at most a twentieth of each job's time.
+        // At most a twentieth of each job's time may be explained by the launch order.
         let unexplained = path["time_ps"]["idle"].as_u64().unwrap();
         let late = if job.contains(&"--delay") {
             10_000_000_000

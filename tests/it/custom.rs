@@ -1,4 +1,4 @@
-//! Tests of `chakram replay --custom`: files of an algorithm, and rejected files.
+//! Tests `chakram replay --custom` with files of an algorithm, and with files that are rejected.
 
 use super::commands::chakram;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
@@ -27,7 +27,7 @@ latency = "500 ns"
 algorithm = "ring"
 "#;
 
-/// A node's id, operation and dependencies.
+/// A node: its id, its operation and its dependencies.
 type Node<'a> = (u64, Op<'static>, &'a [u64]);
 
 fn write(path: &Path, nodes: &[Node<'_>]) {
@@ -66,14 +66,14 @@ fn all_reduce() -> Op<'static> {
     }
 }
 
-/// Exit code and output of a run.
+/// Exit code and output of the program.
 struct Printed {
     code: i32,
     out: String,
     error: String,
 }
 
-/// A folder with a job of two ranks with one all-reduce, and a machine for it.
+/// A folder with a two-rank job that has one all-reduce, and with a machine for this job.
 struct Case(tempfile::TempDir);
 
 impl Case {
@@ -93,7 +93,7 @@ impl Case {
         self.0.path().join(name).display().to_string()
     }
 
-    /// Writes the files of an algorithm, one trace for each position.
+    /// Writes the files of an algorithm, with one trace for each position.
     fn algorithm(&self, name: &str, positions: &[&[Node<'_>]]) {
         for (position, nodes) in positions.iter().enumerate() {
             write(
@@ -122,7 +122,8 @@ impl Case {
         }
     }
 
-    /// Asserts that this is bad input, and that the error contains all of `words`.
+    /// Asserts that the program rejects `custom` as bad input, with an error that contains all of
+    /// `words`.
     fn refuses(&self, custom: &[&str], words: &[&str]) {
         let Printed { code, error, .. } = self.replay(custom, &[]);
         assert_eq!(code, 2, "{error}");
@@ -135,7 +136,7 @@ impl Case {
 const SEND: Node<'_> = (7, message_to(false), &[]);
 const RECEIVE: Node<'_> = (9, message_to(true), &[]);
 
-/// Returns a message of 1,000 B between position 0, the sender, and position 1.
+/// Returns the send or the receive of a message of 1,000 B from position 0 to position 1.
 const fn message_to(receive: bool) -> Op<'static> {
     Op::Message {
         receive,
@@ -147,7 +148,7 @@ const fn message_to(receive: bool) -> Op<'static> {
     }
 }
 
-/// 1,000 B at 50 GB/s and 500 ns take 520 ns, for any size of the all-reduce.
+/// 1,000 B at 50 GB/s and 500 ns take 520 ns, whatever the size of the all-reduce.
 #[test]
 fn files_are_played_and_named() {
     let case = Case::new();
@@ -166,9 +167,9 @@ fn files_are_played_and_named() {
     }
     let text = case.replay(&["all-reduce=mine"], &[]).out;
     let label = format!("custom {}", case.path("mine"));
-    // Lines break only at spaces, and the path contains none.
+    // Lines break only at spaces, and the path contains no spaces.
     assert!(text.contains(&label), "{text}");
-    // With the machine's own algorithm: 2 rounds of 500 ns and 2,000 B.
+    // The machine's own algorithm has 2 rounds of 500 ns and 2,000 B.
     let plain = case.replay(&[], &[]).out;
     assert!(
         plain.contains("ring 2 (wire)") && plain.contains("1.080 us"),
@@ -218,7 +219,7 @@ fn algorithms_that_make_no_sense_are_refused() {
         case.algorithm("bad", positions);
         case.refuses(&["all-reduce=bad"], words);
     };
-    // A peer without a file; a send or a receive without its counterpart, or with another size.
+    // A peer has no file, or a send or a receive has no matching node or one with another size.
     let far = (8, message(false, 2, 1000), &[][..]);
     refuses(
         &[&[SEND, far], &[RECEIVE]],
@@ -270,7 +271,7 @@ fn arguments_that_make_no_sense_are_refused() {
     );
 }
 
-/// A comparison and a generated job accept the option like a single replay.
+/// Comparisons and generated jobs accept the option like single replays.
 #[test]
 fn other_commands_take_them_too() {
     let case = Case::new();

@@ -1,5 +1,5 @@
-//! `chakram schedule`: relations between results of the DEAP studies that follow from its rules, and replays of
-//! schedules with and without barriers.
+//! Tests `chakram schedule`: relations between results of the DEAP studies that follow from its
+//! rules, and replays of schedules with and without barriers.
 
 use super::commands::chakram;
 use chakram::trace::{Dtype, KernelShape, NodeView, Op, Sink, TraceWriter};
@@ -16,7 +16,7 @@ fn stdout(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// One row of the printed table.
+/// A row of the printed table.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: String,
@@ -34,7 +34,8 @@ fn rows(text: &str) -> Vec<Row> {
         .filter(|line| line.contains(" us ") && line.starts_with("  "));
     let row = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        // After a name of one or two words: chips, steps, distance, three times and an energy with their units.
+        // After a name of one or two words, the row has chips, steps, distance, three times and an
+        // energy, with units.
         let at = words.len() - 11;
         let number = |i: usize| words[at + i].parse::<f64>().unwrap_or(0.0);
         Row {
@@ -50,7 +51,7 @@ fn rows(text: &str) -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// Output of a committed study, one table for each command.
+/// Returns the output of a committed study, as one table for each command.
 fn study(name: &str) -> Vec<Vec<Row>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
@@ -60,8 +61,8 @@ fn study(name: &str) -> Vec<Vec<Row>> {
     text.split("$ chakram").skip(1).map(rows).collect()
 }
 
-/// Links shorten communication, on a torus at least as much as on the mesh that it contains, and do not change
-/// processing.
+/// Links reduce the communication time, at least as much on a torus as on the mesh that the torus
+/// contains. Links do not change the processing time.
 #[test]
 fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     let all = study("deap-fixed");
@@ -86,7 +87,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     }
 }
 
-/// The cube with its chips renumbered is the 2 x 4 torus: every step takes the same time on both.
+/// The cube is the 2 x 4 torus with renumbered chips, so every step takes the same time on both.
 #[test]
 fn tori_that_are_one_graph_have_equal_steps() {
     let dir = TempDir::new().unwrap();
@@ -138,8 +139,8 @@ fn tori_that_are_one_graph_have_equal_steps() {
     assert_ne!(steps, on("mesh:2x4"));
 }
 
-/// For a prime number of chips the torus with the fewest mean hops is a ring, and its mean distance is larger than for
-/// one chip less or one more.
+/// For a prime number of chips, the torus with the fewest mean hops is a ring. Its mean distance is
+/// larger than with one chip less or one chip more.
 #[test]
 fn hops_peak_at_prime_numbers_of_chips() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-chips/expected.txt");
@@ -152,7 +153,7 @@ fn hops_peak_at_prime_numbers_of_chips() {
         .collect();
     assert_eq!(hops.len(), 36);
     for prime in [13, 17, 19, 23, 29, 31] {
-        // A ring of an odd number n: 2 (1 + ... + (n - 1)/2) / (n - 1) = (n + 1)/4.
+        // In a ring of an odd number n, the mean is 2 (1 + ... + (n - 1)/2) / (n - 1) = (n + 1)/4.
         assert_eq!(hops[prime - 1], (prime + 1) as f64 / 4.0);
         assert!(
             hops[prime - 1] > hops[prime - 2] && hops[prime - 1] > hops[prime],
@@ -171,7 +172,8 @@ fn hops_peak_at_prime_numbers_of_chips() {
     ] {
         assert_eq!(hops[chips - 1], expected, "{chips}");
     }
-    // On the best torus for each number of chips, there are at least as many steps as sub-layers divided by chips.
+    // On the best torus for each number of chips, the number of steps is at least the number of
+    // sub-layers divided by the number of chips.
     let rows = &study("deap-chips")[0];
     assert_eq!(rows.len(), 36);
     for (row, chips) in rows.iter().zip(1..) {
@@ -180,10 +182,11 @@ fn hops_peak_at_prime_numbers_of_chips() {
         assert!(row.distance >= hops[chips as usize - 1]);
     }
     assert_eq!(rows[12].distance, 3.5);
-    // So communication peaks at prime numbers of chips, where only a ring is possible, although each of its two links
-    // per chip is faster than each of four. One exception: 16 chips process the 16 parts of each product at once, so
-    // the second micro-batch starts after the first, and its input of 64 x 256 B takes 16.384 us of a step without
-    // weights. A seventeenth chip loads this input while the others load weights.
+    // So communication peaks at prime numbers of chips, for which only a ring is possible. It peaks
+    // although each of the two links of a chip in a ring is faster than each of four links. There
+    // is one exception. 16 chips process the 16 parts of each product at once, so the second
+    // micro-batch starts after the first. Its input of 64 x 256 B takes 16.384 us, in a step
+    // without weights. A seventeenth chip loads this input while the other chips load weights.
     for prime in [13, 17, 19, 23, 29, 31] {
         let time = |chips: usize| rows[chips - 1].communication;
         let input = if prime == 17 { 16.384 } else { 0.0 };
@@ -209,9 +212,9 @@ fn random_searches_get_better_and_stay_below_fifty_chips() {
     }
 }
 
-/// Without contention and with the same order on each chip, chips that wait only for their data are
-/// never later than chips that wait at barriers. If all chips do the same at the same time and
-/// exchange no data, both take the same time.
+/// Without contention, and with the same order on each chip, chips that wait only for their data
+/// are never later than chips that wait at barriers. If all chips do the same work at the same time
+/// and exchange no data, both take the same time.
 #[test]
 fn chips_without_barriers_are_never_slower() {
     let dir = TempDir::new().unwrap();
@@ -275,7 +278,7 @@ fn chips_without_barriers_are_never_slower() {
             "--rule",
             "durations",
         ],
-        // Two accelerators per chip, and a host that issues commands.
+        // Each chip has two accelerators, and a host issues commands.
         &[
             "--encoders",
             "1",
@@ -294,7 +297,7 @@ fn chips_without_barriers_are_never_slower() {
             "--dispatch",
             "1us",
         ],
-        // Outputs that are consumed in parts.
+        // Outputs are read in parts.
         &[
             "--decoders",
             "1",
@@ -315,15 +318,16 @@ fn chips_without_barriers_are_never_slower() {
         let ((with, steps), (without, _)) = (makespan(words, true), makespan(words, false));
         assert!(without <= with, "{words:?} {without} {with}");
         faster += u32::from(without < with);
-        // Barriers divide the replay into steps, whose times are the stages' sums, except for a chip's transfers that
-        // one interface serves in turn.
+        // Barriers divide the replay into steps. A step takes the sum of its stages, unless one
+        // interface serves several transfers of a chip in turn.
         assert!(
             with as f64 >= steps * 1e6 * 0.999,
             "{words:?} {with} {steps}"
         );
     }
     assert!(faster > 0);
-    // One sub-layer per step: a product in four equal parts, whose weights come from memory at the same time.
+    // In a single step, a product runs in four equal parts, which load their weights from memory at
+    // the same time.
     let file = dir.path().join("one.txt");
     let record = "{'C': 64, 'K': 64, 'P': 64, 'type': 'LinearLayer'}";
     fs::write(
@@ -335,8 +339,8 @@ fn chips_without_barriers_are_never_slower() {
     assert_eq!(makespan(&one, true).0, makespan(&one, false).0);
 }
 
-/// 7,000 cycles at 700 MHz are 10 us, for any number of chips. Shapes that the table lacks are mapped by the model,
-/// with a note.
+/// 7,000 cycles at 700 MHz are 10 us, for any number of chips. If the table lacks a shape, the
+/// model maps it, with a note.
 #[test]
 fn cycles_of_other_tools_are_prices() {
     let dir = TempDir::new().unwrap();
@@ -354,7 +358,7 @@ fn cycles_of_other_tools_are_prices() {
     let table = at("t.csv", "P,C,K,cycles,energy_pj\n64,64,64,7000,3e6\n");
     let text = on(&table);
     assert_eq!(rows(&text)[0].processing, 10.0);
-    // Two sub-layers of 3 uJ, and connections without power.
+    // Two sub-layers use 3 uJ each, and connections use no power.
     assert!(
         text.contains(" 6.000 uJ") && !text.contains("the table lacks"),
         "{text}"
@@ -378,10 +382,11 @@ fn cycles_of_other_tools_are_prices() {
     );
 }
 
-/// Data that is on no chip comes from memory (section IV-C), also the model's input: 1,024 x 64 = 65,536 B, which take
-/// 65.536 us at 1 GB/s, longer than the 64 x 192 = 12,288 B of weights that are loaded concurrently, so the input
-/// determines step 0. The other products have weights of 4,096 (twice), 12,288 and 2 x 4,096 B in steps of their own:
-/// 28.672 us. All other data stays on the chip.
+/// Data that are on no chip come from memory (section IV-C), including the model's input. The input
+/// has 1,024 x 64 = 65,536 B, which take 65.536 us at 1 GB/s. This is longer than the 64 x 192 =
+/// 12,288 B of weights that are loaded at the same time, so the input determines step 0. The other
+/// products have weights of 4,096 B (twice), 12,288 B and 2 x 4,096 B in steps of their own, which
+/// take 28.672 us. All other data stay on the chip.
 #[test]
 fn the_input_comes_from_memory_in_every_micro_batch() {
     let on = |more: &[&str]| {
@@ -400,16 +405,16 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
         inputs(&text),
         ["step 0 chip 0: input 0, 65536 B from memory"]
     );
-    // For the second micro-batch the weights are on the chip and its input is in memory, at the first of its 10
-    // products.
+    // For the second micro-batch, the weights are on the chip. Its input is in memory, and is
+    // needed for the first of the 10 products.
     let text = on(&[&one[..], &["--micro-batches", "2"]].concat());
     assert_eq!(rows(&text)[0].communication, 2.0 * 65.536 + 28.672);
     assert_eq!(
         inputs(&text)[1..],
         ["step 10 chip 0: input 1, 65536 B from memory"]
     );
-    // With a split along columns each part needs the whole input, from memory if no chip has it; with a split along
-    // rows, half of it.
+    // If products are cut along columns, each part needs the whole input, which comes from memory
+    // if no chip has it. If products are cut along rows, each part needs half of the input.
     let two = ["--tensor", "2", "--topology", "ring:2"];
     assert_eq!(
         inputs(&on(&two)),
@@ -427,9 +432,10 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
     );
 }
 
-/// The same schedule as above, as a document and as tables, on a link of 180 GB/s: both chips load the input of 65,536
-/// B (65.536 us at 1 GB/s) together with half of the weights, 6,144 B; each then has half of the first output, 1,024 x
-/// 96 = 98,304 B, and gets the other half from the other chip, in 98,304 / 180e9 s = 546,133.3 ps.
+/// The same schedule is printed as a document and as tables, on a link of 180 GB/s. Both chips load
+/// the input of 65,536 B (65.536 us at 1 GB/s), together with half of the weights, 6,144 B. Then
+/// each chip has half of the first output, 1,024 x 96 = 98,304 B, and gets the other half from the
+/// other chip in 98,304 / 180e9 s = 546,133.3 ps.
 #[test]
 fn schedules_are_documents_and_tables() {
     let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --tensor 2 --topology ring:2 --format";
@@ -475,7 +481,7 @@ fn schedules_are_documents_and_tables() {
     for key in ["memory_bytes", "between_chips_bytes"] {
         assert_eq!(ring[key], sum(key), "{key}");
     }
-    // Each step and the sum are rounded to whole picoseconds.
+    // Each step is rounded to whole picoseconds, and so is the sum.
     let steps = ring["steps"].as_array().unwrap().len() as u64;
     assert!(ring["total_ps"].as_u64().unwrap().abs_diff(sum("total_ps")) <= steps);
     let log = on(&["csv", "--log"]);
@@ -498,8 +504,8 @@ fn schedules_are_documents_and_tables() {
     assert_eq!(chakram(&both).status.code(), Some(2));
 }
 
-/// A chip's two accelerators share one copy of the input. If another chip has the input from an earlier step, that chip
-/// sends it.
+/// A chip's two accelerators share one copy of the input. If another chip has the input from an
+/// earlier step, that chip sends the input.
 #[test]
 fn inputs_of_schedule_files_are_shared_by_their_numbers() {
     let dir = TempDir::new().unwrap();
@@ -513,7 +519,8 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         lines.join("\n")
     };
     let layer = |more: &str| format!("{{'C': 64, 'K': 64, 'P': 64{more}}}");
-    // 64 x 64 = 4,096 B; in the paper's printed schedule each sub-layer of the first step has its own input.
+    // An input has 64 x 64 = 4,096 B. In the paper's printed schedule, each sub-layer of the first
+    // step has its own input.
     let printed = format!("[[{0}, {0}], [{0}]]", layer(""));
     assert_eq!(
         log(&printed, &["ring:2"]),
@@ -537,7 +544,7 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         log(&both, &["interfaces:1", "--accelerators", "2"]),
         "step 0 chip 0: input 7, 4096 B from memory"
     );
-    // An operation that inference omits passes its input on; None loads no data.
+    // An operation that inference omits passes its input on; `None` loads no data.
     let dropped = format!(
         "[[{{'type': 'Dropout', 'id': 0, 'input': 5}}, {}, {}]]",
         layer(", 'id': 1, 'after': [0]"),
@@ -547,7 +554,8 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
         log(&dropped, &["interfaces:1"]),
         "step 1 chip 0: input 5, 4096 B from memory"
     );
-    // Windows of 7 x 7 with stride two for 112 x 112 outputs: (2 x 111 + 7)^2 = 229^2 inputs of 3 channels.
+    // Windows of 7 x 7 with a stride of two for 112 x 112 outputs read (2 x 111 + 7)^2 = 229^2
+    // inputs of 3 channels.
     let windows =
         "[[{'C': 3, 'K': 64, 'P': 112, 'Q': 112, 'R': 7, 'S': 7, 'Wstride': 2, 'Hstride': 2}]]";
     assert_eq!(
@@ -556,7 +564,8 @@ fn inputs_of_schedule_files_are_shared_by_their_numbers() {
     );
 }
 
-/// On a chip with too little memory, products are split into more parts; with even less memory, data is evicted.
+/// On a chip with too little memory, products are cut into more parts. With even less memory, data
+/// are evicted.
 #[test]
 fn small_memories_split_sub_layers_and_let_data_go() {
     let on = |memory: &str| {
@@ -597,10 +606,10 @@ fn small_memories_split_sub_layers_and_let_data_go() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs"));
 }
 
-/// Every command gives the same energy for a kernel whose time is from loop nests: for a product of
-/// 2500 x 32 x 32 its mapping's energy, for three of them the triple, and for a kernel of 1,000
-/// operations and 80 bytes 500 x 0.3 pJ + 80 x 162.5 pJ. A kernel with neither lasts its recorded 2
-/// us, and its energy follows from `power.busy`.
+/// Every command gives the same energy for a kernel with a time from loop nests. A product of 2500
+/// x 32 x 32 uses its mapping's energy, and three of these products use three times this energy. A
+/// kernel of 1,000 operations and 80 bytes uses 500 x 0.3 pJ + 80 x 162.5 pJ. A kernel with neither
+/// operations nor bytes takes its recorded 2 us, and its energy follows from `power.busy`.
 #[test]
 fn energy_of_kernels_has_one_rule() {
     let dir = TempDir::new().unwrap();
@@ -611,7 +620,7 @@ fn energy_of_kernels_has_one_rule() {
     let mapping = json(&[&mapping[..], &["--format", "json"]].concat());
     let energy = mapping["energy_pj"].as_f64().unwrap();
     assert!(energy > 0.0);
-    // A schedule of this sub-layer alone, with connections that use no power.
+    // The schedule has only this sub-layer, and connections use no power.
     let record = "[[{'C': 32, 'K': 32, 'P': 2500, 'type': 'LinearLayer'}]]";
     fs::write(at("one.txt"), record).unwrap();
     let words = ["schedule", &at("one.txt"), "--topology", "interfaces:1"];
@@ -620,7 +629,7 @@ fn energy_of_kernels_has_one_rule() {
     let scheduled = &schedule["topologies"][0]["energy_pj"];
     let ratio = scheduled.as_f64().unwrap() / energy;
     assert!((ratio - 1.0).abs() < 1e-12, "{scheduled} {energy}");
-    // A table of cycles without energy: the energy is unknown.
+    // If the table of cycles has no energy, the energy is unknown.
     fs::write(at("t.csv"), "P,C,K,cycles\n2500,32,32,10064\n").unwrap();
     let unknown = json(&[&words[..], &more, &["--cycles", &at("t.csv")]].concat());
     assert_eq!(unknown["topologies"][0]["energy_pj"], Value::Null);
@@ -715,15 +724,17 @@ fn energy_of_kernels_has_one_rule() {
     is_near(&row["energy"], expected * 1e-12);
     let time = row["time_ps"].as_f64().unwrap() * 1e-12;
     is_near(&row["energy_delay"], expected * 1e-12 * time);
-    // The 2 us of the last kernel at 50 mW are 0.1 uJ, and unknown if that power is not given.
+    // The last kernel takes 2 us at 50 mW, which is 0.1 uJ. Without this power, its energy is
+    // unknown.
     let row = point("some", "power.idle = 0\npower.busy = 0.05");
     let found = row["energy"].as_f64().unwrap();
     assert!((found - expected * 1e-12 - 1e-7).abs() < 1e-12, "{found}");
     assert_eq!(point("some", "power.idle = 0")["energy"], Value::Null);
 }
 
-/// In both flows of Fig. 8 layers are optimized in turn, beginning with the layer that names the flow. No turn makes
-/// the best point worse, and the last round, over four layers, finds no better one. Both flows end at the same point.
+/// Both flows of Fig. 8 optimize layers in turn, beginning with the layer that names the flow. No
+/// turn makes the best point worse. The last round, over four layers, finds no better point. Both
+/// flows end at the same point.
 #[test]
 fn both_flows_end_where_no_layer_finds_a_better_point() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-flows");

@@ -1,4 +1,4 @@
-//! Differences between two jobs, as a shell sees them.
+//! Tests differences between two jobs from a shell.
 
 mod commands;
 mod damaged;

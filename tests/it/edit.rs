@@ -1,4 +1,4 @@
-//! Traces made from traces: `slice`, `anonymise`, `audit`, `scale`.
+//! Tests commands that make traces from traces: `slice`, `anonymise`, `audit`, `scale`.
 
 mod closing;
 mod damage;

@@ -1,5 +1,5 @@
-//! Tests of machines with individual links: the paper's notation, bytes over each link, slow links,
-//! graphs and Clos networks.
+//! Tests machines with individual links: the paper's notation, bytes over each link, slow links,
+//! graphs, and Clos networks.
 
 use super::commands::{chakram, code};
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
 
 const RING_OF_MESSAGES: &[&str] = &["generate", "p2p", "ring", "--size", "1MB"];
 
-/// Rates given by flags, by the notation alone, and in the equivalent file.
+/// Rates are given by flags, by the notation alone, and in the equivalent file.
 #[test]
 fn machines_in_notation_are_the_files_that_they_stand_for() {
     let dir = TempDir::new().unwrap();
@@ -97,9 +97,9 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
     }
 }
 
-/// A network notation does not describe NPUs: kernels that need a rate are errors, while
-/// collectives and recorded kernels work. A preset or an NPU name before the notation supplies the
-/// peaks for them, on any network: 2 x 10^12 FLOP at 989.4 TFLOP/s or more.
+/// A network notation does not describe NPUs. So kernels that need a rate are errors, but
+/// collectives and recorded kernels work. A preset or an NPU's name before the notation adds the
+/// peaks, on any network: 2 x 10^12 FLOP take the time at 989.4 TFLOP/s or more.
 #[test]
 fn kernels_need_npus_that_the_machine_describes() {
     let line = "Switch(8):450GB/s:500ns";
@@ -128,15 +128,16 @@ fn kernels_need_npus_that_the_machine_describes() {
     let shown = json(&["machine", "show", line]);
     let class = &shown["classes"][0];
     assert!(class["memory_bandwidth_bytes_per_s"].is_null(), "{class}");
-    // Loads and stores in the NPU's own memory need the NPU's rates, too.
+    // Loads and stores in the NPU's own memory also need the NPU's rates.
     let loads = [
         "generate", "memory", "--ranks", "2", "--bytes", "1MB", "--local", "-m", line,
     ];
     assert!(refusal(&loads).contains("describes no NPU"));
 }
 
-/// Message sizes of Table IV of the ASTRA-sim 2.0 paper by its rule: an all-reduce of S bytes over p x q NPUs sends 2
-/// (p - 1) / p S over the links of the first dimension and 2 (q - 1) / q S / p over the links of the second.
+/// The message sizes of Table IV of the ASTRA-sim 2.0 paper follow from its rule. An all-reduce of
+/// S bytes over p x q NPUs sends 2 (p - 1) / p S over the links of the first dimension, and 2 (q -
+/// 1) / q S / p over the links of the second.
 #[test]
 fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
     let machine = "Switch(4)_Switch(2):250 GB/s,10 GB/s:0 ns";
@@ -155,7 +156,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
         let dimensions = report["links"]["dimensions"].as_array().unwrap();
         let own = |d: usize| dimensions[d]["bytes_per_npu"].as_u64().unwrap();
         assert_eq!((own(0), own(1)), (96_000_000, 16_000_000), "{network}");
-        // Equal numbers of bytes enter and leave the switches.
+        // The same number of bytes enters and leaves the switches.
         let all = |d: usize| dimensions[d]["bytes"].as_u64().unwrap();
         assert_eq!((all(0), all(1)), (2 * 8 * own(0), 2 * 8 * own(1)));
         let links = report["links"]["links"].as_array().unwrap();
@@ -165,7 +166,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
             .map(|link| link["bytes"].as_u64().unwrap())
             .sum();
         assert_eq!(sum, all(0) + all(1));
-        // 16 MB at 10 GB/s are 1.6 ms, 96 MB at 250 GB/s are 0.384 ms.
+        // 16 MB take 1.6 ms at 10 GB/s, and 96 MB take 0.384 ms at 250 GB/s.
         assert_eq!(dimensions[1]["most_busy_ps"], 1_600_000_000_u64);
         assert!(report["makespan_ps"].as_u64().unwrap() >= 1_600_000_000);
         let text = stdout(&args);
@@ -191,8 +192,8 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
     assert!(plain.get("links").is_none());
 }
 
-/// A message of 1 MB takes 1 ms plus two links of 1 us; if the link of either NPU has half the rate, 2 ms; if it has 10
-/// us of latency, 9 us more.
+/// A message of 1 MB takes 1 ms plus two links of 1 us. If the link of either NPU has half the
+/// rate, the message takes 2 ms. If the link has 10 us of latency, the message takes 9 us more.
 #[test]
 fn a_slow_link_slows_the_messages_that_pass_it() {
     let dir = TempDir::new().unwrap();
@@ -220,8 +221,8 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
     }
 }
 
-/// Ten kernels of 1 us on each of four NPUs; one NPU takes 1.5 times this time, with kernel times
-/// from any source.
+/// Each of four NPUs runs ten kernels of 1 us. One NPU takes 1.5 times this time, whatever the
+/// source of kernel times.
 #[test]
 fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     let dir = TempDir::new().unwrap();
@@ -247,9 +248,9 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     assert!(refusal(&job).contains("a factor of at least 1"));
 }
 
-/// The cube is both a 2 x 4 torus and a 2 x 2 x 2 torus with another numbering: y in a ring of four
-/// is the y-th word of a Gray code. So for each k, messages from every rank to the k-th rank after
-/// it take the same time on both. Their sum is larger on a mesh, which has fewer links.
+/// With another numbering, the cube is both a 2 x 4 torus and a 2 x 2 x 2 torus: y in a ring of
+/// four is the y-th word of a Gray code. So for each k, messages from every rank r to rank r + k
+/// take the same time on both. The sum of these times is larger on a mesh, which has fewer links.
 #[test]
 fn tori_that_are_one_graph_take_equally_long() {
     let dir = TempDir::new().unwrap();
@@ -294,20 +295,22 @@ fn tori_that_are_one_graph_take_equally_long() {
         makespan(&[&job[..], &[&printed]].concat()),
         makespan(&[&job[..], &[&flat]].concat())
     );
-    // A path given link by link, one link with a distance: 0 to 2 through 1, which takes 3 us there.
+    // The path is given link by link, and the link 1-2 has a distance. A message from 0 to 2 goes
+    // through 1, and takes 3 us on this link.
     let path = graph("path.toml", "0-1,1-2:3,2-3,3-4,4-5,5-6,6-7");
     let args = ["--ranks", "2", "-m", &path, "--map", "0,2"];
     assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
 }
 
-/// Returns the text traces of messages of `bytes` from every chip to every other, one after
-/// another. They follow an Eulerian circuit of all ordered pairs: each message's sender is the
-/// receiver of the previous one, so it begins when that one has arrived.
+/// Returns text traces with messages of `bytes` from every chip to every other chip, one after
+/// another. The messages follow an Eulerian circuit of all ordered pairs. The sender of each
+/// message is the receiver of the previous message, so the message begins when the previous one has
+/// arrived.
 fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     let mut left: Vec<Vec<usize>> = (0..chips)
         .map(|from| (0..chips).filter(|to| *to != from).collect())
         .collect();
-    // Hierholzer's algorithm: walk until stuck, and prepend vertices on the way back.
+    // Hierholzer's algorithm walks until it is stuck, and prepends vertices on the way back.
     let (mut stack, mut circuit) = (vec![0], Vec::new());
     while let Some(&at) = stack.last() {
         match left[at].pop() {
@@ -348,9 +351,10 @@ fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     prefix.to_str().unwrap().to_owned()
 }
 
-/// 64 MB at 64 GB/s, the rate of chips with three links, take 1 ms per hop. Mean hops of all pairs
-/// are 12/7 on the cube, under both names, and 2 on the mesh: 96 ms and 112 ms for 56 messages.
-/// Through interfaces of 1 GB/s each takes 64 ms: 3,584 ms, or 64 / (12/7) = 37.3 times the time.
+/// At 64 GB/s, the rate of chips with three links, 64 MB take 1 ms per hop. The mean number of hops
+/// over all pairs is 12/7 on the cube, under both names, and 2 on the mesh. So 56 messages take 96
+/// ms and 112 ms. Through interfaces of 1 GB/s, each message takes 64 ms. The total is 3,584 ms, or
+/// 64 / (12/7) = 37.3 times the time.
 #[test]
 fn all_pairs_of_chips_take_their_mean_hops() {
     let dir = TempDir::new().unwrap();
@@ -372,7 +376,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(on(&file("torus:2x2x2"), "0,1,3,2,4,5,7,6"), 96 * ms);
     assert_eq!(on(&file("mesh:2x4"), own), 112 * ms);
     assert_eq!(on("torus:2x4", own), 96 * ms);
-    // A rate that equals the table's changes nothing.
+    // If a rate equals the table's rate, nothing changes.
     assert_eq!(on("torus:2x4:64 GB/s", own), 96 * ms);
     assert_eq!(on("torus:2x4:32 GB/s", own), 192 * ms);
     assert_eq!(on("torus:2x4:64 GB/s:1 us", own), 96 * ms + 96 * 1_000_000);
@@ -380,8 +384,8 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(interfaces, 3584 * ms);
     let times = interfaces as f64 / (96 * ms) as f64;
     assert!((times - 37.3).abs() < 0.05, "{times}");
-    // A unit of length takes the time of one transfer of the whole message: on the mesh with all
-    // lengths 2, everything takes twice the time.
+    // A unit of length takes the time of one transfer of the whole message. So on the mesh with all
+    // lengths 2, all messages take twice the time.
     let text = fs::read_to_string(file("mesh:2x4")).unwrap();
     let long =
         text.lines().map(
@@ -398,7 +402,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
         .to_owned();
     fs::write(&path, long.collect::<Vec<_>>().join("\n")).unwrap();
     assert_eq!(on(&path, own), 224 * ms);
-    // Four links per chip need an explicit rule, and an error in a machine file names its line.
+    // Chips with four links need an explicit rule, and an error in a machine file names the line.
     let error = refusal(&["replay", &pairs, "-m", "torus:3x3"]);
     assert!(
         error.contains("chips with 4 links") && error.contains("`step` or `log`"),

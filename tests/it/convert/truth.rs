@@ -1,4 +1,4 @@
-//! Compares the converter's results for captures of generated jobs with the truth.
+//! Compares the conversion of generated jobs' captures with the truth.
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, capture, convert, delay, lane, lasts,
@@ -10,17 +10,19 @@ use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{Bound, Device, JobTruth, MeetingTruth, Options, Style, WaiterKind};
 
-/// Time from the end of an awaited event until the waiting thread runs again; `WAKE` of the generator.
+/// Time from the end of an awaited event until the waiting thread runs again: `WAKE` of the
+/// generator.
 const WAKE: u64 = 10_000;
 
 /// Time from the start of a straggler's operator to the annotation of its message.
 const OPENING: u64 = 3_200;
 
-/// Waits shorter than this may count as host time.
+/// Waits that are shorter than this time may count as host time.
 const SHORT: u64 = 40_000;
 
-/// Jobs with every feature: by default one for each program, beginning with the program at index `turn`. Another seed
-/// gives other times but the same program, so a run of all tests needs one seed.
+/// Jobs with every feature. By default, there is one job for each program, beginning with the
+/// program at index `turn`. Another seed gives other times but the same program, so one seed is
+/// enough for a run of all tests.
 pub fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
@@ -62,8 +64,8 @@ pub fn origin(truth: &JobTruth) -> u64 {
     truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
 }
 
-/// Returns the nodes of rank `r`'s collectives in `group`, or of its messages in one direction, in
-/// order.
+/// Returns, in order, the nodes of rank `r`'s collectives in `group`, or of its messages in one
+/// direction.
 fn calls<'t>(
     trace: &'t Trace,
     meeting: &MeetingTruth,
@@ -92,7 +94,7 @@ fn calls<'t>(
         .collect()
 }
 
-/// Returns a node's expected `comm_size` for a member's larger buffer of `bytes`.
+/// Returns a node's expected `comm_size`, if the member's larger buffer has `bytes` bytes.
 fn size(kind: &str, bytes: u64, members: u64) -> u64 {
     match kind {
         "all-gather" => bytes / members,
@@ -120,7 +122,8 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                     meeting.kind, meeting.sequence, node.name
                 );
                 found += 1;
-                // The root of a broadcast waits for all members, the others only for the root.
+                // The root of a broadcast waits for all members, and the other members wait only
+                // for the root.
                 let root = (meeting.kind == "broadcast").then(|| &meeting.members[0]);
                 let needed = match root {
                     Some(root) if root.rank != member.rank => root.start_ns.max(member.start_ns),
@@ -128,8 +131,9 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                 };
                 let start = times[r][n].0;
                 if meeting.kind == "message" {
-                    // A message starts with its operator, a little before its annotation. An end that no host call
-                    // waited for takes its transfer time from other messages.
+                    // A message starts with its operator, which is a little before its annotation.
+                    // If no host call waited for an end, its transfer time comes from other
+                    // messages.
                     let early = (member.start_ns - origin).checked_sub(start);
                     assert!(
                         early.is_some_and(|ns| ns <= OPENING),
@@ -256,8 +260,8 @@ fn no_delay_of_the_host_contains_waiting() {
             let blocked: u64 = waited.iter().sum();
             let expected = rank.steps.last().unwrap()[1] - origin(truth) - blocked;
             let off = expected.abs_diff(own);
-            // Work of a thread right before it blocks cannot be distinguished from blocking, nor a short wait from
-            // Python.
+            // Work of a thread right before it blocks cannot be distinguished from blocking, and a
+            // short wait cannot be distinguished from Python.
             println!(
                 "{what} rank {}: host {expected}, found {own}, {} waits of {blocked}, off {off}",
                 rank.rank,
@@ -274,7 +278,7 @@ fn no_delay_of_the_host_contains_waiting() {
     }
 }
 
-/// A device is late by at most the launch, the gap of a stream or the host's own time.
+/// A device is late by at most the launch, the gap of a stream, or the host's own time.
 #[test]
 fn no_delay_of_a_device_contains_waiting() {
     for (what, options) in jobs(2)
@@ -291,7 +295,8 @@ fn no_delay_of_a_device_contains_waiting() {
             }
             println!("{what} rank {}: {longest:?}", trace.rank);
             for ((host, lane), (ns, name)) in longest {
-                // On the host, Python and the ends of nested operators; on streams, the launch and its latency.
+                // On the host, the limit covers Python and the ends of nested operators. On
+                // streams, it covers the launch and its latency.
                 let most = if host { 60_000 } else { 12_000 };
                 assert!(
                     ns <= most,
@@ -308,7 +313,8 @@ fn no_delay_of_a_device_contains_waiting() {
     }
 }
 
-/// Estimated clocks deviate by at most this many ns; ends of collectives differ by the jitter.
+/// Estimated clocks deviate by at most this number of ns, because the ends of collectives differ by
+/// the jitter.
 #[test]
 fn clocks_are_put_right() {
     const NOISE: i64 = 500_000;
@@ -329,7 +335,8 @@ fn clocks_are_put_right() {
                     truth.rank, truth.clock_offset_ns
                 );
                 if options.style == Style::Pipeline {
-                    // Messages give bounds between neighbours, and these add up along the chain.
+                    // Messages give bounds between neighbours, and these bounds add up along the
+                    // chain.
                     let width: i64 = job
                         .summary
                         .ranks

@@ -1,13 +1,13 @@
-//! Tests of all-to-alls of unequal parts, from the captures of a mixture of experts: the traces
-//! have the sizes that the split sizes give.
+//! Tests all-to-alls of unequal parts in captures of a mixture of experts: the sizes in the traces
+//! follow from the split sizes.
 
 use super::rig::{convert, json, text};
 use crate::corpus::corpus_path;
 use serde_json::Value;
 use std::path::Path;
 
-/// Returns the bytes to each member and from each, call by call, by a plain parse of a host trace:
-/// each split is a number of rows of the tensor.
+/// Returns the bytes to each member and from each member, call by call, with a plain parser of a
+/// host trace. Each split is a number of rows of the tensor.
 fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let file = json(file).expect("it is JSON");
     let nodes = file["nodes"].as_array().expect("nodes are a list").iter();
@@ -15,7 +15,8 @@ fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let mut found: Vec<(u64, [Vec<u64>; 2])> = calls
         .map(|node| {
             let values = &node["inputs"]["values"];
-            // Arguments: output and input tensor, three others, and the splits of both.
+            // The arguments are the output and the input tensor, three others, and the splits of
+            // both tensors.
             let parts = |tensor: usize, splits: usize| {
                 let bytes: u64 = [3, 4]
                     .iter()

@@ -1,4 +1,4 @@
-//! Tests that values that a capture does not state stay unknown.
+//! Tests that unknown values of a capture stay unknown.
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::chakram;
@@ -26,7 +26,7 @@ fn without_shapes(trace: &mut Value) {
     }
 }
 
-/// A capture without shapes: collectives last as recorded on every network.
+/// In a capture without shapes, collectives take their recorded time on every network.
 #[test]
 fn collectives_of_unknown_size_keep_their_time() {
     let Some(captures) = corpus_path("captures/interventions/ddp_accum_2/A") else {
@@ -56,7 +56,7 @@ fn collectives_of_unknown_size_keep_their_time() {
     assert_eq!(fast["makespan_ps"], slow["makespan_ps"]);
     let row = &fast["unknown"][0];
     assert_eq!(row["what"], "communication_size");
-    // Two ranks with eight all-reduces each; the barrier has no size.
+    // Two ranks have eight all-reduces each. The barrier has no size.
     assert_eq!(row["nodes"], 16);
     assert_eq!(row["without_time"], 0);
     let makespan = fast["makespan_ps"].as_u64().expect("it is a time") as f64;
@@ -67,8 +67,9 @@ fn collectives_of_unknown_size_keep_their_time() {
     );
 }
 
-/// All 35 kernels and copies of two ranks communicate, 100 us each. The names of 28 give their kind, but no sizes; 7
-/// are completely unknown. All keep their recorded time, on any network and with any compute model.
+/// All 35 kernels and copies of the two ranks communicate, for 100 us each. The names of 28 kernels
+/// give their kind, but no sizes. The other 7 are completely unknown. All of these kernels keep
+/// their recorded time, on any network and with any compute model.
 #[test]
 fn kernels_of_communication_without_records_keep_their_time() {
     let Some(folder) = corpus_path("faults/unsized-collectives") else {
@@ -85,7 +86,7 @@ fn kernels_of_communication_without_records_keep_their_time() {
             let row = row.unwrap_or_else(|| panic!("nothing about {what}: {rows:?}"));
             ["nodes", "without_time", "recorded_ps"].map(|key| row[key].as_u64().expect(key))
         };
-        // Sums over two ranks, in ps.
+        // The row has sums over two ranks, in ps.
         assert_eq!(row("communication"), [14, 0, 14 * 100_000_000]);
         assert_eq!(row("communication_size"), [56, 0, 56 * 100_000_000]);
         for npu in report["npus"].as_array().expect("it is a list") {
@@ -96,9 +97,9 @@ fn kernels_of_communication_without_records_keep_their_time() {
     }
 }
 
-/// Returns a capture of one rank on one stream. Operators run one after another, each with one
-/// kernel. An operator is given by its name, its shapes, types and scalar values as JSON, and its
-/// kernel's name; each kernel lasts `us`.
+/// Returns a capture of one rank with one stream. Operators run one after another, each with one
+/// kernel. An operator is given by its name, by its shapes, types and scalar values as JSON, and by
+/// its kernel's name. Each kernel takes `us` microseconds.
 fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     let mut events = Vec::new();
     for (i, [name, dims, types, values, kernel]) in operators.iter().enumerate() {
@@ -117,7 +118,7 @@ fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     json!({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events})
 }
 
-/// Converts a capture of one rank and returns the folder with its traces.
+/// Converts a capture of one rank, and returns the folder with its traces.
 fn convert_one(capture: &Value) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("there is room");
     let file = folder.path().join("kineto.0.json");
@@ -136,8 +137,9 @@ fn time_of(report: &Value, name: &str) -> u64 {
 const BF16: &str =
     r#"["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "int", "int", "Scalar", "Scalar"]"#;
 
-/// One sequence of 8,192 tokens, 32 heads of 128: 4 · 8192² · 32 · 128 = 1.0995e12 FLOPs, 1.112 ms at 989 TFLOP/s; its
-/// bytes take 50 us. The experts' weights are unknown, so their kernels last as recorded.
+/// One sequence of 8,192 tokens with 32 heads of 128 has 4 · 8192² · 32 · 128 = 1.0995e12 FLOPs,
+/// which take 1.112 ms at 989 TFLOP/s. Its bytes take 50 us. The experts' weights are unknown, so
+/// their kernels take their recorded time.
 #[test]
 fn kernels_that_compute_are_not_priced_by_their_bytes() {
     let attention = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
@@ -179,8 +181,8 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     );
     let job = convert_one(&capture);
     let report = replay_files(job.path(), &["-m", "dgx-h100", "--compute", "roofline"]);
-    // 1.0995e12 / 989e12 = 1,111.7 us; 2·8192·2·(2048·512 + 512·1024) = 5.15e10: 52.1 us; 3 · 1.34 MB at 3.35 TB/s: 1.2
-    // us.
+    // 1.0995e12 / 989e12 is 1,111.7 us. 2·8192·2·(2048·512 + 512·1024) = 5.15e10 FLOPs take 52.1
+    // us. 3 · 1.34 MB take 1.2 us at 3.35 TB/s.
     for (name, least, most) in [
         ("flash_fwd_kernel", 1_110_000_000, 1_113_000_000),
         ("fused_moe_kernel", 400_000_000, 400_000_000),
@@ -198,7 +200,7 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
         (&unknown[0]["nodes"], &unknown[0]["recorded_ps"]),
         (&json!(2), &json!(800_000_000))
     );
-    // The table as CSV; kernels that last as recorded have no unknowns.
+    // The same table as CSV shows that kernels with their recorded time have no unknown values.
     let folder = job.path().display().to_string();
     let csv = [
         "replay", &folder, "-m", "dgx-h100", "--format", "csv", "--table", "unknown",
@@ -209,8 +211,8 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     assert_eq!(recorded["unknown"], Value::Null);
 }
 
-/// Lookups read 888 rows of 64 floats from a table of 5 GB, or slots of a cache. Their time does
-/// not depend on the size of the table.
+/// Lookups read 888 rows of 64 floats from a table of 5 GB, or from slots of a cache. The time of a
+/// lookup does not depend on the size of the table.
 #[test]
 fn lookups_move_the_rows_of_their_indices() {
     let table = r#"["float", "Scalar", "long int"]"#;
@@ -247,8 +249,8 @@ fn lookups_move_the_rows_of_their_indices() {
     );
     let job = convert_one(&capture);
     let report = replay_files(job.path(), &["-m", "dgx-h100", "--compute", "roofline"]);
-    // 888·(2·64·4 + 8) = 461,760 B; 888·16; 888·(4·8·64·2 + 8) = 3.6 MB; at 3.35 TB/s. The number of rows per index is
-    // unknown.
+    // The lookups have 888·(2·64·4 + 8) = 461,760 B, 888·16 B, and 888·(4·8·64·2 + 8) = 3.6 MB, at
+    // 3.35 TB/s. The number of rows per index is unknown.
     for (name, bytes) in [
         ("select", 461_760.0),
         ("gather", 14_208.0),
@@ -262,7 +264,8 @@ fn lookups_move_the_rows_of_their_indices() {
     assert_eq!(report["unknown"][0]["what"], "kernel_work");
 }
 
-/// In a public capture of eight ranks, embedding lookups on V100 take at most 9 us for 8 MB. On H100 they take less.
+/// In a public capture of eight ranks, embedding lookups of 8 MB take at most 9 us on V100. The
+/// same lookups take less time on H100.
 #[test]
 fn dlrm_does_not_get_slower_on_a_faster_device() {
     let Some(capture) = corpus_path("captures/gpu/dlrm_8gpu") else {
@@ -286,8 +289,8 @@ fn dlrm_does_not_get_slower_on_a_faster_device() {
     );
 }
 
-/// Returns a host trace of one rank with `groups` as the JSON of its groups, and all-reduces in
-/// groups of these names and sizes; of 1 Mi floats if `sized`.
+/// Returns a host trace of one rank. `groups` is the JSON of its groups, and all-reduces are in
+/// groups of these names and sizes. If `sized` is true, each all-reduce has 1 Mi floats.
 fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     let node = |id: u64,
                 parent: u64,
@@ -376,7 +379,8 @@ fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     json!({"schema": "1.1.0-chakra.0.0.4", "pid": 7, "time": "", "start_ts": 1, "nodes": nodes, "finish_ts": 2})
 }
 
-/// Returns the report of a replay of a host trace, in which absent ranks arrive at the same time as the captured rank.
+/// Returns the report of a replay of a host trace. Absent ranks arrive at the same time as the
+/// captured rank.
 fn replay_host(trace: &Value) -> Value {
     let folder = tempfile::tempdir().expect("there is room");
     std::fs::write(folder.path().join("host.0.json"), trace.to_string()).expect("there is room");
@@ -384,7 +388,7 @@ fn replay_host(trace: &Value) -> Value {
     replay_files(job.path(), &["-m", "dgx-h100x2", "--absent", "mirror"])
 }
 
-/// The default group lists no ranks and contains all of them; the list of another group is truncated.
+/// The default group lists no ranks and contains all ranks. The list of another group is truncated.
 #[test]
 fn groups_have_the_members_that_follow_from_their_sizes() {
     let groups = r#"[{"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 16},
@@ -407,8 +411,8 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     assert_eq!(report["collectives"][0]["members"], 16);
 }
 
-/// A collective of unknown size and duration is rejected by name, or takes no time if the option allows it, and the
-/// headline says so.
+/// A collective without size and duration is rejected by name. If the option allows it, the
+/// collective takes no time, and the headline says so.
 #[test]
 fn communication_without_size_and_time_is_refused() {
     let trace = of_records("[]", &[("0", 2), ("0", 2)], false);
@@ -452,7 +456,7 @@ fn communication_without_size_and_time_is_refused() {
     let page = std::fs::read_to_string(page).expect("it was written");
     assert!(page.contains("a lower bound"));
     assert!(check_facts(&text, &page) > 10);
-    // If everything is known, a note says that the option has no effect.
+    // If all sizes are known, a note says that the option has no effect.
     let sized = convert_one(&of_operators(
         &[["aten::add", "[[8]]", r#"["float"]"#, "[]", "add"]],
         9,

@@ -1,5 +1,4 @@
-//! Compares predictions from replays of a capture with a generated job in which the change really
-//! happened.
+//! Compares predictions from replays of a capture with a generated job that really has the change.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
@@ -11,7 +10,7 @@ use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, JobTruth, Options, Style};
 
-/// Returns one job for each program by default, beginning with the program at index `turn`.
+/// By default, returns one job for each program, beginning with the program at index `turn`.
 fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
@@ -51,8 +50,8 @@ fn communicates(node: &Node) -> bool {
     (SEND..=COLLECTIVE).contains(&node.r#type) && !on_host(node)
 }
 
-/// Largest difference between the ends that a replay of `traces` predicts and those of `truth`, in thousandths of the
-/// makespan; both are relative to `zero`.
+/// Returns the largest difference between the ends that a replay of `traces` predicts and the ends
+/// of `truth`, in thousandths of the makespan. Both are relative to `zero`.
 fn wrong_by(
     what: &str,
     traces: &[Trace],
@@ -68,7 +67,7 @@ fn wrong_by(
         MissingRankPolicy::Refuse,
     );
     let ends = log.ends();
-    // Longer transfers queue for lanes, which the plain schedule does not model.
+    // Longer transfers queue for lanes, and the plain schedule does not model this.
     let own = if queued {
         Vec::new()
     } else {
@@ -132,7 +131,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
     }
 }
 
-/// At half the bandwidth, the part of a transfer above the latency of 20 us takes twice its time.
+/// At half the bandwidth, a transfer takes twice its time, except for the latency of 20 us.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
     for (what, options) in jobs(1) {
@@ -165,7 +164,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
     }
 }
 
-/// A rank that is 1.5 times slower; a few gaps of the generator do not scale.
+/// A rank is 1.5 times slower. A few gaps of the generator do not become longer.
 #[test]
 fn a_straggler_costs_as_much_as_predicted() {
     for (what, options) in jobs(2) {
@@ -198,8 +197,8 @@ fn a_straggler_costs_as_much_as_predicted() {
     }
 }
 
-/// Profilers record the waits of streams only on request. Without them, the first kernel that uses a result shows the
-/// dependency.
+/// Profilers record the waits of streams only on request. Without recorded waits, the first kernel
+/// that uses a result shows the dependency.
 #[test]
 fn streams_wait_for_what_they_use() {
     for style in [Style::Ddp, Style::Functional] {
@@ -237,14 +236,14 @@ fn streams_wait_for_what_they_use() {
     }
 }
 
-/// Shows that the node types for messages are in use.
+/// This shows that the node types for messages are in use.
 #[test]
 fn a_pipeline_has_messages_both_ways() {
     let base = capture(&Options::new(Device::Cpu, Style::Pipeline, 2));
     let job = convert(base.folder.path());
     for trace in &job.traces {
         let count = |kind| trace.nodes.iter().filter(|n| n.r#type == kind).count();
-        // Four microbatches are sent forward and four gradients back.
+        // Four microbatches go forward, and four gradients go back.
         assert_eq!((count(SEND), count(RECEIVE)), (4, 4));
     }
 }

@@ -6,11 +6,11 @@ use crate::corpus::{corpus_path, sample_one_of_each};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Size of the largest capture to convert, in stored bytes; smaller captures have names of the same
-/// length.
+/// Size of the largest capture to convert, in stored bytes. Smaller captures have equally long
+/// names.
 const LARGEST: u64 = 250_000;
 
-/// Captures of the corpus: folders with the files of a run, and single files.
+/// Returns the captures of the corpus: folders with the files of a run, and single files.
 fn captures(root: &Path) -> Vec<PathBuf> {
     let list = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -20,7 +20,7 @@ fn captures(root: &Path) -> Vec<PathBuf> {
     };
     let mut found = list(&root.join("pytorch"));
     for path in list(&root.join("gpu")) {
-        // Folders whose files are not ranks of one run.
+        // In these folders, the files are not ranks of one run.
         let is_collection = path.ends_with("tracelens") || path.ends_with("hta_misc_kineto");
         match is_collection {
             true => {

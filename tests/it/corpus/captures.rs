@@ -1,8 +1,8 @@
-//! Captures of the corpus that the converter rejects, and the errors.
+//! Captures of the corpus that the converter rejects, with the errors.
 
-/// Suffixes of their names, with a part of the error.
+/// Endings of the captures' names, each with a part of the error.
 const REFUSED: [(&str, &str); 1] = [
-    // Two files of different processes.
+    // The two files are from different processes.
     ("resnet_pair", "of process"),
 ];
 

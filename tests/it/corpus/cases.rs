@@ -8,7 +8,7 @@ use chakram::machine::{
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::units::{Bandwidth, Bytes, Span};
 
-/// Returns the rank of a trace, from its file name.
+/// Returns the rank of a trace, given its file name.
 pub fn rank_of(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?
@@ -16,7 +16,7 @@ pub fn rank_of(file: &str) -> Option<u32> {
         .ok()
 }
 
-/// Sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
+/// Returns the sizes of the dimensions, from the line `npus_count: [ 4, 8 ]`.
 pub fn sizes(case: &CaseFiles) -> Vec<u32> {
     let text = std::str::from_utf8(&case["network.yml"]).expect("it is text");
     let list = text

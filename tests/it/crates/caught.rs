@@ -1,4 +1,4 @@
-//! Small manifests and sources: those that break a rule are reported, those that do not are
+//! Tests the rules on small manifests and sources: violations are reported, and everything else is
 //! accepted.
 
 use super::{check, check_file, paths};

@@ -1,20 +1,20 @@
-//! Sibling modules do not import one another in a cycle, in any crate and at any depth.
+//! Tests that sibling modules do not import one another in a cycle, in any crate and at any depth.
 //!
-//! A module includes everything below it. A child may name its parent, and a parent its child; a name that the parent
-//! re-exports from another child counts as that child's.
+//! A module includes all modules below it. A child may name its parent, and a parent may name its
+//! child. A name that the parent re-exports from another child counts as a name of that child.
 
 use super::paths::{self, Module, Modules};
 use super::{MEMBERS, SOURCES};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The modules of a crate by their path from its root, each with its file.
+/// The modules of a crate, by path from the crate's root, each with its file.
 #[derive(Default)]
 struct Tree<'a> {
     modules: BTreeMap<Vec<String>, (&'a str, &'a Module)>,
 }
 
-/// Imports between siblings: by parent module, then by importing child, then by imported child, with one place as an
-/// example.
+/// Imports between siblings, by parent module, then by importing child, and then by imported child.
+/// Each import has one place as an example.
 type Arrows = BTreeMap<Vec<String>, Siblings>;
 type Siblings = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -52,8 +52,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Resolves a path from module `at`, and adds each module on the way to `through`. Returns the module that the path
-    /// ends in, if it names one.
+    /// Resolves a path from module `at`, and adds each module along the path to `through`. Returns
+    /// the module at the end of the path, if the path names a module.
     fn follow(
         &self,
         at: &[String],
@@ -61,7 +61,7 @@ impl<'a> Tree<'a> {
         through: &mut BTreeSet<Vec<String>>,
         depth: usize,
     ) -> Option<Vec<String>> {
-        // Guards against `use toml;`, which names itself.
+        // Stops at a path such as `use toml;`, which names itself.
         if depth > 20 {
             return None;
         }
@@ -112,8 +112,8 @@ impl<'a> Tree<'a> {
         None
     }
 
-    /// Returns `true` if `name` in module `here` is a module or an import. The module's other items do not lead to
-    /// another module.
+    /// Returns `true` if `name` in module `here` is a module or an import. Other items of a module
+    /// do not lead to another module.
     fn has(&self, here: &[String], name: &String) -> bool {
         let child = [here, std::slice::from_ref(name)].concat();
         let imports = self
@@ -128,7 +128,7 @@ impl<'a> Tree<'a> {
         for (at, (file, module)) in &self.modules {
             for path in module.paths.iter().filter(|path| !path.is_test) {
                 let mut through = BTreeSet::new();
-                // A variable may have a module's name.
+                // A variable may have the name of a module.
                 let name = &path.names[0];
                 let is_child = self
                     .modules
@@ -156,7 +156,7 @@ impl<'a> Tree<'a> {
         arrows
     }
 
-    /// Finds the cycles among the children of each module, with a place for each import in them.
+    /// Finds the cycles among the children of each module, with a place for each import in a cycle.
     fn circles(&self) -> Vec<Circle> {
         let mut circles = Vec::new();
         for (parent, children) in self.arrows() {
@@ -196,15 +196,16 @@ struct Circle {
     places: Vec<String>,
 }
 
-/// Modules whose children may form cycles: the crate's folder, and the module's path in it.
+/// Modules whose children may form cycles, each with the crate's folder and the module's path in
+/// the crate.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // One table defines how each attribute is read into an op or a view and how it is written, so readers and writers
-    // share it.
+    // One table defines how each attribute is read into an op or a view, and how it is written. So
+    // readers and writers share this table.
     ("src/trace", "format"),
-    // Components pass on `Effects`, which lists notifications for every component and the observer; a plan is checked
-    // by files that read it.
+    // Components pass on `Effects`, which lists notifications for every component and for the
+    // observer. A plan is checked by files that read the plan.
     ("src/engine", ""),
-    // A run owns the rehearsal that replays it in isolation.
+    // A run owns the rehearsal, which replays the run in isolation.
     ("src/engine", "collectives"),
 ];
 
@@ -237,7 +238,7 @@ fn no_modules_import_one_another_in_a_circle() {
     );
 }
 
-/// Returns the cycles in a crate of these files.
+/// Returns the cycles in a crate that consists of these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let parsed = files.iter().map(|(name, source)| {
         let modules = paths::modules(source).expect("it is Rust");
@@ -269,7 +270,7 @@ fn a_circle_is_found_however_it_is_closed() {
     }
     assert_eq!(two("#[cfg(test)] mod tests { use crate::b::B; }"), none);
     assert_eq!(two("pub(in crate::b) struct A;"), none);
-    // A name that the parent re-exports counts as the child that declares it.
+    // A name that the parent re-exports counts as a name of the child that declares it.
     let again = |root, a| circles_of(&[("lib.rs", root), ("a.rs", a), b]);
     let root = "mod a; mod b; pub use b::B; use b as other;";
     for a in [
@@ -284,7 +285,7 @@ fn a_circle_is_found_however_it_is_closed() {
     let parent = ("a.rs", "mod c; pub use c::C; pub struct A;");
     let root = ("lib.rs", "mod a; pub use a::C; pub struct R;");
     assert_eq!(circles_of(&[root, parent, child]), none);
-    // A module includes everything below it, and cycles are found at every depth.
+    // A module includes all modules below it, and cycles are found at every depth.
     let deep = [
         (
             "lib.rs",

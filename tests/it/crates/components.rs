@@ -1,10 +1,11 @@
-//! Components of the engine: their fields are private, they may use only the components in this table, and none uses
-//! the loop.
+//! Tests that the fields of the engine's components are private, that components use only the
+//! components in this table, and that no component uses the loop.
 
 use super::{root, rust_files};
 use syn::{Fields, Item, ItemStruct, Visibility};
 
-/// Each component: its type, its module, and the other modules whose types its methods may take.
+/// Each component has its type, its module, and the other modules with types that its methods may
+/// take.
 const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Dataflow", "dataflow", &[]),
     ("Processors", "processors", &["dataflow", "lanes"]),
@@ -12,19 +13,20 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("ProgramLaunches", "frames", &["dataflow", "lanes"]),
     ("RunningFeeds", "feeding", &[]),
     ("TileGroups", "tile_groups", &["dataflow", "lanes"]),
-    // An access is identified by its node, packed into one word.
+    // A packed word with the node identifies an access.
     ("Fabric", "fabric", &["dataflow"]),
     ("Messages", "messages", &["dataflow", "fabric"]),
     ("Collectives", "collectives", &["dataflow", "fabric"]),
 ];
 
-/// Returns the engine's module that a file belongs to.
+/// Returns the engine's module to which a file belongs.
 fn module_of(file: &str) -> &str {
     let first = file.split('/').next().unwrap_or(file);
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
-/// Returns the violations of a component's struct; an empty list if the struct is no component.
+/// Returns the violations in a component's struct. If the struct is no component, the list is
+/// empty.
 fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
     let mut faults = Vec::new();
     let name = of.ident.to_string();
@@ -48,7 +50,8 @@ fn faults_of(of: &ItemStruct, module: &str) -> Vec<String> {
     faults
 }
 
-/// Returns the violations in a file of the engine, given by its path under `src/engine/`.
+/// Returns the violations in a file of the engine. The file is given by its path under
+/// `src/engine/`.
 fn check(file: &str, source: &str) -> Vec<String> {
     let module = module_of(file);
     let parsed = syn::parse_file(source).expect("it compiles");

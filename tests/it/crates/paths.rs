@@ -1,4 +1,4 @@
-//! Paths in a source file, and names that its modules declare.
+//! Finds paths in a source file, and names that its modules declare.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use syn::{Attribute, Ident, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
 pub struct NamedPath {
     pub line: usize,
     pub names: Vec<String>,
-    /// `true` inside a `use`, where a single name is a path too.
+    /// `true` inside a `use`, where a single name is also a path.
     pub is_import: bool,
     /// `true` inside a unit test.
     pub is_test: bool,
@@ -19,19 +19,19 @@ pub struct NamedPath {
 /// A module of a file: the file itself, or an inline module of it.
 #[derive(Debug, Default)]
 pub struct Module {
-    /// Imports: local name and full path.
+    /// Imports, by local name, with the full path.
     pub imports: BTreeMap<String, Vec<String>>,
     /// Paths of glob imports.
     pub globs: Vec<Vec<String>>,
-    /// Modules declared with a semicolon outside unit tests; they have files of their own.
+    /// Modules that are declared with a semicolon outside unit tests, and have files of their own.
     pub files: Vec<String>,
     pub paths: Vec<NamedPath>,
 }
 
-/// The modules of a file, by path within the file; the file itself has the empty path.
+/// The modules of a file, by path within the file. The file itself has the empty path.
 pub type Modules = BTreeMap<Vec<String>, Module>;
 
-/// Finds the modules of `source`, and the paths in each.
+/// Finds the modules of `source`, and the paths in each module.
 pub fn modules(source: &str) -> Result<Modules, syn::Error> {
     let mut finder = Finder {
         at: Vec::new(),
@@ -46,7 +46,8 @@ pub fn modules(source: &str) -> Result<Modules, syn::Error> {
 struct Finder {
     at: Vec<String>,
     is_test: bool,
-    /// Nesting depth of the current item within its module: imports inside functions declare no names in the module.
+    /// Nesting depth of the current item within its module. Imports inside functions declare no
+    /// names in the module.
     depth: usize,
     found: Modules,
 }
@@ -171,7 +172,7 @@ impl<'ast> Visit<'ast> for Finder {
         self.depth = depth;
     }
 
-    /// `pub(in path)` and `pub(super)` restrict visibility; they are no uses.
+    /// `pub(in path)` and `pub(super)` restrict visibility, so they are no uses.
     fn visit_visibility(&mut self, _: &'ast Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {

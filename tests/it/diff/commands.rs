@@ -1,4 +1,4 @@
-//! `chakram diff` as a shell sees it.
+//! Tests `chakram diff` from a shell.
 
 use crate::commands::{answer, chakram};
 use chakram::internals::FrameCursor;
@@ -27,7 +27,8 @@ fn nodes(rank: u32) -> Vec<Node> {
     nodes
 }
 
-/// Writes a job with the case's ranks after `change`, which returns `false` to leave a rank out.
+/// Writes a job with the case's ranks after `change`. If `change` returns `false`, the rank is
+/// omitted.
 fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
     for rank in 0..RANKS {
         let mut nodes = nodes(rank);
@@ -42,8 +43,7 @@ fn job(folder: &Path, change: impl Fn(u32, &mut Vec<Node>) -> bool) -> PathBuf {
     folder.to_owned()
 }
 
-/// Runs `chakram diff` of the case against `other` and returns the exit code, the output and the
-/// errors.
+/// Runs `chakram diff` on the case and `other`. Returns the exit code, the output and the errors.
 fn diff(other: &Path, more: &[&str]) -> (i32, String, String) {
     let other = other.to_str().unwrap();
     let output = chakram(&[&["diff", CASE, other], more].concat());
@@ -80,7 +80,7 @@ fn a_job_and_itself_do_not_differ() {
         "{text}"
     );
     assert!(text.ends_with("no differences\n"), "{text}");
-    // Other node ids and another order of records.
+    // The other job has other node ids, and another order of records.
     let folder = tempfile::tempdir().unwrap();
     let other = job(folder.path(), |_, nodes| {
         for node in nodes.iter_mut() {
@@ -106,8 +106,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let other = job(folder.path(), |rank, nodes| {
         let at = with(nodes, "comm_size");
-        // All ranks but 2 have 1,000 bytes more; rank 2 has another name instead; rank 7 is
-        // missing.
+        // All ranks except 2 have 1,000 bytes more, rank 2 has another name, and rank 7 is missing.
         match rank {
             2 => nodes[at].name = "other".to_owned(),
             _ => match number(nodes, at, "comm_size") {
@@ -133,7 +132,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
         bytes["after"].as_u64().unwrap() - bytes["before"].as_u64().unwrap(),
         1000
     );
-    // Six ranks with 1,000 bytes each; the seventh common rank has no such change.
+    // Six ranks have 1,000 bytes more each, and the seventh common rank has no such change.
     assert_eq!(found["total"]["bytes"]["change"], 6000);
     assert_eq!(found["counts"]["bytes"], 6);
     assert_eq!(
@@ -150,7 +149,7 @@ fn the_same_change_in_several_ranks_is_told_once() {
     ] {
         assert!(text.contains(expected), "{expected}:\n{text}");
     }
-    // Output to a pipe has unbroken lines.
+    // Lines in a pipe do not break.
     let whole = "in 6 ranks (0-1, 3-6): bytes +1000 B, 100.7 MB → 100.7 MB (+0.00 %)\n";
     assert!(text.contains(whole), "{text}");
     for threads in ["1", "3"] {
@@ -200,7 +199,7 @@ fn limits_set_the_exit_code() {
     assert_eq!(code(&["--fail-on", "any", "--tolerance", "3%"]), 0);
     assert_eq!(code(&["--fail-on", "any", "--tolerance", "2.9%"]), 3);
     assert_eq!(code(&["--fail-on", "time", "--tolerance", "10s"]), 0);
-    // A tolerance does not apply to totals: compared nodes differ by at most 3 %, while the total
+    // The tolerance does not apply to totals: compared nodes differ by at most 3 %, but the total
     // grew.
     assert_eq!(code(&["--threshold", "3%"]), 0);
     assert_eq!(code(&["--threshold", "0.1%", "--tolerance", "10s"]), 3);

@@ -1,4 +1,4 @@
-//! Tests of comparisons of damaged traces: an error, or with `--salvage` a comparison of the
+//! Tests comparisons of damaged traces, which give an error or, with `--salvage`, compare the
 //! readable part.
 
 use crate::commands::chakram;
@@ -12,7 +12,8 @@ fn case() -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE)).unwrap()
 }
 
-/// Runs `chakram diff` of two files with these contents and returns the exit code, the output and the errors.
+/// Runs `chakram diff` on two files with these contents. Returns the exit code, the output and the
+/// errors.
 fn diff(sides: [&[u8]; 2], more: &[&str]) -> (i32, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let paths = [("a.0.et", sides[0]), ("b.0.et", sides[1])].map(|(name, bytes)| {
@@ -33,16 +34,16 @@ fn damage_is_an_error_of_each_side_that_has_it() {
     let whole = case();
     let cut = &whole[..whole.len() - 3];
     let mut bent = whole.clone();
-    // In the middle of the file, varints of ten bytes and more.
+    // The middle of the file has varints of ten bytes and more.
     let middle = whole.len() / 2;
     bent[middle..middle + 12].fill(0xff);
-    // A record that claims 80 bytes, while only 3 follow.
+    // A record claims 80 bytes, but only 3 bytes follow.
     let noise = [80, 1, 2, 3];
     for damaged in [cut, &bent, &noise, &[]] {
         for (sides, names) in [
             ([damaged, &whole], &["a.0.et"][..]),
             ([&whole, damaged], &["b.0.et"]),
-            // Two equal damaged files are not equal traces, because they are no traces.
+            // Two equal damaged files are not equal traces, because they are not traces.
             ([damaged, damaged], &["a.0.et", "b.0.et"]),
         ] {
             for format in ["text", "json", "csv"] {
@@ -75,7 +76,7 @@ fn what_is_sound_is_compared_and_what_is_lost_is_said() {
         table.lines().count() > 1 && error.contains("bytes are lost"),
         "{table}{error}"
     );
-    // Both lose the same node, so there is no difference, but there is a note.
+    // Both files lose the same node, so there is a note but no difference.
     let (code, text, _) = diff([cut, cut], &["--salvage"]);
     assert_eq!(code, 0);
     assert!(
@@ -89,7 +90,7 @@ fn what_is_sound_is_compared_and_what_is_lost_is_said() {
         said,
         ["1 rank in both, 1 of them identical", "no differences"]
     );
-    // Without any sound record there is no comparison.
+    // If no record is sound, there is no comparison.
     let (code, _, error) = diff([&[80, 1, 2, 3], &whole], &["--salvage"]);
     assert_eq!(code, 2);
     assert!(
@@ -119,7 +120,7 @@ fn a_packed_file_that_breaks_off_is_salvaged_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Truncation at any byte is an error, except between two records.
+    /// Truncation at any byte is an error, unless the byte is between two records.
     #[test]
     fn cuts_are_never_passed_over(at in 0.0..1.0_f64) {
         let whole = case();

@@ -1,4 +1,4 @@
-//! Tests of the difference between two reports: the parts sum to the change of the makespan, and
+//! Tests the difference between two reports: its parts add up to the change of the makespan, and
 //! agree with the reports.
 
 use crate::commands::{answer, chakram};
@@ -47,7 +47,7 @@ fn parts_sum_to_the_change_of_the_makespan() {
             assert_eq!(sum("mean_ps"), more, "{a} {b}");
             assert_eq!(sum("sum_over_npus_ps"), 8 * more, "{a} {b}");
             for part in parts {
-                // The report rounds its means one by one.
+                // The report rounds each mean separately.
                 let name = part["part"].as_str().unwrap();
                 for (side, report) in [("before", before), ("after", after)] {
                     let mean = whole(&report["mean_ps"][name]);
@@ -57,7 +57,7 @@ fn parts_sum_to_the_change_of_the_makespan() {
                 let behind: i128 = behind.map(|moved| whole(&moved["mean_ps"]["change"])).sum();
                 let change = whole(&part["mean_ps"]["change"]);
                 assert_eq!(behind + whole(&part["rest_ps"]), change);
-                // Groups divide the exposed communication among them, so their parts sum to it.
+                // The groups divide the exposed communication, so their parts add up to it.
                 if name == "communication" {
                     assert!(whole(&part["rest_ps"]).abs() <= 4, "{part}");
                 }

@@ -1,4 +1,5 @@
-//! Compares slices of random graphs with a few lines that compute dependencies and start times.
+//! Compares slices of random graphs with a few lines of code that compute dependencies and start
+//! times.
 
 use super::rig::{count, file, nodes, whole};
 use chakram::edit::{CommunicationMatches, RankSelection, SliceTarget};
@@ -8,14 +9,14 @@ use chakram::workload::DeclaredGroups;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nodes with this id or a larger one are cut.
+/// Nodes with this id or a larger id are cut.
 const CUT: u64 = 1000;
 
-/// Returns all direct and indirect dependencies of each node, by id; if `data`, only along data
-/// dependencies.
+/// Returns all direct and indirect dependencies of each node, by id. If `data` is true, follows
+/// only data dependencies.
 fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     let mut behind: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-    // Repeats until nothing changes: slow, but obviously correct.
+    // Repeat until nothing changes. This is slow, but obviously correct.
     loop {
         let before = behind.values().map(BTreeSet::len).sum::<usize>() + behind.len();
         for node in nodes {
@@ -33,7 +34,7 @@ fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     }
 }
 
-/// Returns the start of each node, ns.
+/// Returns the start of each node, in ns.
 fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
     let by_id: BTreeMap<u64, &Node> = nodes.iter().map(|node| (node.id, node)).collect();
     let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -106,11 +107,11 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Random number that decides about a cut, duration, delay, and dependencies: distance back, and
-/// whether it is a data dependency.
+/// A node's random number that decides about the cut, its duration, its delay, and its
+/// dependencies. A dependency has a distance back, and is true for a data dependency.
 type Drawn = (u32, u64, u64, Vec<(usize, bool)>);
 
-/// Returns the nodes in program order with dependencies on earlier nodes. A random choice decides
+/// Returns nodes in program order, with dependencies on earlier nodes. A random choice decides
 /// which nodes are cut, more often near `cut`.
 fn graphs() -> impl Strategy<Value = Vec<Node>> {
     let dep = (0_usize..40, any::<bool>());

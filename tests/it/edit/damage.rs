@@ -1,4 +1,4 @@
-//! Tests of damaged traces: edits never panic, and a trace that can be replayed can be replayed
+//! Tests damaged traces: edits never panic, and if a trace can be replayed, it can also be replayed
 //! after the edit.
 
 use super::rig::{case, job};

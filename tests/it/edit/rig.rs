@@ -1,4 +1,4 @@
-//! Traces in the types generated from the schema, and runs of the program on them.
+//! Reads traces with the types generated from the schema, and runs the program on traces.
 
 use crate::commands::chakram;
 use crate::corpus::corpus_path;
@@ -24,7 +24,7 @@ pub fn text(name: &str, value: &str) -> AttributeProto {
     attribute(name, Value::StringVal(value.to_owned()))
 }
 
-/// Returns the value of an integer attribute, of any integer type.
+/// Returns the value of an attribute of any integer type.
 pub fn whole(node: &Node, name: &str) -> Option<i64> {
     let attribute = node.attr.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
@@ -66,7 +66,7 @@ pub fn job(path: &Path) -> Vec<Vec<u8>> {
     files.iter().map(|file| open(&file.path)).collect()
 }
 
-/// Runs the program, which must succeed, and returns its output.
+/// Runs the program, checks that it succeeds, and returns its output.
 pub fn ok(args: &[&str]) -> String {
     let output = chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -74,7 +74,7 @@ pub fn ok(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs the program, which must fail, and returns its error.
+/// Runs the program, checks that it fails, and returns its error message.
 pub fn refused(args: &[&str]) -> String {
     let output = chakram(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -100,7 +100,7 @@ pub fn case(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Returns the captures of the corpus, if there is one, each with its name.
+/// Returns the captures of the corpus, each with its name; empty if there is no corpus.
 pub fn captures() -> Vec<(String, PathBuf)> {
     let Some(folder) = corpus_path("captures/pytorch") else {
         return Vec::new();

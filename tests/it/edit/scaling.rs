@@ -1,4 +1,4 @@
-//! Compares scaled jobs with jobs generated at the target size.
+//! Compares scaled jobs with jobs that were generated at the target size.
 
 use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
@@ -52,8 +52,8 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     }
 }
 
-/// Ranks that never communicate are no data parallelism: copying them needs an explicit option, and the option works
-/// only for them.
+/// Ranks that never communicate are no data parallelism. Copying such ranks needs an explicit
+/// option, which works only for them.
 #[test]
 fn ranks_that_exchange_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn ranks_that_exchange_nothing_are_refused() {
     for (name, grid, to, exchanges) in [
         ("alone", "dp=1", "dp=8", false),
         ("meet", "dp=2", "dp=8", true),
-        // A collective of all ranks becomes one of all new ranks.
+        // A collective of all ranks becomes a collective of all new ranks.
         ("meet", "dp=1,tp=2", "dp=4", true),
     ] {
         let out = at(&format!("{name}-{to}"));
@@ -173,10 +173,11 @@ fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
         let to = rank_of("comm_dst", at(pp + 1, dp, tp));
         add(5, 0, vec![to, count("comm_size", 5000)]);
     }
-    // Sharded weights of 240,000 B: an all-gather takes the shard as its size, a reduce-scatter the whole.
+    // The sharded weights have 240,000 B. The size of an all-gather is the shard, and the size of a
+    // reduce-scatter is the whole.
     add(7, 0, call(2, 240_000 / u64::from(replicas), &groups[1].0));
     add(7, 0, call(7, 240_000, &groups[1].0));
-    // A ring of messages along the replicas.
+    // Messages form a ring along the replicas.
     let next = at(pp, (dp + 1) % replicas, tp);
     let last = at(pp, (dp + replicas - 1) % replicas, tp);
     if replicas > 1 {
@@ -202,7 +203,7 @@ fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// Returns a job's nodes with groups given by members instead of names.
+/// Returns a job's nodes, with groups given by their members and not by names.
 fn unnamed_group(prefix: &str) -> Vec<Vec<Node>> {
     let traces = job(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {

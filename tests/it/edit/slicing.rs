@@ -6,13 +6,13 @@ use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Returns `false` for nodes that only end a conversion: a slice ends with the last node inside the
+/// Returns `false` for nodes that only end a conversion. A slice ends with the last node inside the
 /// step's annotation.
 fn is_work(node: &Node) -> bool {
     node.r#type > 1 && node.name != "end of the thread"
 }
 
-/// Returns the start of each node if the rank runs alone, ns.
+/// Returns the start of each node in ns, if the rank runs alone.
 fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     let mut ends: BTreeMap<u64, i64> = BTreeMap::new();
     let mut starts = BTreeMap::new();
@@ -27,7 +27,7 @@ fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     starts
 }
 
-/// Actions of a rank and their times relative to its first node.
+/// Returns the actions of a rank, with their times relative to the rank's first node.
 fn schedule(nodes: &[Node]) -> Vec<(i64, String, i64, i64, i64)> {
     let starts = starts(nodes);
     let work = || nodes.iter().filter(|node| is_work(node));
@@ -61,8 +61,8 @@ fn flops(nodes: &[Node]) -> i64 {
     nodes.iter().filter_map(|node| whole(node, "num_ops")).sum()
 }
 
-/// Slices every step out of a converted capture and compares it with a conversion of that step
-/// alone. Returns the number of steps.
+/// Cuts every step out of a converted capture, and compares the slice with a conversion of that
+/// step alone. Returns the number of steps.
 fn compare(name: &str, capture: &Path) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let at = |what: &str| folder.path().join(what);
@@ -107,8 +107,8 @@ fn compare(name: &str, capture: &Path) -> usize {
             let label = format!("{name}, step {step}, rank {rank}");
             assert_eq!(collectives(&cut), collectives(&alone), "{label}");
             assert_eq!(flops(&cut), flops(&alone), "{label}");
-            // Both reproduce the capture to the nanosecond. The estimated clocks that align ranks
-            // may differ if there are fewer collectives, so each rank is counted from its own
+            // Both reproduce the capture exactly, to the nanosecond. With fewer collectives, the
+            // estimated clocks that align ranks may differ, so each rank's times count from its own
             // start.
             let (cut, alone) = (schedule(&cut), schedule(&alone));
             let differ = cut.iter().zip(&alone).position(|(a, b)| a != b);
@@ -116,7 +116,7 @@ fn compare(name: &str, capture: &Path) -> usize {
             assert_eq!(cut.len(), alone.len(), "{label}");
         }
         let replayed = replay(&arg(&cut), "dgx-h100", &["--comm", "captured"]);
-        // The replay ends with its last node, at the time in the metadata of the slowest rank.
+        // The replay ends with its last node, at the time that the slowest rank's metadata state.
         assert_eq!(replayed["makespan_ps"], replayed["captured_ps"], "{name}");
         replay(&arg(&cut), "dgx-h100", &[]);
     }
@@ -140,7 +140,8 @@ fn cuts_through_what_belongs_together_are_refused_or_go_all_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let prefix = folder.path().join("half");
     let prefix = prefix.to_str().unwrap();
-    // Rank 1 gets larger ids: only one of its collectives has an id up to that of rank 0's second collective.
+    // Rank 1 gets larger ids, so only one of its collectives has an id up to the id of rank 0's
+    // second collective.
     let mut traces = job(&case("data-parallel-8"));
     traces.truncate(2);
     let mut second = nodes(&traces[1]);

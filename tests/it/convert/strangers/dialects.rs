@@ -1,4 +1,4 @@
-//! Tests of versions of the profiler and devices, and of events in unusual order or number.
+//! Tests versions of the profiler, devices, and events in unusual order or number.
 
 use super::gpu_job::{COMPUTE, converted_ranks, device_ns, events, files, hold, is, refused};
 use serde_json::{Value, json};
@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 const RANKS: u64 = 2;
 const LAYERS: u64 = 3;
 
-/// Rewrites the job's files and checks the conversion: all device time, all collectives, and the captured end.
+/// Rewrites the job's files, and checks the conversion: all device time, all collectives, and the
+/// captured end.
 fn sound(what: &str, rewrite: impl Fn(&mut Value)) {
     let mut all = files(RANKS, LAYERS);
     all.iter_mut().for_each(rewrite);
@@ -144,7 +145,7 @@ fn other_devices_convert() {
     });
 }
 
-/// Plug-ins that record neither stream nor device have one track per queue, numbered or named.
+/// If plug-ins record neither stream nor device, each queue has one track with a number or a name.
 #[test]
 fn lanes_of_devices_without_streams_are_their_tracks() {
     let bare = |event: &mut Value| {
@@ -172,7 +173,8 @@ fn lanes_of_devices_without_streams_are_their_tracks() {
     assert!(job.summary.ranks.iter().all(|rank| rank.lanes.1 == 2));
 }
 
-/// The export of Ascend's profiler: a list of events, device tasks and CANN calls without a category, times as text.
+/// Rewrites a file in the form of Ascend's profiler: a list of events, device tasks and CANN calls
+/// without a category, and times as text.
 fn trace_view(file: &mut Value) {
     each(file, |event| {
         let name = event["name"].as_str().unwrap_or_default().to_owned();
@@ -246,8 +248,8 @@ fn devices_that_cannot_be_read_are_refused_by_name() {
     refused(converted_ranks(&texts), &parts);
 }
 
-/// The host's wait for its device is the device's time for any name of the call: on a network
-/// without transfer times the step is shorter, although the host only waited.
+/// The host's wait for its device is device time, whatever the call's name. On a network without
+/// transfer times, the step is shorter, although the host only waited.
 #[test]
 fn waits_for_devices_are_known_by_their_calls() {
     for name in [
@@ -322,7 +324,8 @@ fn tracks_and_ids_of_any_kind_convert() {
     sound("in any order", |file| events(file).reverse());
 }
 
-/// Correlation ids are reused after they wrap around: a kernel belongs to the last launch before it.
+/// Correlation ids are reused after they wrap around, so a kernel belongs to the last launch before
+/// the kernel.
 #[test]
 fn correlations_that_are_used_again_are_told_apart_by_time() {
     let again = |ids: u64| {
@@ -334,7 +337,8 @@ fn correlations_that_are_used_again_are_told_apart_by_time() {
             });
         }
     };
-    // Each layer has two launches, and there is the final wait: with four ids, layers 0 and 2 have the same.
+    // Each layer has two launches, and the final wait follows. With four ids, layers 0 and 2 have
+    // the same ids.
     sound("four correlations", again(4));
 }
 
@@ -383,7 +387,8 @@ fn times_near_zero_count_from_the_host_or_the_capture() {
     }
 }
 
-/// An operator that never ended may have any duration; events far outside the profiler's span were not recorded.
+/// An operator that never ended may have any duration, and events far outside the profiler's span
+/// were not recorded.
 #[test]
 fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     let mut all = files(RANKS, LAYERS);
@@ -400,7 +405,8 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
             }
         });
     }
-    // Both files use the same process id for it, so the second rank's events would belong to two ranks.
+    // Both files use the same process id for the wait, so the second rank's events would belong to
+    // two ranks.
     events(&mut all[1]).retain(|event| event["tid"] != 9);
     let texts: Vec<String> = all.iter().map(Value::to_string).collect();
     let job = hold("a year", &texts, device, LAYERS);
@@ -409,7 +415,8 @@ fn an_event_that_outlasts_the_profiler_by_far_is_dropped() {
     assert_eq!(outside.map(|(_, count)| *count), Some(1), "{left_out:?}");
 }
 
-/// Scripts merge the files of ranks into one, in which correlation ids, streams and devices of ranks coincide.
+/// Scripts merge the files of ranks into one file, in which ranks have the same correlation ids,
+/// streams and devices.
 #[test]
 fn ranks_in_one_file_are_refused() {
     let mut all = files(RANKS, LAYERS);
@@ -426,8 +433,8 @@ fn ranks_in_one_file_are_refused() {
     );
 }
 
-/// Process labels, as SGLang's script writes them, and offsets of process ids distinguish ranks in one file: they
-/// convert as from separate files.
+/// Process labels, as SGLang's script writes them, and offsets of process ids distinguish ranks in
+/// one file. Such ranks convert as from separate files.
 #[test]
 fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
     let all = files(RANKS, LAYERS);

@@ -1,5 +1,6 @@
-//! A training job on GPUs as Kineto records it: operators, launches, kernels, collectives on a separate stream, and the
-//! wait for the device. It does not use the generator of other tests, so it was not tuned for the code under test.
+//! A training job on GPUs as Kineto records it: operators, launches, kernels, collectives on a
+//! separate stream, and the wait for the device. This job does not come from the generator of other
+//! tests, so the generator was not tuned for the code under test.
 
 use super::super::rig::{Job, replay, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
@@ -14,14 +15,14 @@ pub const COMMUNICATION: u64 = 20;
 /// Time between the collectives of successive layers.
 const LAYER_NS: u64 = 200_000;
 
-/// A rank's file under construction.
+/// A rank's file under construction, with its events.
 struct RankFile {
     rank: u64,
     events: Vec<Value>,
-    /// Id of the next operator; the next field is that of the next launch.
+    /// Id of the next operator; the next field is the id of the next launch.
     operator: u64,
     correlation: u64,
-    /// Times at which the compute stream and the communication stream become free, ns.
+    /// Times at which the compute stream and the communication stream become free, in ns.
     free: [u64; 2],
 }
 
@@ -49,7 +50,8 @@ impl RankFile {
         id
     }
 
-    /// Launches a kernel at `at` for the operator `id`. The kernel ends at `end` if given, otherwise it lasts 20 µs.
+    /// Launches a kernel at `at` for the operator `id`. The kernel ends at `end` if `end` is given;
+    /// otherwise, it takes 20 µs.
     fn launch(&mut self, id: u64, at: u64, stream: u64, name: &str, end: Option<u64>, args: Value) {
         let correlation = self.correlation;
         self.correlation += 1;
@@ -59,7 +61,7 @@ impl RankFile {
             "args": {"External id": id, "correlation": correlation, "cbid": 211},
         }));
         let own = usize::from(stream != COMPUTE);
-        // Communication kernels wait for all kernels launched before them.
+        // Communication kernels wait for all kernels that were launched earlier.
         let before = self.free[..=own].iter().copied().max().unwrap_or(0);
         let from = (at + 5_000).max(before);
         let end = end.map_or(from + 20_000, |end| end.max(from + 1_000));
@@ -76,8 +78,8 @@ impl RankFile {
     }
 }
 
-/// Returns a file for each rank: in each layer a matrix product of 20 µs and an all-reduce that ends on all ranks at
-/// the same time, 200 µs after the previous layer's.
+/// Returns a file for each rank. Each layer has a matrix product of 20 µs, and an all-reduce that
+/// ends on all ranks at the same time, 200 µs after the previous layer's.
 pub fn files(ranks: u64, layers: u64) -> Vec<Value> {
     (0..ranks).map(|rank| file(rank, ranks, layers)).collect()
 }
@@ -171,7 +173,7 @@ pub fn is(event: &Value, category: &str) -> bool {
     event["cat"] == category
 }
 
-/// Returns the summed time of kernels in the files, ns.
+/// Returns the total time of kernels in the files, in ns.
 pub fn device_ns(files: &[Value]) -> u64 {
     let all = files
         .iter()
@@ -197,7 +199,7 @@ pub fn converted<B: AsRef<[u8]>>(files: &[(&str, B)]) -> Result<Job, TraceError>
     try_convert(&[folder.path().to_owned()], &Conversion::default())
 }
 
-/// Converts one file per rank.
+/// Converts the files, one per rank.
 pub fn converted_ranks<B: AsRef<[u8]>>(texts: &[B]) -> Result<Job, TraceError> {
     let names: Vec<String> = (0..texts.len())
         .map(|rank| format!("kineto.{rank}.json"))
@@ -213,12 +215,13 @@ pub fn refused(converted: Result<Job, TraceError>, parts: &[&str]) {
     }
 }
 
-/// Asserts that these files convert to a job with `device` ns of device work and `collectives` collectives, and that
-/// its replay as captured ends when the capture did.
+/// Asserts that these files convert to a job with `device` ns of device work and `collectives`
+/// collectives. Asserts that the job's replay as captured ends when the capture ended.
 pub fn hold<B: AsRef<[u8]>>(what: &str, texts: &[B], device: u64, collectives: u64) -> Job {
     let job = converted_ranks(texts).unwrap_or_else(|error| panic!("{what}: {error}"));
     let kept: u64 = job.summary.ranks.iter().map(|rank| rank.device_ns.1).sum();
-    // Times may have passed through floating-point numbers with a precision of a quarter microsecond.
+    // Times may have been converted to floating-point numbers with a precision of a quarter
+    // microsecond.
     assert!(
         kept.abs_diff(device) <= device / 1000,
         "{what}: {kept} of {device} ns kept"

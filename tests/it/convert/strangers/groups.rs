@@ -1,10 +1,10 @@
-//! Collectives of unnamed groups, as PyTorch 2.1 and 2.2 write them: a record states only the number of members, and
-//! each group has its own stream.
+//! Tests collectives of unnamed groups, as PyTorch 2.1 and 2.2 write them. A record states only the
+//! number of members, and each group has its own stream.
 
 use super::gpu_job::{COMMUNICATION, converted_ranks, device_ns, events, files, hold, is};
 use serde_json::{Value, json};
 
-/// Returns the groups of ranks along each dimension of a grid, fastest first.
+/// Returns the groups of ranks along each dimension of a grid, fastest dimension first.
 fn grid(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
     let ranks: u64 = sizes.iter().product();
     let mut stride = 1;
@@ -19,8 +19,8 @@ fn grid(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
     along.collect()
 }
 
-/// Assigns the collectives of layers to the dimensions of a grid in turn. Members of one group end within 1 µs of one
-/// another, different groups at least 7 µs apart.
+/// Assigns the collectives of layers in turn to the dimensions of a grid. Members of one group end
+/// within 1 µs of one another. Different groups end at least 7 µs apart.
 fn deal(all: &mut [Value], sizes: &[u64], named: bool) {
     let dimensions = grid(sizes);
     for (rank, file) in (0..).zip(all) {
@@ -81,7 +81,7 @@ fn found(
         .collect();
     let texts: Vec<String> = kept.iter().map(Value::to_string).collect();
     let job = if kept.len() as u64 == ranks {
-        // One collective for each group of the dimension in each layer.
+        // Each layer has one collective for each group of the dimension.
         let groups: Vec<u64> = sizes.iter().map(|size| ranks / size).collect();
         let calls = (0..layers)
             .map(|layer| groups[layer as usize % groups.len()])
@@ -122,7 +122,7 @@ fn grids_without_names_are_told_by_streams_and_ends() {
     }
 }
 
-/// The members that are nearest in time may be absent.
+/// The members that are nearest in time may be absent, so only declared groups are reported.
 #[test]
 fn of_some_ranks_only_declared_groups_are_told() {
     assert_eq!(found(&[2, 2], 6, false, |rank| rank % 3 == 0), []);

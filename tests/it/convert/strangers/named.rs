@@ -1,12 +1,12 @@
-//! File names, ids that other tools rewrote, and numbers that mean something else.
+//! Tests file names, ids that other tools rewrote, and numbers with another meaning.
 
 use super::super::rig::{Job, try_convert};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::trace::TraceError;
 use std::path::Path;
 
-/// Returns an operator of 10 µs at `start`, and the kernel of 20 µs that it launches, all of
-/// process 7000.
+/// Returns an operator of 10 µs at `start`, and the kernel of 20 µs that the operator launches.
+/// Both belong to process 7000.
 fn kernel(start: u64, correlation: &str) -> String {
     format!(
         r#"{{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7000, "tid": 1, "ts": {start}, "dur": 10,
@@ -44,13 +44,13 @@ fn ranks(files: &[(&str, &str)]) -> Vec<u32> {
     job.summary.ranks.iter().map(|rank| rank.rank).collect()
 }
 
-/// PyTorch's tutorial numbers files by step, not by rank.
+/// PyTorch's tutorial numbers files by step and not by rank.
 #[test]
 fn a_number_in_the_name_of_the_only_capture_is_not_its_rank() {
     let text = &trace("", &kernel(1000, "3"));
     assert_eq!(ranks(&[("test_trace_8.json", text)]), [0]);
-    // Names of the form `kineto.RANK.json` or with `rank_RANK` are believed, and so is a capture
-    // that states its rank.
+    // The program accepts ranks in names of the form `kineto.RANK.json` or with `rank_RANK`, and
+    // ranks that captures state.
     assert_eq!(ranks(&[("kineto.3.json", text)]), [3]);
     assert_eq!(ranks(&[("rank_3_step_8.json", text)]), [3]);
     let says = "\"distributedInfo\": {\"rank\": 5, \"world_size\": 8}, ";
@@ -74,7 +74,7 @@ fn windows_of_one_process_are_no_ranks() {
             "one by one",
         ],
     );
-    // Files of the same time may be ranks in containers.
+    // Files with the same time may be ranks in containers.
     let together = [
         ("trace_0.json", &*windows[0]),
         ("trace_1.json", &*windows[0]),
@@ -90,11 +90,12 @@ fn ids_that_passed_through_a_table_are_ids() {
         let rank = &job.summary.ranks[0];
         (rank.device_ns, job.traces[0].nodes.len())
     };
-    // Nodes: declaration, operator, launch, kernel and the thread's end.
+    // The nodes are the declaration, the operator, the launch, the kernel, and the end of the
+    // thread.
     let plain = device("3");
     assert_eq!(plain.0, (20_000, 20_000));
     assert_eq!(device("3.0"), plain);
-    // No correlation id: only the external id can link the kernel to its operator.
+    // There is no correlation id, so only the external id can link the kernel to its operator.
     assert_eq!(device("-1").0, plain.0);
     let text = trace("", &kernel(1000, "3.5"));
     refused(

@@ -1,4 +1,4 @@
-//! Tests of encodings, compression, and texts that are no capture.
+//! Tests encodings, compression, and texts that are no captures.
 
 use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
 use chakram::trace::CompressedWriter;
@@ -75,7 +75,7 @@ fn any_encoding_and_package_is_read() {
     }
 }
 
-/// A profile with thousands of invalid JSON numbers gives one note, not thousands.
+/// A profile with thousands of invalid JSON numbers gives one note and not thousands.
 #[test]
 fn repairs_of_one_kind_are_one_remark() {
     let mut all = files(RANKS, LAYERS);
