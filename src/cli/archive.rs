@@ -14,7 +14,7 @@ mod contents;
 mod maintain;
 mod write;
 
-/// Keep traces for years: packed, checked, described, and compared with earlier predictions
+/// Keep traces in archives: compressed, checked, described, and compared with earlier predictions
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -49,11 +49,11 @@ enum ArchiveCommand {
     Baseline(check::BaselineArgs),
     /// Predict again and fail if a prediction changed
     Check(check::CheckArgs),
-    /// Read every byte and compare it with its checksums
+    /// Read all data and compare it with its checksums
     Verify(maintain::VerifyArgs),
     /// Add the workloads of other archives
     Merge(maintain::MergeArgs),
-    /// Drop workloads whose retention is over, and data that no other workload uses
+    /// Drop workloads whose retention has ended, and data that no workload uses
     Gc(maintain::GcArgs),
 }
 

@@ -55,10 +55,10 @@ pub struct CalibrateArgs {
     /// Traces, as for `chakram replay`, whose recorded kernels set the times of kernels of the same names
     #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     kernels: Vec<PathBuf>,
-    /// Give each rank an NPU class with times of its own kernels, because ranks differ and others wait for the slowest
+    /// Give each rank an NPU class with its own kernel times, because ranks differ and wait for the slowest rank
     #[arg(long, requires = "kernels")]
     by_rank: bool,
-    /// Measured GEMMs as CSV; they correct the curves of their number formats between the measured shapes
+    /// Measured GEMMs as CSV, which correct the curves of their number formats between the measured shapes
     #[arg(
         long,
         value_name = "GEMMS.csv",
@@ -66,7 +66,7 @@ pub struct CalibrateArgs {
         requires = "machine"
     )]
     gemm: Option<PathBuf>,
-    /// Logs of nccl-tests, each of one collective; they replace the machine's curves
+    /// Logs of nccl-tests, each of one collective, which replace the machine's curves
     #[arg(long, value_name = "LOG", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     nccl: Vec<PathBuf>,
     /// Correct this machine instead of the machine in the file of columns

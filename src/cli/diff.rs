@@ -94,7 +94,7 @@ pub enum FailOnArg {
     Time,
     /// Bytes and FLOPs of nodes; in reports, the buffers of collectives
     Bytes,
-    /// All of these
+    /// Any of these
     Any,
 }
 

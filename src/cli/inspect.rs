@@ -127,7 +127,7 @@ pub struct InspectArgs {
 /// Output format of `inspect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum InspectFormatArg {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON, times in picoseconds
     Json,

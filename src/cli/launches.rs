@@ -30,7 +30,7 @@ const MOST: usize = 1_000_000;
 /// Options for several launches of a job, and for several jobs.
 #[derive(Debug, Args)]
 pub struct LaunchArgs {
-    /// Replay the traces N times in a row; each rank begins a step when its previous one ends
+    /// Replay the traces N times in a row; each rank begins a step when its previous step ends
     #[arg(long, help_heading = LAUNCHES, hide_short_help = true, value_name = "N", conflicts_with = "starts", value_parser = clap::value_parser!(u32).range(1..=MOST as i64))]
     repeat: Option<u32>,
     /// Replay the traces at each time in this file, with one time per line, such as 10 ms; a rank that is still busy

@@ -46,7 +46,7 @@ pub struct LoopnestArgs {
 /// Output format of `loopnest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LoopnestFormat {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON with all values
     Json,

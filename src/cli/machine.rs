@@ -98,7 +98,7 @@ impl MachineArgs {
 /// Output format of `machine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MachineFormatArg {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON, times in picoseconds, rates per second, sizes in bytes
     Json,

@@ -64,7 +64,7 @@ Examples:
 struct ShowModelArgs {
     /// Preset, or a file (a name with a / or ending in .toml; - is standard input)
     name: String,
-    /// Tokens of a sequence; by default the model's
+    /// Tokens per sequence; by default the model's sequence length
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     tokens: Option<u64>,
     /// Bytes per element of saved activations
@@ -84,7 +84,7 @@ struct ShowModelArgs {
 /// Output format of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelListFormat {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON
     Json,
@@ -95,7 +95,7 @@ enum ModelListFormat {
 /// Output format of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModelShowFormat {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON
     Json,

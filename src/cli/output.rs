@@ -73,7 +73,7 @@ pub struct RunArgs {
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
-    /// Print all rows, and names whole, instead of less than 60 lines
+    /// Print all rows and full names instead of fewer than 60 lines
     #[arg(long, help_heading = REPORT)]
     details: bool,
     /// Action if peak memory exceeds the NPU's capacity
@@ -82,8 +82,7 @@ pub struct RunArgs {
     /// Report bytes and load of dimensions and links; simulates collectives message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
-    /// Also report the gain from faster kernels, collectives, host, or rates and latencies of the machine, and its
-    /// limit
+    /// Also report the gains from faster kernels, collectives, host, and machine rates and latencies, and their limits
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     sensitivities: bool,
     /// Dollars per NPU hour, such as 2.50; by default from the machine's file

@@ -76,13 +76,13 @@ pub struct ScoreArgs {
     /// Number of folds
     #[arg(long, value_name = "N", default_value = "5", requires = "fit")]
     folds: NonZeroUsize,
-    /// Also count pairs of runs that differ in one option, and those that are predicted in order
+    /// Also count pairs of runs that differ in one option, and pairs that are predicted in the measured order
     #[arg(long, conflicts_with = "pairs")]
     signs: bool,
-    /// Also correct each run by the runs with other values of this option, such as model
+    /// Also correct each run with the errors of runs that have other values of this option, such as model
     #[arg(long, value_name = "OPTION", conflicts_with_all = ["fit", "pairs"])]
     leave_out: Option<String>,
-    /// Also correct all runs by these measured steps, a table with the same columns
+    /// Also correct all runs with these measured steps, a table with the same columns
     #[arg(long, value_name = "STEPS.csv", conflicts_with_all = ["leave_out", "fit", "pairs"])]
     steps: Option<PathBuf>,
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub struct ScoreArgs {
 /// Output format of `score`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ScoreFormat {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON with all values
     Json,

@@ -98,7 +98,7 @@ pub struct ServeArgs {
 /// Output format of `serve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ServeFormat {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON with all values
     Json,

@@ -35,10 +35,10 @@ pub struct SliceArgs {
     /// Keep the nodes that annotations of this name cover; * matches any text
     #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to", "step"], conflicts_with_all = ["from", "to"])]
     annotation: Option<String>,
-    /// Keep nodes with this id or a higher one
+    /// Keep nodes with this id or a higher id
     #[arg(long, value_name = "ID")]
     from: Option<u64>,
-    /// Keep nodes with this id or a lower one
+    /// Keep nodes with this id or a lower id
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
     /// Action for collectives and messages with a partner outside the slice
@@ -77,7 +77,7 @@ struct RankDocument {
 pub enum UnmatchedArg {
     /// Fail, and write nothing
     Refuse,
-    /// Remove it as well
+    /// Remove the communication as well
     Cut,
 }
 

@@ -15,7 +15,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Check graphs of chips, and search for those with the fewest hops
+/// Check graphs of chips, and search for graphs with the fewest hops
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,7 +39,7 @@ enum TopologyCommand {
         graph: String,
         #[command(flatten)]
         technology: TechnologyArgs,
-        /// Print only its links, in the form of machine files with shape graph
+        /// Print only the graph's links, in the form of machine files with shape graph
         #[arg(long)]
         links: bool,
         /// Write the graph as a topology file
@@ -53,7 +53,7 @@ enum TopologyCommand {
         #[arg(long, value_name = "N", default_value_t = 36, value_parser = clap::value_parser!(u32).range(1..=1024))]
         chips: u32,
     },
-    /// Generate random connected graphs, and print each new best one
+    /// Generate random connected graphs, and print each new best graph
     #[command(after_help = "Example:\n  chakram topology random --draws 250 --below 50 --seed 1")]
     Random {
         /// Number of random graphs

@@ -50,7 +50,7 @@ pub enum CompressArg {
 /// Output format of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SummaryFormatArg {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON
     Json,

@@ -85,7 +85,7 @@ pub struct ValidateArgs {
 /// Output format of `validate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ValidateFormatArg {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON
     Json,

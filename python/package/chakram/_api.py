@@ -295,7 +295,7 @@ def replay(
         step: Use only this profiled step, like `chakram slice`
         delay: Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable
         edit: Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable
-        repeat: Replay the traces N times in a row; each rank begins a step when its previous one ends
+        repeat: Replay the traces N times in a row; each rank begins a step when its previous step ends
         starts: Replay the traces at each time in this file, with one time per line, such as 10 ms; a rank that is still
             busy begins when its previous launch ends
         with_: Also replay this job once on the same machine; repeatable
@@ -347,8 +347,8 @@ def replay(
         fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report the gain from faster kernels, collectives, host, or rates and latencies of the
-            machine, and its limit
+        sensitivities: Also report the gains from faster kernels, collectives, host, and machine rates and latencies,
+            and their limits
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
         all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
@@ -540,7 +540,7 @@ def generate(
 
     Arguments:
         model: Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
-        tokens: Tokens of a sequence; by default the model's
+        tokens: Tokens per sequence; by default the model's sequence length
         dry_run: Print FLOPs, memory, communication and placement, without a replay
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
@@ -594,8 +594,8 @@ def generate(
         fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report the gain from faster kernels, collectives, host, or rates and latencies of the
-            machine, and its limit
+        sensitivities: Also report the gains from faster kernels, collectives, host, and machine rates and latencies,
+            and their limits
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
         all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
@@ -830,7 +830,7 @@ def diff(
         fail_on: Exit with code 3 if one of these differs; comma-separated. ``structure``: Nodes, dependencies, and
             attributes other than times and sizes; in reports, counts; ``time``: Durations, delays and waiting times of
             nodes; in reports, any time; ``bytes``: Bytes and FLOPs of nodes; in reports, the buffers of collectives;
-            ``any``: All of these
+            ``any``: Any of these
         tolerance: Ignore changes of a node's times up to this limit: 2% or 5us (default: 0ps)
         show: Maximum lines per list, or `all`; by default 10 in text and all in other formats
         salvage: Compare the intact records of damaged traces, and report the losses
@@ -996,7 +996,7 @@ def serve(
         users: Number of users, who send a new request after each answer, instead of ``rate``
         arrivals: File of requests, instead of ``rate``, ``input`` and ``output``: CSV of Azure or BurstGPT, JSON lines
             of Mooncake
-        tensor: NPUs that share the layers of an engine; by default the fewest whose memory the model fits
+        tensor: NPUs that share the layers of an engine; by default the fewest into whose memory the model fits
         replicas: Number of engines
         weights: Number format of weights: bf16, fp16, fp8 or fp4
         engine: Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
@@ -1080,9 +1080,9 @@ def score(
             that differ from it in the options `folds`. The constants are launch, backward, collective, message, memory,
             softmax and cross-entropy
         folds: Number of folds (default: 5)
-        signs: Also count pairs of runs that differ in one option, and those that are predicted in order
-        leave_out: Also correct each run by the runs with other values of this option, such as model
-        steps: Also correct all runs by these measured steps, a table with the same columns
+        signs: Also count pairs of runs that differ in one option, and pairs that are predicted in the measured order
+        leave_out: Also correct each run with the errors of runs that have other values of this option, such as model
+        steps: Also correct all runs with these measured steps, a table with the same columns
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
             recorded)
@@ -1223,11 +1223,11 @@ def generate_pattern(
         ranks: (collective, p2p, chain, memory, data-parallel) Number of ranks
         group: (collective) Members of the process group in order, such as 0,2,4; all ranks by default
         count: (collective, p2p) Number of calls
-        chained: (collective) Make each call depend on the previous one
+        chained: (collective) Make each call depend on the previous call
         root: (collective) Root of the collective
         dimensions: (collective) Dimensions of the machine to use, such as 0,2 (0 is the innermost); all by default
         before: (collective) Compute time of each member before the collective
-        skew: (collective) Extra compute time per rank index: rank r computes r times this longer
+        skew: (collective) Extra compute time per rank index: rank r computes r times this time longer
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
@@ -1277,8 +1277,8 @@ def generate_pattern(
         fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report the gain from faster kernels, collectives, host, or rates and latencies of the
-            machine, and its limit
+        sensitivities: Also report the gains from faster kernels, collectives, host, and machine rates and latencies,
+            and their limits
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
         all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
@@ -1295,8 +1295,8 @@ def generate_pattern(
         store: (memory) Store the same size after each load and kernel
         prefetch: (memory) Issue loads without waiting for kernels and stores
         in_switch: (memory) Gather loads and reduce stores in the switches
-        local: (memory) Use the NPU's own memory; by default the memory beyond the NPU
-        memory: (memory) Use the memory beyond the NPU that the machine file calls [remote_memories.NAME]
+        local: (memory) Use the NPU's own memory; by default remote memory
+        memory: (memory) Use the remote memory [remote_memories.NAME] of the machine file
         layers: (data-parallel) Layers of the model
         hidden: (data-parallel) Hidden size
         tokens: (data-parallel) Tokens per rank in each step
@@ -1653,8 +1653,8 @@ class ArchiveCommands:
         Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
-            as_of: Today, as YYYY-MM-DD; workloads whose retention ended before it are dropped
-            drop: Drop this workload, whatever its retention; repeatable
+            as_of: Today, as YYYY-MM-DD; workloads whose retention ended before this date are dropped
+            drop: Drop this workload regardless of its retention; repeatable
             dry_run: Only print what would be dropped, and change nothing
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container

@@ -96,8 +96,8 @@ pub struct BaselineArgs {
     /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
-    /// Options of `chakram replay` for the timing model and the traces. They are stored. Later checks use them, and
-    /// read the files that they name again
+    /// Options of `chakram replay` for the timing model and the traces, stored for later checks, which read the files
+    /// that the options name again
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }

@@ -113,10 +113,10 @@ pub struct GcArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Today, as YYYY-MM-DD; workloads whose retention ended before it are dropped
+    /// Today, as YYYY-MM-DD; workloads whose retention ended before this date are dropped
     #[arg(long, value_name = "DATE", required_unless_present = "drop")]
     as_of: Option<String>,
-    /// Drop this workload, whatever its retention; repeatable
+    /// Drop this workload regardless of its retention; repeatable
     #[arg(long, value_name = "WORKLOAD")]
     drop: Vec<String>,
     /// Only print what would be dropped, and change nothing

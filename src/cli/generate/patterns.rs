@@ -30,7 +30,7 @@ pub(super) enum PatternArgs {
         /// Number of calls
         #[arg(long, default_value_t = 1, value_name = "N")]
         count: u32,
-        /// Make each call depend on the previous one
+        /// Make each call depend on the previous call
         #[arg(long)]
         chained: bool,
         /// Root of the collective
@@ -42,7 +42,7 @@ pub(super) enum PatternArgs {
         /// Compute time of each member before the collective
         #[arg(long, default_value = "0", value_name = "TIME")]
         before: Span,
-        /// Extra compute time per rank index: rank r computes r times this longer
+        /// Extra compute time per rank index: rank r computes r times this time longer
         #[arg(long, default_value = "0", value_name = "TIME")]
         skew: Span,
         #[command(flatten)]
@@ -130,10 +130,10 @@ Examples:
         /// Gather loads and reduce stores in the switches
         #[arg(long, conflicts_with = "local")]
         in_switch: bool,
-        /// Use the NPU's own memory; by default the memory beyond the NPU
+        /// Use the NPU's own memory; by default remote memory
         #[arg(long)]
         local: bool,
-        /// Use the memory beyond the NPU that the machine file calls [remote_memories.NAME]
+        /// Use the remote memory [remote_memories.NAME] of the machine file
         #[arg(long, value_name = "NAME", conflicts_with = "local")]
         memory: Option<String>,
         #[command(flatten)]

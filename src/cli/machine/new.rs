@@ -27,13 +27,13 @@ pub struct NewMachineArgs {
     /// Capacity of an NPU's memory, such as 141GB
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Bandwidth of that memory, such as 4.8TB/s
+    /// Bandwidth of an NPU's memory, such as 4.8TB/s
     #[arg(long, value_name = "RATE")]
     bandwidth: Option<Bandwidth>,
     /// Bandwidth of an NPU inside a node, both directions together as in datasheets, such as 900GB/s
     #[arg(long, value_name = "RATE")]
     link: Option<Bandwidth>,
-    /// Latency of one of these links, such as 400ns
+    /// Latency of a link inside a node, such as 400ns
     #[arg(long, value_name = "TIME")]
     link_latency: Option<Span>,
     /// Bandwidth of an NPU's port between nodes, per direction, such as 400Gbit/s

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 /// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormatArg {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON, times in picoseconds
     Json,
@@ -64,7 +64,7 @@ pub enum ReportTableArg {
     Modules,
     /// Peak memory of each NPU by tensor class
     Memory,
-    /// Bytes and load of each link; requesting it counts them
+    /// Bytes and load of each link, counted if this table is requested
     Links,
     /// Facts missing in the traces, and the times of nodes without them
     Unknown,

@@ -55,19 +55,19 @@ pub struct ScheduleArgs {
     /// Accelerator in each chip
     #[arg(long, value_name = "ACCELERATOR", default_value = "gemmini-16,scratchpad=32MB", value_parser = parse_loop_nest)]
     pub accelerator: LoopNestModel,
-    /// Accelerators per chip; they share its memory and its connections
+    /// Accelerators per chip, which share the chip's memory and connections
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub accelerators: u16,
-    /// Time that the host needs to issue a command; each transfer and each sub-layer takes one
+    /// Time that the host needs to issue a command; each transfer and each sub-layer takes one command
     #[arg(long, value_name = "TIME")]
     pub dispatch: Option<Span>,
-    /// Cycles of layers from Timeloop or FireSim, as CSV; layers that are missing are mapped by this program
+    /// Cycles of layers from Timeloop or FireSim, as CSV; chakram maps missing layers itself
     #[arg(long, value_name = "FILE")]
     pub cycles: Option<PathBuf>,
-    /// Print the times of each step; CSV then has this table
+    /// Print the times of each step; with CSV, print only this table
     #[arg(long)]
     pub steps: bool,
-    /// Print the sources of the data of each step; CSV then has this table
+    /// Print the sources of the data of each step; with CSV, print only this table
     #[arg(long)]
     pub log: bool,
     /// Format of the output
@@ -79,7 +79,7 @@ pub struct ScheduleArgs {
     /// Write a trace for each chip, with barriers around the sub-layers of each step; needs a single topology
     #[arg(long, value_name = "PREFIX")]
     pub traces: Option<PathBuf>,
-    /// Leave barriers out of the traces
+    /// Omit barriers from the traces
     #[arg(long, requires = "traces")]
     pub without_barriers: bool,
 }
@@ -87,7 +87,7 @@ pub struct ScheduleArgs {
 /// Output format of `schedule`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScheduleFormat {
-    /// Text for reading
+    /// Human-readable text
     Text,
     /// JSON with steps and log; times in picoseconds
     Json,
@@ -118,7 +118,7 @@ pub struct ModelSizes {
     /// Decoder layers
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "file")]
     pub decoders: u32,
-    /// Number of tokens in the vocabulary; 0 leaves out the product with it
+    /// Number of tokens in the vocabulary; 0 omits the product with the vocabulary
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "file")]
     pub vocabulary: u64,
     /// Tokens per sequence

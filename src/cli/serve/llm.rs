@@ -41,7 +41,7 @@ pub struct LlmArgs {
     /// File of requests, instead of --rate, --input and --output: CSV of Azure or BurstGPT, JSON lines of Mooncake
     #[arg(long, help_heading = MODEL, value_name = "FILE", conflicts_with_all = ["rate", "users", "input"])]
     pub(super) arrivals: Option<PathBuf>,
-    /// NPUs that share the layers of an engine; by default the fewest whose memory the model fits
+    /// NPUs that share the layers of an engine; by default the fewest into whose memory the model fits
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     tensor: Option<u32>,
     /// Number of engines
