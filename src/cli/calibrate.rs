@@ -209,8 +209,7 @@ fn correct_by_steps(
     Ok((columns.default_machine().to_owned(), corrected))
 }
 
-/// Returns the comment that starts a section of a machine file; the source of the values must
-/// follow it.
+/// Returns the comment that starts a section of a machine file; the source of the values must follow this comment.
 fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }

@@ -29,7 +29,7 @@ const FILTERS: &str = "Filters";
 
 mod list;
 
-/// Options that show details which the text leaves out.
+/// Options that show details that the text omits.
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",

@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if it is a terminal.
 //!
-//! The work stores its progress in an atomic number, and a separate thread draws it. So the working loops need not read
-//! a clock. This second is counted from the start of the program. So if several short pieces of work together take
-//! longer than a second, the progress of the later pieces is shown.
+//! The work stores its progress in an atomic number, and a separate thread draws it, so the working loops need not read
+//! a clock. The second is counted from the start of the program, so if several short pieces of work together take
+//! longer than a second, the later pieces show their progress.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;

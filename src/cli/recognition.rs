@@ -175,8 +175,8 @@ fn conversion_command(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns true if the name of the file has the ending of a trace but no rank. Entries of archives
-/// can also be traces, but they are not files.
+/// Returns true if the name of the file has the ending of a trace but no rank. Entries of archives can also be traces,
+/// but entries are not files.
 fn is_misnamed_trace(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
@@ -205,8 +205,8 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // If a file is both input and output, the error says that it would be overwritten, so it is not
-    // a foreign input.
+    // If a file is both input and output, the error says that it would be overwritten, so this function does not return
+    // the file.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }
@@ -250,8 +250,8 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. Such files are small,
-/// because they are written by hand.
+/// Maximum size in bytes of a file that is recognized as an ASTRA-sim input. Files of ASTRA-sim are small, because they
+/// are written by hand.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {

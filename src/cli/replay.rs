@@ -295,8 +295,7 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes the changes of `job` and its machine by edits, with the makespan before the edits.
-/// Returns `None` without edits.
+/// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` without edits.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -319,9 +318,9 @@ fn edit_report(
     }))
 }
 
-/// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range
-/// contains the makespan of `job` itself and of two variants. The added ranks copy the fastest
-/// captured ranks of their roles in one variant, and the slowest in the other.
+/// Returns a range of makespans for `job`, if an edit added ranks that have no trace. The range contains the makespan
+/// of `job` itself and of two variants. The added ranks copy the fastest captured ranks of their roles in one variant,
+/// and the slowest captured ranks in the other variant.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,

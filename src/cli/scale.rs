@@ -126,7 +126,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.locate_error(e))?;
     }
-    // Read all traces before the first one is written, so that no output is left after an error.
+    // Read all traces before the first trace is written, so that no output is left after an error.
     scaling.check_equal_ranks()?;
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.scaled_dimension();

@@ -137,8 +137,8 @@ struct ServeDocument<'r> {
     /// Results at several request rates, if there is a single platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweep: Option<&'r RateSweep>,
-    /// Results at several request rates for each platform, in the order of the command line, if
-    /// there are several.
+    /// Results at several request rates for each platform, in the order of the command line, if there are several
+    /// platforms.
     #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
     sweeps: &'r [RateSweep],
 }
@@ -416,7 +416,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     write_page(page, &scenario.name, &reports, &[])
 }
 
-/// Returns the platforms for the run. If the command line names none, returns a single `None`.
+/// Returns the platforms for the run. If the command line names no platform, returns a single `None`.
 fn platforms_to_run(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],

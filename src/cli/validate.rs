@@ -212,8 +212,8 @@ fn read_files(
         let Some(key) = file_identity(&file.path) else {
             return new();
         };
-        // The job file may give different hashes for several names of one file. At most one of
-        // these hashes is right, so check each of them.
+        // The job file may give different hashes for several names of one file. At most one of these hashes is right,
+        // so check each hash.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

@@ -116,8 +116,8 @@ pub fn run(
     }
 }
 
-/// Returns the makespan with the quirks `quirks`; if the replay fails, returns the kind of failure
-/// and its message.
+/// Returns the makespan of a replay that reproduces `quirks`; if the replay fails, returns the kind of failure and its
+/// message.
 fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
         .load_job(quirks)

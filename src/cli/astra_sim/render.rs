@@ -42,8 +42,8 @@ impl RankStatistics {
 }
 
 impl RankStatistics {
-    /// Returns true if ASTRA-sim throws an exception when it prints this rank's statistics. This happens if the rank
-    /// has nodes that are neither kernels nor communication.
+    /// Returns true if ASTRA-sim throws an exception when it prints this rank's statistics, because the rank has nodes
+    /// that are neither kernels nor communication.
     pub fn breaks_off(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }

@@ -28,10 +28,9 @@ pub struct RewrittenArgs {
     pub original: bool,
 }
 
-/// Rewrites a command line. The first word is the program's name. If this is the name of one of
-/// ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
-/// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes a separate
-/// word after a flag whose value must follow `=`.
+/// Rewrites a command line. The first word is the program's name. If the first word is the name of one of ASTRA-sim's
+/// programs, adds the subcommand and the network model. Removes arguments that the subcommand does not have, because
+/// ASTRA-sim ignores unknown arguments. Also removes a separate word after a flag whose value must follow `=`.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -59,8 +58,8 @@ pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> Rewritten
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if its value is optional or must be attached with `=`. A separate word
-    // after such a flag is ignored.
+    // The previous flag, if its value is optional or must be attached with `=`. A separate word after this flag is
+    // ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();

@@ -117,9 +117,9 @@ impl Observer for TranscriptRecorder<'_> {
 
 /// Detects whether ASTRA-sim's order of lines is kept although formulas give the times of collectives. Lines about
 /// members of the same collective always keep their order. All lines keep their order if no other node completes
-/// between the start and the end of a collective. If another node completes in that time, a step of the collective
-/// could coincide with another event. An NPU handles the events of an instant in the order in which the first event of
-/// that instant was scheduled.
+/// between the start and the end of a collective. If another node completes during a collective, a step of the
+/// collective could coincide with another event. An NPU handles the events of an instant in the order in which the
+/// first event of that instant was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time at which the last node that is not a collective completed.

@@ -272,8 +272,7 @@ fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
     write_wrapped(out, "  ", &said)
 }
 
-/// Describes the ranks without a capture that were inferred, and the ranks from which they were
-/// inferred.
+/// Describes the inferred ranks, and the captured ranks from which they were inferred.
 fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
     let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();

@@ -137,8 +137,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives a job's files their final names, together with a new job file. If the input's job file is
-/// at this path, it stays, because the outputs are the same traces in another format.
+/// Gives a job's files their final names, together with a new job file. If the input's job file is at the output's
+/// path, the job file stays, because the outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],

@@ -22,8 +22,8 @@ pub struct ShortenedStep {
 const TURNS: u32 = 3;
 
 impl ShortenedStep {
-    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if these micro-batches do
-    /// not fill the pipeline, or are not a whole number of turns.
+    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if `simulated` micro-batches do not fill the
+    /// pipeline, or are not a whole number of turns.
     pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
         let Some((turn, fill)) = plan.schedule.repeat_period(plan.pipeline) else {

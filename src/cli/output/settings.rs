@@ -50,7 +50,7 @@ impl RunArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`, or `None` if there can be no such run.
+    /// Returns the run without the option `key`, or `None` if no run without this option is possible.
     fn run_without(
         &self,
         key: SettingKey,

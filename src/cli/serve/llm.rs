@@ -104,7 +104,7 @@ impl FromStr for SloOption {
 
 /// The language model, or the scenario, that the argument SCENARIO names.
 pub enum LlmInput {
-    /// Name of a model. In this case, the options describe the rest of the scenario.
+    /// Name of a model; the options describe the rest of the scenario.
     Model(String),
     /// Text of a scenario.
     Scenario(String),

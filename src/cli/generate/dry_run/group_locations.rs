@@ -13,7 +13,7 @@ pub struct GroupLocation {
     pub family: &'static str,
     /// Number of groups that have this extent.
     pub groups: u32,
-    /// Extent that each of these groups has.
+    /// Common extent of the groups.
     pub extent: SharedExtent,
     /// Routes from each member to the next member; `None` unless the machine has tiles.
     pub neighbours: Option<NeighbourHops>,

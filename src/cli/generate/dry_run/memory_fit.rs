@@ -11,8 +11,8 @@ use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
 /// Memory that stages need, compared with the capacity of their NPUs.
 pub struct StageMemory {
-    /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ,
-    /// this is the smallest capacity.
+    /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ, the smallest
+    /// capacity counts.
     pub capacities: Vec<Option<u64>>,
     /// Stages that need more than their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,

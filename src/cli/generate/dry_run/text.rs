@@ -161,7 +161,7 @@ fn write_placed(
             };
             format!("; {mean:.2} links to the next member, at most {most}{crossing}")
         });
-        // On a machine of tiles, every group is a single ring, so none is uneven.
+        // On a machine of tiles, every group is a single ring, so no group is uneven.
         let uneven = if lies.neighbours.is_some() {
             ""
         } else {

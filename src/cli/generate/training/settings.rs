@@ -108,8 +108,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`.
-    /// If these differ, returns `None`, because the results then differ anyway.
+    /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`. Otherwise returns
+    /// `None`, because the results differ anyway.
     fn job_without(
         &self,
         training: TrainingPattern,
