@@ -416,9 +416,9 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     );
 }
 
-/// A graph with a leaf, a triangle and a square, which no dimensions describe, and the same graph
-/// with renumbered chips: a captured job and messages between all pairs take the same time on both
-/// if ranks are on the same chips.
+/// A graph has a leaf, a triangle and a square, so no dimensions describe it. A second graph is
+/// equal except for the numbers of its chips. A captured job and messages between all pairs take
+/// the same time on both graphs if ranks are on the same chips.
 #[test]
 fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     let dir = TempDir::new().unwrap();
@@ -454,7 +454,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         let ends = [(&one, &plain[..]), (&other, &number[..])].map(|(file, number)| {
             makespan(&[job, &["-m", file, "--map", &map(number, chips)]].concat())
         });
-        // Rates may be summed in another order, which changes the last picoseconds.
+        // The order in which rates are summed may differ, which changes the last picoseconds.
         assert!(ends[0].abs_diff(ends[1]) <= 16, "{job:?} {ends:?}");
         ends[0]
     };
@@ -465,8 +465,8 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         ];
         both("sprayed", "", &strides, &all);
     }
-    // Collectives follow the order of NPUs, not of ranks: all data that chip 7 must receive crosses its one link of 1
-    // GB/s.
+    // Collectives follow the order of NPUs and not of ranks. All data that chip 7 must receive
+    // cross its one link of 1 GB/s.
     for (kind, least) in [("all-reduce", 8_000_000_000), ("all-to-all", 7_000_000_000)] {
         let collective = [
             "generate",
@@ -482,17 +482,19 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         let found = makespan(&[&collective[..], &[&file]].concat());
         assert!((least..20 * least).contains(&found), "{kind} {found}");
     }
-    // A captured job of two ranks, on neighbours and from the leaf to the far corner, which takes longer.
+    // A captured job of two ranks runs on neighbours, and then on the leaf and the far corner,
+    // which takes longer.
     let captured = ["replay", "traces/ddp-resnet18"];
     let near = both("sprayed", "", &captured, &[0, 1]);
     assert!(both("sprayed", "", &captured, &[7, 5]) > near);
-    // Store and forward, between chips with a single shortest path, in either order of chips.
+    // Switches store and forward. Two chips with a single shortest path exchange messages in either
+    // order of chips.
     let stores = "[network]\nswitching = \"store_and_forward\"";
     let near = both("first", stores, &captured, &[0, 1]);
     let far = both("first", stores, &captured, &[0, 4]);
     assert!(far > near);
-    // Its collectives are exchanges between two ranks: without contention, three hops take three
-    // times the time of one hop.
+    // The collectives are exchanges between two ranks, so without contention three hops take three
+    // times as long as one hop.
     let pair = ["generate", "p2p", "ring", "--size", "1MB", "--ranks", "2"];
     let one = both("first", stores, &pair, &[0, 1]);
     assert_eq!(both("first", stores, &pair, &[0, 4]), 3 * one);
@@ -506,8 +508,8 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     );
 }
 
-/// Leaf switches with four NPUs each, under two spines: four messages out of a leaf share two links of 1 GB/s, and take
-/// 2 ms for 1 MB.
+/// Leaf switches have four NPUs each, and are below two spines. Four messages that leave a leaf
+/// share two links of 1 GB/s, so 1 MB takes 2 ms.
 #[test]
 fn a_clos_network_has_its_oversubscription() {
     let dir = TempDir::new().unwrap();
@@ -608,7 +610,8 @@ fn files_of_links_that_make_no_sense_are_refused() {
     for more in [&["--links"][..], &["--network", "fair-sharing"]] {
         assert!(refusal(&[&job[..], more].concat()).contains("at most 2048"));
     }
-    // A machine file may name the network model; if communication lasts as recorded, the model is not used.
+    // A machine file may name the network model. If communication takes its recorded time, the
+    // model is not used.
     let keys =
         "shape = \"ring\"\nsize = 4096\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
     let large = file(&dir, "large.toml", keys);
@@ -617,8 +620,9 @@ fn files_of_links_that_make_no_sense_are_refused() {
     assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
 }
 
-/// Eight NPUs under two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0: 16 ms. Links of 1 GB/s
-/// are no bottleneck; the NPUs under the other leaf are four links of 1 us away.
+/// Eight NPUs below two leaf switches each load 1 MB from a shared memory of 500 MB/s at NPU 0,
+/// which takes 16 ms. Links of 1 GB/s are no bottleneck. The NPUs below the other leaf are four
+/// links of 1 us away.
 #[test]
 fn memory_lies_at_npus_of_a_clos_network() {
     let dir = TempDir::new().unwrap();

@@ -1,5 +1,5 @@
-//! Compares jobs on machines with a failing part with machines without the part and with sums by
-//! hand.
+//! Compares jobs on machines with a failing part with jobs on machines without this part, and with
+//! sums by hand.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Returns a machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, and `more` appended
-/// to the file.
+/// Returns a machine of four NPUs with the links `links` of 1 GB/s and 1 us. `more` is appended to
+/// the file.
 fn machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
     let text = format!(
         r#"name = "four"
@@ -38,7 +38,7 @@ algorithm = "direct"
 
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 4MB --format json --machine";
 
-/// Returns the report of an all-reduce, or the error.
+/// Returns the report of an all-reduce, or the error message.
 fn reduce(machine: &Path, more: &[&str]) -> Result<Value, String> {
     let words: Vec<&str> = REDUCE.split(' ').collect();
     let file = machine.to_str().expect("it is text");
@@ -69,8 +69,7 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
         ring_alone["makespan_ps"]
     );
     assert!(makespan(&line_alone) > makespan(&ring_alone));
-    // Each direction of each link carries the same number of bytes as on a machine without the
-    // failed link.
+    // Each direction of each link carries the same bytes as on a machine without the failed link.
     let line_links = reduce(&line, &["--links"]).expect("it ends");
     let loads = |report: &Value| {
         let rows = report["links"]["links"].as_array().expect("rows").iter();
@@ -87,7 +86,7 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     };
     assert!(!loads(&failed).is_empty());
     assert_eq!(loads(&failed), loads(&line_links));
-    // The same failure in the machine file.
+    // Here the machine file contains the same failure.
     let more = "[[failure]]\nlink = \"3-0\"\nat = \"0 ns\"\n";
     let of_file = machine(&folder, "0-1,1-2,2-3,3-0", more);
     let said = reduce(&of_file, &[]).expect("it ends");
@@ -95,8 +94,8 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
     assert_eq!(said["edits"]["rows"], failed["edits"]["rows"]);
 }
 
-/// Link 3-0 is one of four in each direction, 1 GB/s and 1 us, and carries half a message of each of two senders: up to
-/// 1,000 B are in flight on it.
+/// Link 3-0 is one of four links in each direction, with 1 GB/s and 1 us. The link carries half a
+/// message of each of two senders, so up to 1,000 B are in flight on the link.
 #[test]
 fn bytes_on_a_link_that_fails_are_counted() {
     let folder = TempDir::new().expect("a folder");
@@ -106,7 +105,7 @@ fn bytes_on_a_link_that_fails_are_counted() {
     assert_eq!(row["links"], 2, "{late}");
     assert!(row["rerouted_messages"].as_u64() > Some(0), "{row}");
     let resent = row["resent_bytes"].as_u64().expect("a number");
-    // At most the bytes in flight on two links of 1 GB/s for 1 us.
+    // At most, the bytes in flight on two links of 1 GB/s with 1 us are sent again.
     assert!((1..=2000).contains(&resent), "{resent}");
     // A failure after the end changes nothing.
     let alone = reduce(&ring, &[]).expect("it ends");
@@ -135,7 +134,7 @@ fn a_job_is_stuck_without_an_npu_or_a_way() {
     ] {
         assert!(no_way.contains(part), "{part}: {no_way}");
     }
-    // An NPU that fails after its last node blocks no other.
+    // An NPU that fails after its last node does not block other NPUs.
     assert!(reduce(&line, &["--fail", "2@1s"]).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Tests of the program's files: outputs of every kind, jobs as one unit, signals, terminals, and
+//! Tests the program's files: outputs of every kind, jobs as one unit, signals, terminals, and
 //! names from files.
 
 mod job;
@@ -15,7 +15,8 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use testkit::capture::{Device, Options, Style};
 
-/// A command that takes more than a second, because it writes several copies of a trace of a million nodes.
+/// A command that takes more than a second, because it writes several copies of a trace with a
+/// million nodes.
 const LONG_JOB: [&str; 9] = [
     "generate",
     "chain",
@@ -28,7 +29,7 @@ const LONG_JOB: [&str; 9] = [
     "job",
 ];
 
-/// A temporary folder for one test.
+/// A temporary folder for a test.
 pub struct Folder(TempDir);
 
 impl Folder {
@@ -63,7 +64,7 @@ impl Folder {
         names
     }
 
-    /// Returns the program, to be run in this folder.
+    /// Returns a command that runs the program in this folder.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
         command.current_dir(self.path()).args(args);
@@ -87,21 +88,21 @@ impl Folder {
         capture.write_files(&self.at(name)).expect("there is room");
     }
 
-    /// Returns the output of a command that must succeed.
+    /// Runs the program, checks that it succeeds, and returns its output.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stdout)
     }
 
-    /// Returns the standard error of a command that must succeed.
+    /// Runs the program, checks that it succeeds, and returns its standard error.
     pub fn errors(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stderr)
     }
 
-    /// Returns the error of a command that must reject its input.
+    /// Runs the program, checks that it rejects its input, and returns its error message.
     pub fn refused(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
@@ -109,7 +110,7 @@ impl Folder {
     }
 }
 
-/// Writes a text trace whose nodes are given as JSON without their ids.
+/// Writes a text trace. The nodes are given as JSON without their ids.
 pub fn trace(folder: &Folder, name: &str, nodes: &[&str]) {
     let mut lines = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_owned();
     for (id, node) in (1..).zip(nodes) {
@@ -122,7 +123,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("it says text")
 }
 
-/// Returns the makespan of a replay, in ps.
+/// Returns the makespan of a replay, in picoseconds.
 pub fn makespan(folder: &Folder, args: &[&str]) -> u64 {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");

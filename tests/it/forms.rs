@@ -1,5 +1,5 @@
-//! Tests of traces in other forms than the current `.et`: `chakram convert trace` and commands that
-//! read them, as a shell sees them.
+//! Tests traces in other forms than the current `.et`, from a shell: `chakram convert trace`, and
+//! commands that read these forms.
 
 use super::commands::{answer, chakram, code};
 use chakram::trace::TraceContents;
@@ -124,7 +124,7 @@ fn old_and_pasted_traces_replay_without_being_converted() {
         let report: Value = serde_json::from_str(&answer(&args)).unwrap();
         assert_eq!(report["makespan_ps"], 20_000_000, "{job}");
     }
-    // Errors name the old file's record, or the text's line.
+    // Errors name the record of an old file, or the line of a text.
     let bad = node(3, &[9]).with_number(20, 0);
     std::fs::write(
         at(folder, "old.0.et"),
@@ -200,7 +200,7 @@ fn damage_is_refused_and_salvaged_when_asked() {
         code(&["replay", &out, "-m", "dgx-h100", "--absent", "mirror"]),
         0
     );
-    // A truncated stream.
+    // The stream is truncated.
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&whole).unwrap();
     let packed = gzip.finish().unwrap();
@@ -240,8 +240,8 @@ fn usage_that_makes_no_sense_is_refused() {
     assert!(!Path::new(&out("x.et")).exists());
 }
 
-/// Files are read in parallel. The reported error is always the first in rank order, even if
-/// another thread finds an error earlier.
+/// Commands read files in parallel. The reported error is always the first error in rank order,
+/// even if another thread finds an error earlier.
 #[test]
 fn of_several_damaged_files_the_first_is_named() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -249,7 +249,7 @@ fn of_several_damaged_files_the_first_is_named() {
     let words = "generate data-parallel --ranks 8 --no-links -m dgx-h100 -o";
     let words: Vec<&str> = words.split(' ').collect();
     answer(&[&words[..], &[&prefix]].concat());
-    // The later files fail at their beginning, the first one near its end.
+    // The later files fail at their beginning, and the first file fails near its end.
     for (rank, kept) in [(2, 0.9), (3, 0.01), (6, 0.01), (7, 0.5)] {
         let file = format!("{prefix}.{rank}.et");
         let contents = std::fs::read(&file).expect("it was written");

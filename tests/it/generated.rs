@@ -1,4 +1,4 @@
-//! Compares generated captures with their truth and with real captures.
+//! Compares generated captures with their truth, and with real captures.
 
 use crate::corpus::corpus_path;
 use serde_json::Value;
@@ -82,14 +82,14 @@ fn attribute(node: &Value, name: &str) -> u64 {
     found["value"].as_u64().unwrap_or(u64::MAX)
 }
 
-/// Both files contain the same operators, in the promised number.
+/// Checks that both files contain the same operators, in the promised number.
 fn check_ids(files: &Files, truth: &JobTruth, rank: usize) {
     let ops = of(&files.kineto, &["cpu_op", "user_annotation"]);
     assert_eq!(ops.len() as u64, truth.ranks[rank].host_ops);
     let number = |e: &&Value| e["args"]["Record function id"].as_u64().unwrap();
     let mut in_kineto: BTreeSet<u64> = ops.iter().map(number).collect();
     assert_eq!(in_kineto.len(), ops.len());
-    // The roots, and the list of groups.
+    // These are the roots, and the list of groups.
     in_kineto.extend([0, 1]);
     let nodes = files.host["nodes"].as_array().unwrap();
     let in_host: BTreeSet<u64> = nodes.iter().map(|n| attribute(n, "rf_id")).collect();
@@ -109,7 +109,8 @@ fn check_ids(files: &Files, truth: &JobTruth, rank: usize) {
     }
 }
 
-/// Operators of a thread nest properly, and nest in the host's file as they do in time.
+/// Checks that operators of a thread nest properly, and that they nest in the host's file as they
+/// do in time.
 fn check_nesting(files: &Files, style: Style) {
     let nodes = files.host["nodes"].as_array().unwrap();
     let by_rf: BTreeMap<u64, &Value> = nodes.iter().map(|n| (attribute(n, "rf_id"), n)).collect();
@@ -141,7 +142,7 @@ fn check_nesting(files: &Files, style: Style) {
     }
 }
 
-/// Streams run one kernel at a time, and no kernel before its launch.
+/// Checks that streams run one kernel at a time, and no kernel before its launch.
 fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
     let calls = of(kineto, &["cuda_runtime"]);
     assert_eq!(calls.len() as u64, truth.ranks[rank].runtime_calls);
@@ -174,7 +175,7 @@ fn check_streams(kineto: &Value, truth: &JobTruth, rank: usize) {
     }
 }
 
-/// Every flow arrow has one start and one end.
+/// Checks that every flow arrow has one start and one end.
 fn check_flows(kineto: &Value) {
     let mut ends: BTreeMap<(&str, u64), [u32; 2]> = BTreeMap::new();
     for flow in of(kineto, &["fwdbwd", "ac2g"]) {
@@ -185,7 +186,7 @@ fn check_flows(kineto: &Value) {
     assert!(ends.values().all(|ends| *ends == [1, 1]), "{ends:?}");
 }
 
-/// The files have collectives and the job's span at the true times.
+/// Checks that the files have collectives and the job's span at the true times.
 fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
     let known = &truth.ranks[rank];
     let base = kineto["baseTimeNanoseconds"].as_u64().unwrap();
@@ -224,7 +225,7 @@ fn check_times(kineto: &Value, truth: &JobTruth, rank: usize) {
     assert_eq!(steps, known.steps);
 }
 
-/// The truth is consistent in itself.
+/// Checks that the truth is consistent.
 fn check_truth(truth: &JobTruth, jitter: u32) {
     let mut seen = BTreeSet::new();
     for meeting in &truth.collectives {
@@ -289,7 +290,7 @@ fn a_seed_decides_every_byte() {
     assert_ne!(bytes(7), bytes(8));
 }
 
-/// Type of a JSON value.
+/// Returns the type of a JSON value.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -332,8 +333,8 @@ fn shape(node: &Value) -> Vec<String> {
     shape
 }
 
-/// By operator name: each schema with the number and type of each argument; lists of any length
-/// count as equal.
+/// Returns, by operator name, each schema with the number and type of each argument. Lists of any
+/// length count as equal.
 fn signatures(host: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for node in host["nodes"].as_array().unwrap() {
@@ -396,7 +397,7 @@ fn host_nodes_look_as_pytorch_writes_them() {
     assert!(compared > 100, "{compared}");
 }
 
-/// By category and phase: all sets of keys of events, and all types of arguments.
+/// All sets of keys of events, and all types of arguments, by category and phase.
 type Shapes = BTreeMap<(String, String), (BTreeSet<Vec<String>>, BTreeMap<String, &'static str>)>;
 
 fn shapes(kineto: &Value) -> Shapes {
@@ -458,7 +459,7 @@ fn kineto_events_look_as_pytorch_writes_them() {
     let sync = "gpu/hta_misc_kineto/critical_path.cuda_event_sync_multi_stream.event_sync_trace";
     let capture = generate_capture(&Options::new(Device::Cuda, Style::Ddp, 2)).unwrap();
     let kineto = files(&capture, 0).kineto;
-    // Features that the real file, captured in 2024 without shapes, does not have.
+    // The real file was captured in 2024 without shapes, so it lacks these features.
     let newer = [
         "Concrete Inputs",
         "Input type",

@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets, which include these files, and their seeds.
+//! The bodies of the fuzz targets, which include these files, and the targets' seeds.
 
 pub mod astra_sim;
 pub mod convert;
@@ -21,7 +21,7 @@ fn seeds_of_the_files_of_astra_sim_hold() {
 #[test]
 fn seeds_of_edits_hold() {
     every_seed("edit", edit::run);
-    // Seeds of `replay` are traces, too.
+    // Seeds of `replay` are also traces.
     every_seed("replay", edit::run);
     every_seed("et_reader", edit::run);
 }

@@ -1,4 +1,4 @@
-//! Tests of host time on other machines, and of reports of jobs captured on CPUs.
+//! Tests host time on other machines, and reports of jobs that were captured on CPUs.
 
 use crate::files::{Folder, text, trace};
 use serde_json::Value;
@@ -19,8 +19,8 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// Returns the parts of the makespan by their response to the machine, in ps: `responds`, `fixed`
-/// and `follows`. They sum to the makespan.
+/// Returns the parts of the makespan by their dependence on the machine, in picoseconds:
+/// `responds`, `fixed` and `follows`. These parts add up to the makespan.
 fn response(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
     let parts = parts.map(|part| number(&report["response"][part]));
@@ -28,7 +28,7 @@ fn response(report: &Value) -> [u64; 3] {
     parts
 }
 
-/// Writes a job with 10 us of host work, then 4 us of host delay before a kernel of 5 us.
+/// Writes a job with 10 us of host work, and then 4 us of host delay before a kernel of 5 us.
 fn dispatched(folder: &Folder) {
     let host = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":10,\
                 \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
@@ -58,10 +58,10 @@ fn host_time_is_scaled_and_nothing_else() {
             assert_eq!(found["options"]["host"], host);
         }
     }
-    // Kernels scale, but the host does not: 10 + 4 + 2.5 us.
+    // Kernels scale, but the host does not, so the sum is 10 + 4 + 2.5 us.
     let found = json(&folder, &["job.0.jsonl", "--compute", "scaled:0.5"]);
     assert_eq!(number(&found["makespan_ps"]), 16_500_000);
-    // A delay given by the user is not scaled: 1 + 5 + 2 + 5 us.
+    // A delay that the user gives does not scale, so the sum is 1 + 5 + 2 + 5 us.
     let late = ["job.0.jsonl", "--host", "scaled:0.5", "--delay", "0=1us"];
     assert_eq!(number(&json(&folder, &late)["makespan_ps"]), 13_000_000);
 }
@@ -70,7 +70,7 @@ fn host_time_is_scaled_and_nothing_else() {
 fn a_job_of_mostly_host_time_says_so() {
     let folder = Folder::new();
     dispatched(&folder);
-    // 14 of 19 us: 73.7 % are host time and 26.3 % a recorded kernel.
+    // Of 19 us, 14 us (73.7 %) are host time, and 26.3 % are a recorded kernel.
     let found = report(&folder, &["job.0.jsonl"]).replace('\n', " ");
     let found = found.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
@@ -80,7 +80,7 @@ fn a_job_of_mostly_host_time_says_so() {
         ),
         "{found}"
     );
-    // Host time is 2 + 0.8 of 7.8 us.
+    // Host time is 2 + 0.8 us of 7.8 us.
     let found = report(&folder, &["job.0.jsonl", "--host", "scaled:0.2"]);
     assert!(!found.contains("HOST-BOUND"), "{found}");
 }
@@ -118,7 +118,7 @@ fn a_capture_on_cpus_says_so_in_the_first_lines() {
             assert_eq!(responds, 0);
         }
     }
-    // On several machines, and for jobs derived from this one.
+    // The warning also appears on another machine, and for jobs derived from this job.
     let found = report(&folder, &["job", "-m", "mi300x"]);
     assert!(
         found.contains("! on mi300x: the kernels ran on a CPU"),
@@ -144,7 +144,8 @@ fn a_capture_on_gpus_is_none_on_cpus() {
     assert!(!report(&folder, &["job"]).contains("CPU CAPTURE"));
 }
 
-/// A generated model has no recorded times, so everything but waiting depends on the machine.
+/// A generated model has no recorded times, so its whole time depends on the machine, except
+/// waiting.
 #[test]
 fn a_generated_job_depends_on_the_machine() {
     let folder = Folder::new();

@@ -1,5 +1,5 @@
-//! Tests of the inspection of traces: compares tables with plain parses and sums by hand, times
-//! with replays as captured, and filters with a test of every node; and tests broken files.
+//! Tests the inspection of traces: compares tables with plain parsers and with sums by hand, times
+//! with replays as captured, and filters with a test of every node. Also tests broken files.
 
 mod broken;
 mod filters;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs `chakram inspect` and returns its output.
+/// Runs `chakram inspect`, and returns its output.
 pub fn inspect(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_chakram"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -25,7 +25,7 @@ pub fn inspect(args: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-/// Returns the standard output of a run that must succeed without warnings.
+/// Runs the program, checks that it succeeds without warnings, and returns its standard output.
 pub fn said(args: &[&str]) -> String {
     let output = inspect(args);
     assert!(
@@ -35,7 +35,7 @@ pub fn said(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// Returns the JSON that a run of `chakram inspect` prints.
+/// Returns the JSON that `chakram inspect` prints.
 pub fn json(args: &[&str]) -> Value {
     let text = said(&[args, &["--format", "json"]].concat());
     let document: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -49,7 +49,7 @@ pub fn rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
     document[list].as_array().expect("a list")
 }
 
-/// Returns the only row of a list whose field has this value.
+/// Returns the only row of a list with this value in the field.
 pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
     let found: Vec<_> = rows(document, list)
         .iter()
@@ -87,7 +87,7 @@ pub fn attribute<'n>(node: &'n Node, name: &str) -> Option<&'n Attribute> {
     found.and_then(|attr| attr.value.as_ref())
 }
 
-/// Returns the value of an integer attribute, of any integer type.
+/// Returns the value of an attribute of any integer type.
 pub fn whole(node: &Node, name: &str) -> Option<u64> {
     match attribute(node, name)? {
         Attribute::Int64Val(v) => Some(*v as u64),

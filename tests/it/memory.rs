@@ -1,4 +1,4 @@
-//! Compares the peak memory of NPUs with sums by hand, and with an oracle that sorts and sums
+//! Compares the peak memory of NPUs with sums by hand, and with an oracle that sorts and adds up
 //! events.
 
 mod commands;
@@ -13,7 +13,8 @@ use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, NodeView, Op, Sin
 use chakram::units::{Bytes, Span, Time};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// A node: its operation, lane, nanoseconds, memory changes and dependencies. Its id is its position, from 1.
+/// A node, with its operation, its lane, its nanoseconds, its memory changes and its dependencies.
+/// The node's id is its position, from 1.
 #[derive(Clone, Debug)]
 pub struct Line(
     pub Op<'static>,
@@ -37,7 +38,7 @@ const BARRIER: Op<'static> = Op::Collective {
     host: false,
 };
 
-/// Changes that allocate and free these numbers of bytes of activations.
+/// Returns changes that allocate and free these numbers of bytes of activations.
 pub fn activations(allocates: u64, frees: u64) -> MemoryChanges {
     MemoryChanges {
         allocates: [0, 0, 0, allocates, 0],
@@ -75,7 +76,7 @@ fn job(ranks: &[Vec<Line>]) -> Workload {
         .unwrap()
 }
 
-/// Replays with communication as recorded, on NPUs of 80 GB.
+/// Replays the ranks with recorded communication times, on NPUs of 80 GB.
 fn report(ranks: &[Vec<Line>]) -> (Report, Vec<Vec<(Time, Time)>>) {
     let workload = job(ranks);
     let machine = Machine::load_preset("dgx-h100").unwrap();
@@ -110,9 +111,10 @@ fn peak(row: &MemoryRow) -> (u64, u64, Option<u64>) {
 
 #[test]
 fn kernels_that_overlap_hold_memory_together() {
-    // Lane 1: n1 from 0 to 10 with 5, n2 from 10 to 30 with 7; lane 2: n3 from 0 to 15 with 4, n4 from 15 to 16 with 6.
-    // Each node but n3 frees its memory at its end. From 0: 9; from 10: 7 + 4; from 15: 7 + 4 + 6 = 17; at the end n3's
-    // 4 are left.
+    // On lane 1, n1 runs from 0 to 10 with 5 bytes, and n2 from 10 to 30 with 7. On lane 2, n3 runs
+    // from 0 to 15 with 4, and n4 from 15 to 16 with 6. All nodes except n3 free their memory at
+    // their end. The memory is 9 from 0, 7 + 4 from 10, and 7 + 4 + 6 = 17 from 15. At the end,
+    // n3's 4 bytes are left.
     let row = alone(vec![
         Line(KERNEL, 1, 10, activations(5, 5), vec![]),
         Line(KERNEL, 1, 20, activations(7, 7), vec![1]),
@@ -134,7 +136,8 @@ fn the_classes_are_those_of_the_peak() {
         changes.allocates[i] = bytes;
         changes
     };
-    // 1 + 2 + 3 + 4, then 4 are freed and 3 allocated: 9, less than 10.
+    // 1 + 2 + 3 + 4 bytes are allocated. Then 4 are freed and 3 allocated, which gives 9, less than
+    // 10.
     let mut last = class(4, 3);
     last.frees[4] = 3;
     let mut fourth = class(3, 4);
@@ -150,12 +153,14 @@ fn the_classes_are_those_of_the_peak() {
     assert_eq!((row.classes, row.left), ([1, 2, 3, 4, 0], [1, 2, 3, 0, 0]));
 }
 
-/// A barrier of rank 0 waits from 0 to 5 for rank 1 and then takes no time, so it completes after all other events at
-/// 5, and n3 is issued at 5 before it. The barrier's memory still counts as freed first: the peak is 8, while the order
-/// of the loop would give 14.
+/// A barrier of rank 0 waits for rank 1 from 0 to 5, and then takes no time. So the barrier
+/// completes after all other events at 5, and n3 is issued at 5 before the barrier completes. The
+/// barrier's memory still counts as freed first, so the peak is 8. The order of the loop would give
+/// 14.
 #[test]
 fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates() {
-    // A replay as recorded needs at least one recorded duration of communication.
+    // A replay as recorded needs at least one recorded duration of communication, which this
+    // barrier has.
     let last = |after| Line(BARRIER, 1, 1, activations(0, 0), vec![after]);
     let ranks = [
         vec![
@@ -185,7 +190,8 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
 
 #[test]
 fn a_chain_without_duration_holds_one_link_at_a_time() {
-    // Each of 100 nodes allocates 3, takes no time, and frees 3; 5 stay allocated throughout.
+    // Each of 100 nodes allocates 3 bytes, takes no time, and frees 3 bytes. Another 5 bytes stay
+    // allocated throughout.
     let mut lines = vec![Line(KERNEL, 1, 10, activations(5, 0), vec![])];
     lines.extend((1..=100).map(|id| Line(Op::NoOp, 1, 0, activations(3, 3), vec![id])));
     let row = alone(lines);
@@ -199,7 +205,7 @@ fn what_was_never_allocated_is_reported() {
         Line(KERNEL, 1, 10, activations(5, 7), vec![]),
         Line(KERNEL, 1, 10, activations(1, 4), vec![1]),
     ]]);
-    // Missing: 2 of 7, and 3 of 4.
+    // 2 of 7 bytes are missing, and 3 of 4.
     let missing = report.memory[0].missing.as_ref().unwrap();
     assert_eq!(
         (missing.nodes, missing.first.id, missing.classes[3]),

@@ -1,4 +1,4 @@
-//! Tests of the network model: its selection on the command line, and its name in reports and
+//! Tests the network model: its selection on the command line, and its name in reports and
 //! machines.
 
 use super::commands::{chakram, code};
@@ -28,8 +28,8 @@ const INCAST: &[&str] = &[
     "dgx-h100",
 ];
 
-/// Seven NPUs send 1 MiB each to one at 450 GB/s: s = 2,330,168.9 ps, over two links of the switch. With contention,
-/// they enter one after another.
+/// Seven NPUs send 1 MiB each to one NPU at 450 GB/s. A message takes s = 2,330,168.9 ps, over two
+/// links of the switch. With contention, the messages enter one after another.
 #[test]
 fn the_flag_chooses_the_model_and_reports_name_it() {
     let machine = json(&["machine", "show", "dgx-h100"]);

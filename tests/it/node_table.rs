@@ -1,5 +1,5 @@
-//! Tests of the table of nodes: the dependency for which each node waited, and the command's output
-//! of the table.
+//! Tests the table of nodes: the dependency for which each node waited, and the command that prints
+//! the table.
 
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -10,7 +10,7 @@ use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
 use chakram::units::{Span, Time};
 use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
 
-/// Kernels of these durations in ns on one lane, then an all-reduce after the last.
+/// Kernels of these durations in ns run on one lane, and an all-reduce follows the last kernel.
 fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
     let op = Op::Compute {
         flops: 0,
@@ -57,7 +57,8 @@ fn rows_say_what_each_node_waited_for() {
     let (report, table, ()) = replay_to_report_with_nodes(&prepared, ()).unwrap();
     let mut text = Vec::new();
     table.write_csv(&mut text).unwrap();
-    // The network determines the duration of the all-reduce, so its end is left out here; the last end is the makespan.
+    // The network determines the duration of the all-reduce, so its end is not compared here. The
+    // last end is the makespan.
     let rows: Vec<String> = (String::from_utf8(text).unwrap().lines())
         .map(|line| line.replace("\"sum, all\"", "sum"))
         .map(|line| {
@@ -68,8 +69,9 @@ fn rows_say_what_each_node_waited_for() {
             cells.join(",")
         })
         .collect();
-    // Rank 0: a kernel of 1 µs, then one of 2 µs on the same lane. The all-reduce is issued at 3 µs, when node 2 ends,
-    // and begins at 5 µs, when rank 1 issues its part, node 2. Rank 1's all-reduce waits only for its own kernel.
+    // Rank 0 runs a kernel of 1 µs, and then a kernel of 2 µs on the same lane. The all-reduce is
+    // issued at 3 µs, when node 2 ends, and begins at 5 µs, when rank 1 issues its part, node 2.
+    // Rank 1's all-reduce waits only for its own kernel.
     let expected = [
         &*NodeTable::COLUMNS.join(","),
         "0,1,kernel,compute,0,1000000,compute,release,,,,",

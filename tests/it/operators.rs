@@ -5,7 +5,7 @@ use crate::commands::{answer, chakram};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A step of 8 micro-batches over 2 stages of 2 members.
+/// A step has 8 micro-batches over 2 stages of 2 members.
 const JOB: [&str; 11] = [
     "generate",
     "gpt2-small",
@@ -24,7 +24,7 @@ fn run(more: &[&str]) -> String {
     answer(&[&JOB[..], more].concat())
 }
 
-/// Number of calls and picoseconds by name and kind.
+/// Number of calls, and picoseconds, by name and kind.
 type Sums = BTreeMap<(String, String), (u64, u64)>;
 
 fn add(sums: &mut Sums, name: &str, kind: &str, calls: u64, ps: u64) {
@@ -70,8 +70,8 @@ fn of_csv(table: &str) -> Sums {
     sums
 }
 
-/// Returns the rows of all micro-batches, summed independently: a prefix `mb` and a number before
-/// the first `/` is dropped.
+/// Returns the rows of all micro-batches, added up independently of the product. A prefix `mb` with
+/// a number before the first `/` is dropped.
 fn complete_sum(all: &Sums) -> Sums {
     let mut sums = Sums::new();
     for ((name, kind), (calls, ps)) in all {
@@ -88,7 +88,7 @@ fn complete_sum(all: &Sums) -> Sums {
 fn rows_are_the_sums_of_the_list_of_all() {
     let text = run(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
-    // Writing rows one by one gives the same text as writing all at once.
+    // Writing the rows one by one gives the same text as writing all rows at once.
     assert_eq!(text, format!("{all:#}\n"));
     let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
     let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));
@@ -98,12 +98,12 @@ fn rows_are_the_sums_of_the_list_of_all() {
         "one row each"
     );
     assert_eq!(complete_sum(&every), rows);
-    // 8 micro-batches; almost no operator is outside a micro-batch.
+    // There are 8 micro-batches, and almost no operator is outside a micro-batch.
     assert!(
         7 * row_count < count && count <= 8 * row_count,
         "{row_count} of {count}"
     );
-    // FLOPs of operators sum to the FLOPs of the rates, which are counted node by node.
+    // The FLOPs of operators add up to the FLOPs of the rates, which are counted node by node.
     for report in [&all, &few] {
         let rows = report["operators"].as_array().unwrap().iter();
         let flops: u64 = rows.filter_map(|row| row["flops"].as_u64()).sum();
@@ -113,7 +113,7 @@ fn rows_are_the_sums_of_the_list_of_all() {
             "{flops} of {counted}"
         );
     }
-    // The longest row is first, and everything else is equal.
+    // The longest row is first, and the rest is equal.
     let times = few["operators"].as_array().unwrap().iter();
     assert!(
         times

@@ -1,12 +1,12 @@
-//! The library names no command-line option: its messages contain keys of settings (`chakram_base::setting`), and
-//! `src/cli` registers the flags.
+//! Tests that the library names no command-line option: its messages contain keys of settings
+//! (`chakram_base::setting`), and `src/cli` registers the flags.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemFn, ItemMod, LitStr, Macro};
 
-/// ASTRA-sim's own flags, which occur in its inputs.
+/// ASTRA-sim's own flags occur in its inputs.
 const ASTRA_SIM: [&str; 6] = [
     "--comm-scale",
     "--compute-scale",
@@ -33,7 +33,7 @@ impl OptionFinder {
         }
     }
 
-    /// Checks macro arguments, which are not parsed.
+    /// Checks the arguments of macros, which are not parsed.
     fn tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
@@ -71,7 +71,7 @@ impl<'ast> Visit<'ast> for OptionFinder {
     }
 
     fn visit_attribute(&mut self, attribute: &'ast Attribute) {
-        // Documentation may name the flag of a setting; error messages may not.
+        // Documentation may name the flag of a setting, but error messages may not.
         if let (false, Ok(list)) = (
             attribute.path().is_ident("doc"),
             attribute.meta.require_list(),
@@ -96,7 +96,7 @@ fn option_names(source: &str) -> Vec<(usize, String)> {
     finder.0
 }
 
-/// Collects the source files under `folder` except unit tests.
+/// Collects the source files under `folder`, except unit tests.
 fn collect_sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,4 @@
-//! Tests of replay options in studies and on command lines: both accept a value with the same
+//! Tests replay options in studies and on command lines: either both accept a value with the same
 //! result, or both reject it for the same reason.
 
 use chakram::internals::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
@@ -24,17 +24,18 @@ fn chakram(folder: &Path, words: &[&str]) -> Output {
     command.current_dir(folder).args(words).output().unwrap()
 }
 
-/// Returns an error's text without the notation in which keys and flags differ.
+/// Returns an error's text without the notation that distinguishes keys from flags.
 fn plain(text: &str) -> String {
     let text = text.replace('`', "").replace("--", "").replace(" = ", " ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Sweeps each option separately over `work`, which `command` replays, and returns the rejected keys and values.
+/// Sweeps each option separately over `work`, which `command` replays. Returns the rejected keys
+/// and values.
 fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<String> {
     let mut refused = Vec::new();
     for (key, values) in OPTIONS {
-        // An efficiency is a number in a study, not a string.
+        // In a study, an efficiency is a number and not a string.
         let quoted = values.iter().map(|value| match key {
             "efficiency" => (*value).to_owned(),
             _ => format!("{value:?}"),
@@ -68,7 +69,7 @@ fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<St
             } else {
                 assert_eq!(replay.status.code(), Some(2), "{of}");
                 let detail = row["detail"].as_str().unwrap();
-                // A study's errors name no flags, and the command line's errors name no keys.
+                // Errors of a study name no flags, and errors of the command line name no keys.
                 assert!(
                     detail.contains(&format!("`{key}")) && !detail.contains("--"),
                     "{detail}"
@@ -118,7 +119,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     let found = MACHINES.map(|machine| refused(folder, machine, work, &command));
     assert_eq!(found[0], [&without[..1], &host, &without[1..]].concat());
     assert_eq!(found[1], host);
-    // A pattern's kernels have the durations that the pattern gives.
+    // A pattern's kernels have the durations that the pattern states.
     let pattern = ["generate", "data-parallel", "--ranks", "4", "-o", "pattern"];
     assert!(chakram(folder, &pattern).status.success());
     let found = MACHINES.map(|machine| {
@@ -130,7 +131,7 @@ fn studies_and_command_lines_refuse_the_same_options() {
     assert_eq!(found[1], idle);
 }
 
-/// A value that is valid only on one row's machine still gives a row.
+/// If a value is valid only on one row's machine, the study still has this row.
 #[test]
 fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +147,7 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     );
 }
 
-/// Returns a replay's results: its JSON without names, options, notes and counters of methods.
+/// Returns a replay's results: its JSON without names, options, notes, and counters of methods.
 fn results(report: &Value) -> Value {
     let mut report = report.clone();
     let document = report.as_object_mut().unwrap();
@@ -178,7 +179,8 @@ fn report(folder: &Path, command: &[&str]) -> Option<Value> {
     report
 }
 
-/// Runs `command` with each option and returns the options that change no result; the report must name exactly these.
+/// Runs `command` with each option, and returns the options that change no result. The report must
+/// name exactly these options.
 fn options_without_effect<'o>(
     folder: &Path,
     command: &[&str],
@@ -207,9 +209,9 @@ fn options_without_effect<'o>(
     idle
 }
 
-/// The law for options: each option changes the results, or the report names it as having no effect. The step has two
-/// replicas on one node, in bf16; it has no pipeline, so no work overlaps with messages, and each node occupies one
-/// lane.
+/// The rule for options: each option changes the results, or the report states that the option has
+/// no effect. The step has two replicas on one node, in bf16. It has no pipeline, so no work
+/// overlaps with messages, and each node occupies one lane.
 #[test]
 fn an_option_acts_or_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -277,7 +279,8 @@ fn an_option_acts_or_is_named() {
     assert_eq!(idle, expected);
 }
 
-/// The same law for axes: rows that differ only in one key have different results, or all of them name the key.
+/// The same rule for axes: rows that differ only in one key have different results, or all of these
+/// rows name the key.
 #[test]
 fn an_axis_acts_or_its_rows_name_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -318,7 +321,8 @@ fn an_axis_acts_or_its_rows_name_it() {
             named,
             ["machine.npu.h100.peak.fp64", "network", "power.busy"]
         );
-        // Checks each key: results are equal wherever the key is named as without effect, and only there.
+        // Checks each key: results are equal if and only if the key is reported to be without
+        // effect.
         for key in row["point"].as_object().unwrap().keys() {
             let others = rows.iter().filter(|other| {
                 let point = other["point"].as_object().unwrap();
@@ -345,10 +349,10 @@ fn an_axis_acts_or_its_rows_name_it() {
     assert!(page.contains("no kernel computes in `fp64`"));
 }
 
-/// A value of an option, as a study writes it and as command-line words after the flag.
+/// The value of an option, as a study writes it, and as command-line arguments after the flag.
 type OptionValue = (String, Vec<String>);
 
-/// Writes an algorithm for an all-reduce of two members: each sends to the other.
+/// Writes an algorithm for an all-reduce of two members, in which each member sends to the other.
 fn write_algorithm(folder: &Path) {
     for rank in 0..2 {
         let mut writer = TraceWriter::new(Vec::new()).unwrap();
@@ -371,8 +375,8 @@ fn write_algorithm(folder: &Path) {
     }
 }
 
-/// Returns the values to try for an option: all words if there are few. The values of a new option
-/// follow from its syntax, or must be added here.
+/// Returns the values to try for an option. If there are only a few words, all of them are tried.
+/// The values of a new option follow from its syntax, or must be added here.
 fn values(option: &ReplayOption) -> Vec<OptionValue> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
@@ -421,7 +425,7 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
     }
 }
 
-/// Returns the flag of a key, which must occur in the command's help.
+/// Returns the flag of a key. The flag must occur in the command's help.
 fn parse_flag(key: &str, help: &str) -> String {
     let flag = match key {
         "dependencies" => "--deps".to_owned(),
@@ -437,8 +441,8 @@ fn parse_flag(key: &str, help: &str) -> String {
     flag
 }
 
-/// Every replay option is a key of studies, with the same result to the picosecond or the same error: one loop over the
-/// table of options, so a new option is covered automatically.
+/// Every replay option is a key of studies, with the same result to the picosecond or the same
+/// error. The test iterates over the table of options, so it covers new options automatically.
 #[test]
 fn studies_take_every_option_of_a_replay_with_its_answer() {
     let dir = tempfile::tempdir().unwrap();
@@ -462,7 +466,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             _ => ("dgx-h100", &[]),
         };
         let work = match key.as_str() {
-            // Equal ranks, simulated once for all.
+            // Equal ranks are simulated once for all.
             "aggregate" => "alike",
             _ => captured,
         };
@@ -510,7 +514,7 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
                 assert_ne!(replay.status.code(), Some(0), "{command:?}: {row}");
             }
         }
-        // Rows with a single result say why, and rows with several results name no key.
+        // Rows with a single result state the reason, and rows with several results name no key.
         let results = |row: &Value| (row["time_ps"].to_string(), row["parts_ps"].to_string());
         let times: std::collections::BTreeSet<_> = rows.iter().map(results).collect();
         if ["bandwidth", "comm", "delays", "host", "latency"].contains(&&*key) {

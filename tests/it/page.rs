@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A job with a pipeline, memory, messages and collectives, a job from a capture, and a job with
-/// messages only.
+/// The jobs are a job with a pipeline, memory, messages and collectives, a job from a capture, and
+/// a job with messages only.
 const JOBS: [&[&str]; 3] = [
     &[
         "generate",
@@ -39,7 +39,7 @@ fn page(job: &[&str], folder: &Path) -> (PathBuf, Value) {
     (path, serde_json::from_str(&json).expect("it is JSON"))
 }
 
-/// Returns the values of the attribute `name="…"` in a page, and the text after each.
+/// Returns the values of the attribute `name="…"` in a page, and the text after each value.
 fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
     let begin = format!("{name}=\"");
     let mut found = Vec::new();
@@ -117,7 +117,7 @@ fn numbers_of_the_page_are_those_of_the_report() {
         let page = std::fs::read_to_string(path).expect("the page is there");
         let numbers = check_numbers(&page, &report);
         assert!(numbers >= least, "{job:?}: {numbers} numbers");
-        // The page loads no resource, and runs no script but its own.
+        // The page loads no resources, and runs only its own script.
         for part in [
             "http:", "https:", "<link", "<img", "src=", "@import", "url(",
         ] {
@@ -132,7 +132,8 @@ fn collapsed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the visible words of HTML. Numbers are inside words; other elements separate words.
+/// Returns the visible words of HTML. Numbers are parts of words, and other elements separate
+/// words.
 fn words(html: &str) -> String {
     let html = html.replace("</data>", "");
     let mut words = String::new();
@@ -156,7 +157,7 @@ fn words(html: &str) -> String {
     collapsed(&plain)
 }
 
-/// Returns the rows of all tables, including headings: their cells, without the details below a
+/// Returns the rows of all tables, including headings. Cells do not contain the details below a
 /// name.
 fn rows(page: &str) -> Vec<String> {
     let rows = page.split("<tr").skip(1).map(|row| {
@@ -188,8 +189,8 @@ fn begins_with(row: &str, line: &str) -> bool {
     rest.is_empty() || rest.starts_with(' ')
 }
 
-/// Compares a page with the text of the same report: each sentence of the text is in the page, and each table row is a
-/// row of the page. Returns the number of lines.
+/// Compares a page with the text of the same report. Each sentence of the text is on the page, and
+/// each table row is a row of the page. Returns the number of lines.
 pub fn check_facts(text: &str, page: &str) -> usize {
     let all = words(page);
     let rows: Vec<String> = rows(page).iter().map(|row| row.to_lowercase()).collect();
@@ -200,7 +201,7 @@ pub fn check_facts(text: &str, page: &str) -> usize {
     assert!(all.contains(scope), "{scope}");
     for line in body {
         let line = collapsed(line.trim_start().trim_start_matches("! "));
-        // Lines about omitted rows differ between text and page.
+        // Lines about omitted rows differ between the text and the page.
         if line.is_empty() || line.starts_with('…') || line == "WARNINGS" {
             continue;
         }
@@ -212,7 +213,7 @@ pub fn check_facts(text: &str, page: &str) -> usize {
     lines
 }
 
-/// Facts of the JSON that the page must show if the report has them.
+/// Facts in the JSON that the page must show if the report has them.
 const FACTS: [&str; 30] = [
     "/makespan_ps",
     "/ranks",
@@ -250,7 +251,7 @@ const FACTS: [&str; 30] = [
 fn check_page(job: &[&str], folder: &Path) -> String {
     let html = folder.join("facts.html").display().to_string();
     let text = answer(&[job, &["--html", &html]].concat());
-    // If a page is written, the JSON includes the data of its charts.
+    // If a page is written, the JSON also contains the data of its charts.
     let other = folder.join("other.html").display().to_string();
     let json = answer(&[job, &["--format", "json", "--html", &other]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
@@ -259,7 +260,7 @@ fn check_page(job: &[&str], folder: &Path) -> String {
     check_numbers(&page, &report);
     for fact in FACTS {
         let shown = page.contains(&format!("data-path=\"{fact}\""));
-        // Parts that no rank has get no row.
+        // Parts of the time that no rank has get no row.
         let known = report.pointer(fact).and_then(Value::as_f64);
         assert!(
             shown || known.is_none_or(|number| number == 0.0),
@@ -269,7 +270,8 @@ fn check_page(job: &[&str], folder: &Path) -> String {
     text
 }
 
-/// Captures, a pipeline, jobs that do not fit, kernel launches, tiles, links, loads; and the warnings of each.
+/// The pages are of captures, a pipeline, jobs that do not fit, kernel launches, tiles, links and
+/// loads, with the warnings of each.
 #[test]
 fn pages_have_all_that_the_text_has() {
     let large: &[&str] = &[
@@ -282,7 +284,7 @@ fn pages_have_all_that_the_text_has() {
         "-m",
         "dgx-h100",
     ];
-    // 14 of 19 us are host time.
+    // Of 19 us, 14 us are host time.
     let host = Folder::new();
     let dispatch = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":14,\
                     \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
@@ -337,7 +339,7 @@ fn pages_have_all_that_the_text_has() {
     }
 }
 
-/// GPU captures from other people, whose text reports have many caveats.
+/// These GPU captures are from other people, and their text reports have many caveats.
 #[test]
 fn pages_of_captures_have_all_that_the_text_has() {
     for (name, said) in [("dlrm_8gpu", "HOST-BOUND"), ("linear_pair", "profiler")] {
@@ -353,7 +355,8 @@ fn pages_of_captures_have_all_that_the_text_has() {
     }
 }
 
-/// Ranks 64 to 959 of 1,024 do not fit in memory: each has two micro-batches of eight samples in flight.
+/// Ranks 64 to 959 of 1,024 do not fit in memory, because each has two micro-batches of eight
+/// samples in flight.
 #[test]
 fn memory_is_by_class_of_ranks_with_the_worst_first() {
     let job = [
@@ -393,7 +396,7 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     // Every rank is in one of memory's rows.
     assert!(memory.contains("-1023<"), "{memory:.3000}");
     assert!(page.len() < 2_000_000, "{}", page.len());
-    // One rank of each stage is drawn, for the 64 ranks with equal work.
+    // The page shows one rank of each stage, which represents 64 ranks with equal work.
     let all = words(&page);
     assert!(
         all.contains("16 of 1,024 ranks are drawn, one for all"),
@@ -426,7 +429,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     let folder = tempfile::tempdir().expect("there is room");
     let (path, report) = page(JOBS[0], folder.path());
     let page = std::fs::read_to_string(&path).expect("the page is there");
-    // Writes measured sizes into the document, where the dump shows them.
+    // Writes measured sizes into the document, so that the dump shows them.
     let script = "<script>for (const mark of document.querySelectorAll('rect[data-key], data'))\
         mark.setAttribute('data-seen', mark.getBoundingClientRect().width);</script></body>";
     let measured = folder.path().join("measured.html");
@@ -463,7 +466,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
             "{row}: {width} pixels for {value} ps"
         );
     }
-    // A full bar is the makespan and has the length of the scale.
+    // A full bar is the makespan, and is as long as the scale.
     let mean: f64 = rows
         .iter()
         .filter(|row| row.0 == "mean")
@@ -480,7 +483,8 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
     );
 }
 
-/// The page of several machines has the interval and the warnings of each, and the numbers of the combined document.
+/// A page of several machines has the interval and the warnings of each machine, and the numbers of
+/// the combined document.
 #[test]
 fn machines_side_by_side_keep_their_caveats() {
     let folder = tempfile::tempdir().expect("there is room");

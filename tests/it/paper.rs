@@ -1,5 +1,5 @@
-//! Compares results with figures of the ASTRA-sim 2.0 paper, from the machine files under `traces/`
-//! and the presets.
+//! Compares results with figures of the ASTRA-sim 2.0 paper, with the machine files under `traces/`
+//! and with the presets.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
@@ -7,7 +7,8 @@ use chakram::machine::Machine;
 use chakram::trace::CollectiveKind;
 use std::path::Path;
 
-/// Returns the microseconds of an all-reduce of 10^9 bytes among all NPUs, by closed form.
+/// Returns the time in microseconds of an all-reduce of 10^9 bytes among all NPUs, by the closed
+/// form.
 fn all_reduce(machine: &Machine) -> f64 {
     let npus = machine.topology().npu_count();
     let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
@@ -40,8 +41,8 @@ fn within(found: f64, want: f64, part: f64) {
     );
 }
 
-/// The table's collective times in microseconds. Its 1024 MB at 2^30 bytes per GB take the same
-/// time as 10^9 bytes at 10^9 bytes per GB.
+/// The table has the times of collectives in microseconds. Its 1024 MB at 2^30 bytes per GB take
+/// the same time as 10^9 bytes at 10^9 bytes per GB.
 #[test]
 fn table_4_to_0_3_percent() {
     let rows = [
@@ -58,12 +59,13 @@ fn table_4_to_0_3_percent() {
     }
 }
 
-/// Loads of an all-reduce of S bytes: 2 S (n-1)/n / B in the first dimension, 1/n of that size in
-/// the next. W-2D: 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us, then 15/16 of 1/32: 234 us. In ascending
-/// order the most loaded dimension determines the time; Conv-4D's first dimension adds the time of
-/// one of 64 chunks for filling and draining: 4,375 + 4,000/64. Themis distributes the sum of all
-/// loads: the paper says that W-2D, Conv-3D and Conv-4D take the same time as one-dimensional
-/// wafers with the same total rate: 511/512 · 2 GB / rate.
+/// The loads of an all-reduce of S bytes are 2 S (n-1)/n / B in the first dimension, and 1/n of
+/// this size in the next dimension. On W-2D, the loads are 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us,
+/// and then 15/16 of 1/32: 234 us. In ascending order, the dimension with the largest load
+/// determines the time. Conv-4D's first dimension adds the time of one of 64 chunks, to fill and
+/// drain the pipeline: 4,375 + 4,000/64. Themis distributes the sum of all loads. The paper says
+/// that W-2D, Conv-3D and Conv-4D take the same time as one-dimensional wafers with the same total
+/// rate: 511/512 · 2 GB / rate.
 #[test]
 fn figure_9a_to_1_percent_and_its_claims_to_3() {
     let wafer = |rate: f64| 2.0 * 511.0 / 512.0 / rate * 1e6;
@@ -80,8 +82,8 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
             "one dimension leaves nothing to choose"
         );
     }
-    // Each system is measured in ascending order, under Themis by a greedy pipeline of 64 chunks,
-    // and as the wafer of equal total rate.
+    // Each system is measured in ascending order, under Themis with a greedy pipeline of 64 chunks,
+    // and as a wafer with the same total rate.
     let systems = [
         ("w-2d", 7750.0, 4004.0, 500.0),
         ("conv-3d", 9375.0, 5801.0, 350.0),

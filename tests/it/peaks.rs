@@ -1,5 +1,5 @@
-//! Tests of arithmetic in a number format without a peak on the machine: an error that names the
-//! format, unless the duration follows from something else.
+//! Tests arithmetic in a number format without a peak on the machine. This is an error that names
+//! the format, unless the duration follows from something else.
 
 use crate::commands::{chakram, code};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
@@ -12,7 +12,7 @@ use chakram::workload::{
     DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
 
-/// A kernel: recorded ns, FLOPs, bytes, format.
+/// A kernel, with recorded ns, FLOPs, bytes and format.
 type Work = (u64, u64, u64, Option<Dtype>);
 
 /// Returns a job in which each rank runs these kernels one after another.
@@ -52,7 +52,7 @@ fn roofline() -> ReplayOptions {
     })
 }
 
-/// Returns the makespan in ps on a DGX A100, or the error.
+/// Returns the makespan in picoseconds on a DGX A100, or the error message.
 fn replay(workload: &Workload) -> Result<u64, String> {
     let machine = Machine::load_preset("dgx-a100").unwrap();
     let prepared =
@@ -70,7 +70,8 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
         &[(0, 0, 2039, FP8), (0, 7, 2039, FP8), (0, 7, 0, FP8)],
         &[(0, 7, 0, FP4), (0, 7, 0, FP8)],
     ];
-    // The second kernel of rank 1 is the first with FLOPs; its third and the last of rank 2 make three such kernels.
+    // The second kernel of rank 1 is the first kernel with FLOPs. With its third kernel and the
+    // last kernel of rank 2, there are three such kernels.
     let why = replay(&job(&ranks)).unwrap_err();
     let expected = "rank 1 node 2 `k2`: the kernel computes in fp8, but class `a100` of machine `dgx-a100` computes in fp64, \
                     fp32, tf32, fp16, bf16, int8; kernels of the job without a time: 3 in fp8, 1 in fp4\n  try: ";
@@ -81,9 +82,9 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
     );
 }
 
-/// The machine has 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format have a time: 2,039 kB
-/// take 1 us. A recorded kernel without another time keeps its 5 us, and a kernel with neither
-/// takes no time; the report counts both.
+/// The machine has 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format take time: 2,039 kB
+/// take 1 us. A recorded kernel without another time keeps its 5 us, and a kernel without bytes and
+/// duration takes no time. The report counts both.
 #[test]
 fn what_has_bytes_or_a_duration_is_not_refused() {
     let bytes = [(0, 0, 2_039_000, FP8), (0, 0, 2_039_000, None)];
@@ -96,8 +97,8 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
         .unwrap()
         .pricing_coverage();
     assert_eq!((basis.priced, basis.fell_back, basis.unknown), (1, 1, 1));
-    // As recorded, the format does not matter if most kernels have a recorded duration; a kernel without one is still
-    // an error.
+    // As recorded, the format does not matter if most kernels have a recorded duration. A kernel
+    // without a duration is still an error.
     let ok = |kernels: &[Work]| {
         CompiledReplay::new(&job(&[kernels]), &machine, &ReplayOptions::default()).is_ok()
     };
@@ -106,7 +107,8 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     assert!(!ok(&[(5, 7, 0, FP8), (0, 7, 0, FP8)]));
 }
 
-/// The job is generated in fp8: the error counts all such kernels of its graphs.
+/// The job is generated in fp8, and the error states the number of such kernels in the job's
+/// graphs.
 #[test]
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();

@@ -1,11 +1,12 @@
-//! Tests of Clos networks and graphs combined with other dimensions: nodes on a fabric of NICs.
+//! Tests Clos networks and graphs in combination with other dimensions: nodes on a fabric of NICs.
 
 use super::{RING_OF_MESSAGES, json, makespan, refusal, stdout};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
-/// Returns a machine file with these dimensions, each given by its name and further keys.
+/// Returns a machine file with these dimensions. Each dimension is given by its name and further
+/// keys.
 fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
     let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
@@ -30,9 +31,9 @@ fn nics(more: &str) -> String {
     )
 }
 
-/// Returns machines of two nodes of two NPUs on three networks: rails of one switch each; one
-/// fabric with a switch for each rail; one fabric with a switch for each node. In both fabrics one
-/// uplink serves two NICs.
+/// Returns machines of two nodes of two NPUs on three networks: rails with one switch each, one
+/// fabric with a switch for each rail, and one fabric with a switch for each node. In both fabrics,
+/// one uplink serves two NICs.
 fn fabrics(dir: &TempDir) -> [String; 3] {
     let of = |name: &str, more: &str| tiers(dir, name, &[NODE, ("nics", &nics(more))], "");
     [
@@ -59,14 +60,16 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
             makespan(&[RING_OF_MESSAGES, &args].concat())
         })
     };
-    // Inside a node: 0.1 ms and two links, on every fabric.
+    // A message inside a node takes 0.1 ms and two links, on every fabric.
     assert_eq!(on("0,1"), [102_000_000; 3]);
-    // Along a rail: two links through its switch, or four links up and down between the switches of nodes.
+    // A message along a rail takes two links through the rail's switch, or four links up and down
+    // between the switches of nodes.
     assert_eq!(on("0,2"), [1_002_000_000, 1_002_000_000, 1_004_000_000]);
-    // To another rail: two links inside the node and two of the rail; or four of the fabric.
+    // A message to another rail takes two links inside the node and two of the rail, or four links
+    // of the fabric.
     assert_eq!(on("0,3"), [1_004_000_000; 3]);
-    // Each NPU sends to its partner on the other node and receives from it: with a switch per node, two messages share
-    // one uplink.
+    // Each NPU sends to its partner on the other node, and receives from it. With a switch per
+    // node, two messages share one uplink.
     let stride = |machine: &String| {
         let job = [
             "generate", "p2p", "stride", "--stride", "2", "--size", "1MB", "--ranks", "4",
@@ -77,14 +80,15 @@ fn nodes_on_a_fabric_send_over_it_and_inside_over_their_switch() {
     assert_eq!(found, [1_002_000_000, 1_002_000_000, 2_004_000_000]);
 }
 
-/// An all-reduce of 4 MB: 2 MB to the partner inside the node, 1 MB to the partner outside, and both again on the way
-/// back. Inside: 0.2 ms + 2 us. Outside: 1 ms and two links through a rail's switch, or half the rate and four links if
-/// both rails share an uplink.
+/// An all-reduce of 4 MB sends 2 MB to the partner inside the node and 1 MB to the partner outside,
+/// and both again on the way back. Inside the node, a message takes 0.2 ms + 2 us. Outside the
+/// node, a message takes 1 ms and two links through a rail's switch. If both rails share an uplink,
+/// it takes half the rate and four links.
 #[test]
 fn collectives_go_inside_and_then_over_the_fabric() {
     let dir = TempDir::new().unwrap();
     let found = fabrics(&dir).map(|machine| {
-        // With several chunks, the phases inside and outside would overlap.
+        // With several chunks, the phases inside and outside the node would overlap.
         let text = fs::read_to_string(&machine).unwrap();
         fs::write(&machine, text + "\n[collectives]\nchunks = 1\n").unwrap();
         let job = [
@@ -119,7 +123,7 @@ fn collectives_go_inside_and_then_over_the_fabric() {
 }
 
 /// If all messages leave their nodes, as with strides from 4 to 12, they take the same time as on
-/// the Clos network alone. With one level, a rail equals the switch of its dimension, and all jobs
+/// the Clos network alone. With one level, a rail equals the switch of its dimension, so all jobs
 /// take the same time on both.
 #[test]
 fn a_fabric_over_nodes_is_the_fabric_alone() {
@@ -163,8 +167,9 @@ fn a_fabric_over_nodes_is_the_fabric_alone() {
     }
 }
 
-/// Two boards, each a square of chips, with one switch per position that connects the boards. From chip 0 to the
-/// opposite chip on the other board: two links of the square, and two of the switch.
+/// There are two boards, each a square of chips. One switch per position connects the boards. A
+/// message from chip 0 to the opposite chip on the other board crosses two links of the square and
+/// two links of the switch.
 #[test]
 fn boards_are_graphs_under_a_switch() {
     let dir = TempDir::new().unwrap();
@@ -195,7 +200,7 @@ fn boards_are_graphs_under_a_switch() {
     assert_eq!(dimensions[1].get("links"), None);
 }
 
-/// Links are changed by dimension: a rail with one NIC at half the rate.
+/// Changes of links name a dimension. Here a rail has one NIC at half the rate.
 #[test]
 fn a_slow_nic_slows_what_passes_it() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,5 @@
-//! Tests of jobs as one unit on disk: the files that commands read, and the files that they ignore.
+//! Tests jobs as one unit on disk: the files that commands read, and the files that commands
+//! ignore.
 
 use super::{Folder, makespan, text};
 use chakram::trace::{TraceFinder, VerifyLevel};
@@ -17,7 +18,7 @@ fn read(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
-/// Ranks 1, 2 and 4 of 6 share a group that a trace names but does not declare.
+/// Ranks 1, 2 and 4 of 6 share a group, which a trace names but does not declare.
 #[test]
 fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     let folder = Folder::new();
@@ -40,7 +41,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
             direct,
             "{job}"
         );
-        // By default the machine is the one for which the job was generated.
+        // By default, the machine is the machine for which the job was generated.
         assert_eq!(makespan(&folder, &["replay", job]), direct, "{job}");
         folder.ok(&["validate", job]);
     }
@@ -67,7 +68,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     let mut roles: Vec<_> = roles.collect();
     roles.dedup();
     assert_eq!(roles, ["trace", "job", "machine"]);
-    // Groups of --groups replace the job's groups.
+    // Groups of `--groups` replace the job's groups.
     folder.write("none.json", b"{}");
     let error = folder.refused(&["replay", "s", "--groups", "none.json"]);
     assert!(error.contains("is not declared"), "{error}");
@@ -78,7 +79,7 @@ fn a_folder_is_a_job_with_its_groups_and_its_machine() {
     assert_eq!(makespan(&folder, &groups), direct);
 }
 
-/// A job of four ranks written over one of eight.
+/// A job of four ranks is written over a job of eight ranks.
 #[test]
 fn ranks_of_an_earlier_job_are_not_read() {
     let folder = Folder::new();
@@ -98,7 +99,7 @@ fn ranks_of_an_earlier_job_are_not_read() {
             four
         );
     }
-    // The expansion of s/job.*.et by a shell.
+    // This is how a shell expands s/job.*.et.
     let all: Vec<String> = (0..8).map(|rank| format!("s/job.{rank}.et")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let replay = [&["replay"], &all[..], &MACHINE].concat();
@@ -127,7 +128,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     let replay = [&["replay", "job"], &MACHINE[..]].concat();
     let sound = makespan(&folder, &replay);
     let trace = folder.read("job.2.et");
-    // One byte fewer, and one changed letter in a name.
+    // One trace is a byte shorter, and one has a changed letter in a name.
     let mut other = trace.clone();
     let at = trace
         .windows(4)
@@ -166,7 +167,7 @@ fn traces_that_were_changed_are_refused_by_name() {
     );
     folder.write("job.2.et", &trace);
     assert_eq!(makespan(&folder, &replay), sound);
-    // An unreadable job file is an error, unless it is not needed.
+    // An unreadable job file is an error, unless the job file is not needed.
     let job = folder.read("job.job.json");
     folder.write("job.job.json", &job[..job.len() / 2]);
     let error = folder.refused(&replay);
@@ -174,16 +175,16 @@ fn traces_that_were_changed_are_refused_by_name() {
     folder.ok(&[&replay[..], &["--no-verify"]].concat());
     folder.ok(&["replay", ".", "-m", "dgx-h100", "--no-verify"]);
     folder.write("job.job.json", &job);
-    // The job's file lists only the original form of a trace, not a converted one.
+    // The job's file lists only the original form of a trace, and not a converted form.
     folder.ok(&["convert", "trace", "job.0.et", "-o", "job.0.jsonl"]);
     folder.ok(&["inspect", "job.0.jsonl"]);
-    // The program itself may rewrite a trace, and records it in the job's file.
+    // The program itself may rewrite a trace, and then records the new trace in the job's file.
     folder.ok(&["convert", "trace", "job.0.jsonl", "-o", "job.2.et"]);
     assert_eq!(folder.read("job.2.et"), folder.read("job.0.et"));
     folder.ok(&replay);
 }
 
-/// Above 64 MiB only lengths are compared, unless there is time.
+/// Above 64 MiB, only lengths are compared, unless there is time for hashes.
 #[test]
 fn large_jobs_are_not_hashed_on_the_way_into_a_replay() {
     let folder = Folder::new();
@@ -245,7 +246,7 @@ fn a_job_goes_into_a_folder_under_a_name() {
     folder.refused(&["generate", "data-parallel", "--ranks", "2", "-o", ""]);
 }
 
-/// Identical ranks are one file under several names, unless an option prevents it.
+/// Identical ranks are one file with several names, unless an option prevents this.
 #[test]
 fn links_are_made_unless_they_are_not_wanted() {
     let folder = Folder::new();

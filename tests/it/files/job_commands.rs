@@ -1,4 +1,4 @@
-//! Tests that every command that makes a job from a job copies the contents of its job file.
+//! Tests that every command that makes a job from a job copies the contents of the job file.
 
 use super::{Folder, makespan};
 use serde_json::Value;
@@ -7,8 +7,8 @@ fn read(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
-/// Returns a training step on two replicas of two pipeline stages of two members, with groups that
-/// have roles.
+/// Generates a training step on two replicas of two pipeline stages of two members, with groups
+/// that have roles. Returns its makespan.
 fn training(folder: &Folder) -> u64 {
     let plan = [
         "generate",
@@ -65,7 +65,7 @@ fn a_job_of_a_job_is_a_job() {
         assert_eq!(made["roles"], job["roles"], "{name}");
         assert_eq!(made["machine"], job["machine"], "{name}");
     }
-    // The user's own machine file is not copied by name; with --all no machine is.
+    // The name of the user's own machine file is not copied, and with `--all` no machine is copied.
     let machine = folder.ok(&["machine", "show", "dgx-h100"]);
     folder.write("secret.toml", machine.as_bytes());
     let own = [
@@ -85,13 +85,14 @@ fn a_job_of_a_job_is_a_job() {
         assert!(said.contains("replay the job with --machine"), "{said}");
         assert_eq!(read(&folder, "bare/job.job.json")["machine"], Value::Null);
     }
-    // Another form of the traces, in the job's own folder and with its prefix, is the same job.
+    // If the traces are converted to another form in the job's own folder and with its prefix, they
+    // are the same job.
     folder.ok(&["convert", "trace", "run", "-o", "run/job.jsonl"]);
     assert_eq!(read(&folder, "run/job.job.json"), job);
     assert_eq!(replay("run"), direct);
 }
 
-/// Groups along the data dimension grow, and so does the machine: eight NPUs per node.
+/// Groups along the data dimension grow, and so does the machine, which has eight NPUs per node.
 #[test]
 fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     let folder = Folder::new();

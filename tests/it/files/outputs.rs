@@ -1,5 +1,4 @@
-//! Tests of outputs that are devices, pipes, links, inputs, or the same file twice, and of full
-//! disks.
+//! Tests outputs that are devices, pipes, links, inputs, or the same file twice, and full disks.
 
 use super::{Folder, text};
 use std::fs::{self, File, Permissions};
@@ -15,7 +14,7 @@ fn fifo(folder: &Folder, name: &str) {
     assert!(made.expect("there is mkfifo").success());
 }
 
-/// A job of two ranks that share one file under two names.
+/// Writes a job of two ranks that share one file with two names.
 fn job(folder: &Folder) {
     let pattern = ["generate", "collective", "all-reduce", "--size", "1MB"];
     folder.ok(&[&pattern[..], &["--ranks", "2", "-o", "job"]].concat());
@@ -60,13 +59,14 @@ fn links_are_followed() {
         assert!(folder.at(real).symlink_metadata().unwrap().is_file());
         assert_eq!(text(&folder.read(real)), expected);
     }
-    // A cycle of symbolic links.
+    // Symbolic links form a cycle.
     symlink("b", folder.at("a")).unwrap();
     symlink("a", folder.at("b")).unwrap();
     folder.refused(&["model", "list", "-o", "a"]);
 }
 
-/// The device is reached through a link of the test's own, so a program that replaces the path destroys only the link.
+/// A link of the test leads to the device. So if a program replaces the path, it destroys only the
+/// link.
 #[test]
 fn devices_and_pipes_are_written_to() {
     let folder = Folder::new();
@@ -103,7 +103,7 @@ fn devices_and_pipes_are_written_to() {
     assert!(child.wait().unwrap().success());
     assert_eq!(read, expected);
 
-    // A descriptor opened by the parent process remains the parent's.
+    // A descriptor that the parent process opened still belongs to the parent.
     let both = File::create(folder.at("both")).unwrap();
     let mut first = folder.command(&["model", "list", "-o", "/dev/stdout"]);
     assert!(first.stdout(both).status().unwrap().success());
@@ -193,14 +193,14 @@ fn two_outputs_are_two_files() {
         assert!(!folder.at("a").exists());
     }
     folder.ok(&[&replay[..], &["c"]].concat());
-    // A folder is no valid output file.
+    // A folder is not a valid output file.
     fs::create_dir(folder.at("d")).unwrap();
     let error = folder.refused(&["model", "list", "-o", "d"]);
     assert!(error.contains("this is a folder"), "{error}");
 }
 
-/// Returns all commands that write a report, with the arguments before the option that names its
-/// file.
+/// Returns all commands that write a report, each with the arguments before the option that names
+/// the report's file.
 fn reports() -> Vec<Vec<&'static str>> {
     let all: [&[&str]; 13] = [
         &["replay", "job", "-m", "dgx-h100", "-o"],
@@ -361,7 +361,7 @@ fn closed_pipes_are_no_failures() {
     }
 }
 
-/// Files may not grow beyond 100 kB, which the second rank's does.
+/// Files may not grow beyond 100 kB, and the second rank's file exceeds this limit.
 #[test]
 fn a_job_that_does_not_fit_leaves_the_old_one() {
     let folder = Folder::new();
@@ -396,7 +396,7 @@ fn a_job_that_does_not_fit_leaves_the_old_one() {
         .collect();
     assert!(before == after, "{:?}", folder.names());
 
-    // Rank 0's file is complete although rank 1's is not.
+    // Rank 0's file is complete, although rank 1's file is not.
     fs::remove_file(folder.at("job.1.et")).unwrap();
     symlink("/dev/full", folder.at("job.1.et")).unwrap();
     let old = folder.read("job.0.et");

@@ -1,10 +1,10 @@
-//! Tests of jobs written and read back: `generate -o` and `replay` give the same report as
-//! `generate --machine`, and so does every job derived from one.
+//! Tests jobs that are written and read back: `generate -o` and `replay` give the same report as
+//! `generate --machine`, and so does every job that is derived from a job.
 
 use super::{Folder, text, trace};
 use serde_json::Value;
 
-/// Returns a command's report without the fields about its source.
+/// Returns a command's report, without the fields about the report's source.
 fn report(folder: &Folder, args: &[&str]) -> Value {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let mut report: Value = serde_json::from_str(&json).expect("it is JSON");
@@ -18,14 +18,15 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// Returns the first lines of a text report, after the title.
+/// Returns the first lines of a text report after its title.
 fn first_lines(folder: &Folder, args: &[&str]) -> String {
     let report = folder.ok(args);
     let lines: Vec<&str> = report.lines().skip(1).take(2).collect();
     lines.join("\n")
 }
 
-/// Generates the job into `s`, replays it from there and directly, requires equal reports, and returns the report.
+/// Generates the job into `s`, replays it from there and directly, checks that both reports are
+/// equal, and returns the report.
 fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> Value {
     let run = |args: String| report(folder, &words(&args));
     let direct = run(format!("generate {job} -m {machine} {options}"));
@@ -42,7 +43,8 @@ fn there_and_back(folder: &Folder, job: &str, machine: &str, options: &str) -> V
     direct
 }
 
-/// Models under plans: there are no recorded times, so the options choose curves or roofline for every kernel.
+/// Models under plans have no recorded times, so the options choose curves or roofline for every
+/// kernel.
 #[test]
 fn models_come_back_from_disk() {
     for (job, machine, options) in [
@@ -93,7 +95,7 @@ fn models_come_back_from_disk() {
     }
 }
 
-/// Patterns with recorded durations, or without kernels.
+/// Patterns have recorded durations, or no kernels.
 #[test]
 fn patterns_come_back_from_disk() {
     for (job, basis) in [
@@ -138,7 +140,8 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         } else {
             made
         };
-        // The machine is part of the job, but the user's own machine file is not part of anonymous traces.
+        // The machine is part of the job. But if traces are anonymous, the user's own machine file
+        // is not part of the job.
         let args = match made {
             "hidden" => vec!["replay", path, "-m", "my.toml"],
             _ => vec!["replay", path],
@@ -147,7 +150,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
         for key in ["makespan_ps", "mean_ps", "kernels", "npus"] {
             let captured = |report: &Value| {
                 let mut value = report[key].clone();
-                // A slice records when its original ended.
+                // A slice records the time at which its original ended.
                 for row in value.as_array_mut().into_iter().flatten() {
                     row["captured_ps"] = Value::Null;
                     row["difference_percent"] = Value::Null;
@@ -157,7 +160,7 @@ fn what_is_made_of_a_job_replays_as_the_job() {
             assert_eq!(captured(&back), captured(&direct), "{made}: {key}");
         }
     }
-    // From another folder, and after the whole folder was moved.
+    // The job is replayed from another folder, and after the whole folder is moved.
     std::fs::create_dir(folder.at("moved")).unwrap();
     for part in ["s", "my.toml"] {
         std::fs::rename(folder.at(part), folder.at(&format!("moved/{part}"))).unwrap();
@@ -169,7 +172,8 @@ fn what_is_made_of_a_job_replays_as_the_job() {
     assert_eq!(back["makespan_ps"], direct["makespan_ps"]);
 }
 
-/// A grid that grows along data: the scaled job equals the job generated at that size, except for bucket sizes.
+/// If a grid grows along data, the scaled job equals the job that is generated at this size, except
+/// for bucket sizes.
 #[test]
 fn a_scaled_job_prices_its_kernels_too() {
     let folder = Folder::new();
@@ -179,7 +183,8 @@ fn a_scaled_job_prices_its_kernels_too() {
     folder.ok(&words("scale s --grid dp=2,tp=2 --to dp=4 -o t/"));
     let before = report(&folder, &words("replay s -m dgx-h100"));
     let after = report(&folder, &words("replay t -m dgx-h100"));
-    // With curves a kernel takes longer while a collective runs, and collectives run at other times in the scaled job.
+    // With curves, a kernel takes longer while a collective runs, and collectives run at other
+    // times in the scaled job.
     let compute = |job: &str| {
         let line = format!("replay {job} -m dgx-h100 --compute roofline");
         let report = report(&folder, &words(&line));
@@ -192,7 +197,7 @@ fn a_scaled_job_prices_its_kernels_too() {
     );
 }
 
-/// A converted capture: recorded kernels, which only `--compute` changes.
+/// A converted capture has recorded kernels, which only `--compute` changes.
 #[test]
 fn a_capture_comes_back_from_disk() {
     let folder = Folder::new();
@@ -211,7 +216,8 @@ fn a_capture_comes_back_from_disk() {
     assert_eq!(captured["makespan_ps"], captured["captured_ps"]);
 }
 
-/// ASTRA-sim's traces are jobs without a job file. Written again they have one, and give the same report.
+/// ASTRA-sim's traces are jobs without a job file. If these jobs are written again, they have a job
+/// file and give the same report.
 #[test]
 fn astra_sim_jobs_come_back_from_disk() {
     let folder = Folder::new();
@@ -220,8 +226,8 @@ fn astra_sim_jobs_come_back_from_disk() {
     let replay = |job: &str| report(&folder, &["replay", job, "-m", "dgx-h100"]);
     folder.ok(&["convert", "trace", &inputs, "-o", "s/job.et"]);
     assert_eq!(replay("s"), replay(&inputs));
-    // Its system file is no machine for `replay`; with `astra-sim` the written job gives the same results as the
-    // inputs.
+    // ASTRA-sim's system file is no machine for `replay`. With `astra-sim`, the written job gives
+    // the same results as the inputs.
     let all = |prefix: &str| {
         let flag = |name: &str, file: &str| format!("--{name}={root}astra-sim-8/{file}");
         let args = [
@@ -237,7 +243,7 @@ fn astra_sim_jobs_come_back_from_disk() {
     assert_eq!(all("s/job"), all(&format!("{inputs}/all_reduce")));
 }
 
-/// A text trace of kernels given by their attributes.
+/// Writes a text trace of kernels, which are given by their attributes.
 fn kernels(folder: &Folder, name: &str, kernels: &[&str]) {
     let nodes = (1..)
         .zip(kernels)
@@ -269,7 +275,8 @@ fn the_first_lines_count_kernels_by_their_basis() {
         lines.contains("4 kernels as recorded, 1 by roofline, 2 without a price"),
         "{lines}"
     );
-    // Independent nodes on one lane run one after another, 4 x 10 + 1 us, or else concurrently.
+    // Independent nodes on one lane run one after another, which takes 4 x 10 + 1 us. Otherwise,
+    // they run at the same time.
     let json = report(&folder, &replay);
     let lasts = |json: &Value| json["npus"][0]["time_ps"]["compute"].as_u64().unwrap();
     assert!([10_000_000, 41_000_000].contains(&lasts(&json)), "{json}");
@@ -287,10 +294,10 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
             && error.contains("--compute scaled:0"),
         "{error}"
     );
-    // The option that the error proposes works.
+    // The option that the error message proposes works.
     folder.ok(&[&replay[..], &["--compute", "scaled:0"]].concat());
-    // Half of the kernels is not most; and arithmetic in a format without a peak is an error if most kernels have no
-    // recorded duration.
+    // Half of the kernels is not most kernels. Arithmetic in a format without a peak is an error if
+    // most kernels have no recorded duration.
     kernels(
         &folder,
         "job.0.jsonl",

@@ -1,4 +1,4 @@
-//! Tests of names from files printed to a terminal, and of empty files.
+//! Tests names from files that are printed to a terminal, and empty files.
 
 use super::{Folder, text};
 use chakram::trace::{
@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 const GROUP: &str = "g\u{1b}]0;x\u{7}\u{202e}\u{9b}2J";
 const NAME: &str = "mm\u{1b}[35;7m\u{202e}\u{200b}\r\nnew line\u{e0041}";
 
-/// Two ranks that call a group and run a kernel, both with control sequences in their names.
+/// Writes two ranks that call a group and run a kernel. Both names contain control sequences.
 fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     for rank in 0..2 {
         let lane = [("lane.7", Field::Text(NAME))];
@@ -52,7 +52,7 @@ fn job(folder: &Folder, prefix: &str, rank_of_kernel: &str) {
     }
 }
 
-/// Everything that the program sends to a terminal.
+/// Returns all text that the program sends to a terminal.
 fn on_terminal(folder: &Folder, args: &[&str]) -> String {
     let (mut ours, mut theirs) = (0, 0);
     let null = std::ptr::null_mut();
@@ -67,14 +67,14 @@ fn on_terminal(folder: &Folder, args: &[&str]) -> String {
     let mut child = command.spawn().unwrap();
     drop(command);
     let mut said = Vec::new();
-    // Reading ends with an error, because the other side is closed.
+    // Reading ends with an error, because the other side closes.
     let _ = ours.read_to_end(&mut said);
     child.wait().unwrap();
     String::from_utf8(said).unwrap()
 }
 
-/// Returns `true` for control characters: those of the Unicode categories Cc, Cf, Zl or Zp that occur in these names.
-/// Independent of the library's own list.
+/// Returns `true` for the control characters in these names, which have the Unicode categories Cc,
+/// Cf, Zl or Zp. This test does not use the library's own list.
 fn obeyed(c: char) -> bool {
     matches!(c, '\0'..='\u{9}' | '\u{b}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{200b}'..='\u{200f}'
         | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{e0041}')
@@ -162,7 +162,7 @@ fn no_name_reaches_the_terminal_as_an_order() {
         }
         let said = on_terminal(&folder, &args);
         assert!(!said.is_empty());
-        // Colour changes are the program's own, and have one parameter.
+        // Colour changes come from the program itself, and have one parameter.
         let harmful = said.match_indices(obeyed).find(|(at, c)| {
             let rest = said[*at..].trim_start_matches("\u{1b}[");
             let colour = rest.trim_start_matches(|c: char| c.is_ascii_digit());

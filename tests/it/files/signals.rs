@@ -1,4 +1,4 @@
-//! Tests of signals while files are written, and of files truncated while they are read.
+//! Tests signals while files are written, and files that are truncated while they are read.
 
 use super::{Folder, text};
 use std::fs::File;
@@ -15,8 +15,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Restores the default action of signals for `command`: shells start background jobs with SIGINT ignored, and child
-/// processes inherit this.
+/// Restores the default action of signals for `command`. Shells start background jobs with SIGINT
+/// ignored, and child processes inherit this setting.
 pub(super) fn default_signals(command: &mut Command) {
     // SAFETY: the call is allowed between fork and exec.
     unsafe {
@@ -29,7 +29,7 @@ pub(super) fn default_signals(command: &mut Command) {
     };
 }
 
-/// Starts the job and returns when some output exists.
+/// Starts the job, and returns when some output exists.
 fn start(folder: &Folder) -> Child {
     let mut command = folder.command(&super::LONG_JOB);
     default_signals(&mut command);
@@ -62,7 +62,7 @@ fn whoever_is_interrupted_leaves_nothing() {
     }
 }
 
-/// Under `nohup` the parent has set the signal to be ignored.
+/// Under `nohup`, the parent sets the signal to be ignored.
 #[test]
 fn what_is_to_be_ignored_is_ignored() {
     let folder = Folder::new();
@@ -90,7 +90,7 @@ fn what_killed_runs_left_goes_with_the_next() {
     child.wait().unwrap();
     let left = folder.names();
     assert!(!left.is_empty());
-    // Another run that continues keeps its own files.
+    // Another run that continues keeps its files.
     let mut other = start(&folder);
     let theirs = format!("-{}-", other.id());
     folder.ok(&[
@@ -104,7 +104,8 @@ fn what_killed_runs_left_goes_with_the_next() {
     assert_eq!(folder.names(), ["job.0.et", "job.job.json"]);
 }
 
-/// A trace of nodes with names of a megabyte each, all zeros, so that the sparse file takes no disk space.
+/// Writes a trace of nodes with names of a megabyte each. The names are all zeros, so the sparse
+/// file takes no disk space.
 fn huge(folder: &Folder) {
     const NAME: u64 = 1 << 20;
     let varint = |mut value: u64| {
@@ -117,10 +118,10 @@ fn huge(folder: &Folder) {
         bytes
     };
     let mut file = File::create(folder.at("huge.0.et")).unwrap();
-    // The metadata record: version (field 1) is 0.0.4.
+    // In the metadata record, the version (field 1) is 0.0.4.
     file.write_all(b"\x07\x0a\x050.0.4").unwrap();
     for id in 1..=192 {
-        // The id is field 1, the name field 2, the type (a kernel, 4) field 3.
+        // Field 1 is the id, field 2 the name, and field 3 the type (a kernel, 4).
         let id = [vec![0x08], varint(id)].concat();
         let name = [vec![0x12], varint(NAME)].concat();
         let length = (id.len() + name.len()) as u64 + NAME + 2;

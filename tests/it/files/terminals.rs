@@ -1,6 +1,6 @@
-//! Tests of progress on a terminal: shown after one second, with rate and remaining time, cleared
-//! at the end and on signals, and never written to pipes. Long names are cut to fit the line, and
-//! complete with `--details`.
+//! Tests progress on a terminal. Progress appears after one second, with the rate and the remaining
+//! time, disappears at the end and on signals, and is never written to pipes. Long names are cut to
+//! fit the line, and are complete with `--details`.
 
 use super::signals::default_signals;
 use super::{Folder, text};
@@ -12,13 +12,14 @@ use std::ptr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Returns a pseudo-terminal: the side for the program, and the controlling side.
+/// Returns a pseudo-terminal: the program's side, and the controlling side.
 fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut other, mut own) = (0, 0);
-    // SAFETY: a plain structure of numbers, for which zeros are valid.
+    // SAFETY: the type is a plain structure of numbers, for which zeros are valid.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     (size.ws_row, size.ws_col) = (24, columns);
-    // SAFETY: the pointers are valid or null; each opened descriptor gets exactly one owner below.
+    // SAFETY: the pointers are valid or null, and each opened descriptor gets exactly one owner
+    // below.
     unsafe {
         let null = ptr::null_mut();
         let opened = libc::openpty(
@@ -33,7 +34,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
     }
 }
 
-/// A running program with one stream on a terminal, and the text received so far.
+/// A running program with one stream on a terminal, and the text that was received so far.
 struct Watched {
     child: Child,
     seen: Receiver<Vec<u8>>,
@@ -41,7 +42,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Starts the program with its standard error, or output, on a terminal.
+    /// Starts the program with its standard error or its output on a terminal.
     fn start(folder: &Folder, args: &[&str], output: bool) -> Self {
         let (mut other, own) = terminal(100);
         let mut command = folder.command(args);
@@ -56,7 +57,7 @@ impl Watched {
         let (send, seen) = channel();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
-            // When the program has ended, Linux returns an error.
+            // After the program has ended, Linux returns an error.
             while let Ok(count @ 1..) = other.read(&mut bytes) {
                 if send.send(bytes[..count].to_vec()).is_err() {
                     break;
@@ -70,7 +71,7 @@ impl Watched {
         }
     }
 
-    /// Waits until `part` is on the terminal.
+    /// Waits until `part` appears on the terminal.
     fn until(&mut self, part: &str) {
         let begun = Instant::now();
         while !self.text.contains(part) {
@@ -81,7 +82,7 @@ impl Watched {
         }
     }
 
-    /// Waits for the program's end and returns all text that reached the terminal.
+    /// Waits until the program ends, and returns all text that reached the terminal.
     fn end(mut self) -> String {
         self.child.wait().unwrap();
         self.seen

@@ -1,6 +1,6 @@
-//! Conversions of well-formed captures with arbitrary content: the bytes determine operators, intervals, kernels and
-//! collectives of two ranks. A capture that converts must load, and its replay as captured must end when the capture
-//! ended.
+//! Converts well-formed captures with arbitrary content. The bytes determine operators, intervals,
+//! kernels and collectives of two ranks. A capture that converts must load, and its replay as
+//! captured must end when the capture ended.
 
 use chakram::convert::{ConvertOptions, convert_bytes};
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
@@ -11,7 +11,7 @@ use chakram::units::Time;
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::fmt::Write;
 
-/// Returns numbers from the bytes, and 0 once they are used up.
+/// Returns numbers from the bytes, and 0 after the last byte.
 struct Bytes<'a>(std::slice::Iter<'a, u8>);
 
 impl Bytes<'_> {
@@ -97,7 +97,7 @@ fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
              \"shapes\": [], \"types\": []}}, \"attrs\": [{{\"name\": \"rf_id\", \"type\": \"uint64\", \
              \"value\": {rf}}}]}}"
         );
-        // Mostly forward in time, with steps and lengths that nest, touch, overlap and leave gaps.
+        // Times mostly go forward, with steps and lengths that nest, touch, overlap and leave gaps.
         at += bytes.below(64);
         let back = bytes.below(3) * bytes.below(40);
         let thread = bytes.below(3);
@@ -199,7 +199,8 @@ pub fn run(data: &[u8]) {
     let options = Replay::with_changes(|o| {
         o.comm = CommTiming::Captured;
     });
-    // A job without communication, or with unmatched messages, may be rejected, but a replay never gets stuck.
+    // A job without communication or with unmatched messages may be rejected, but a replay never
+    // gets stuck.
     let Ok(prepared) = CompiledReplay::new(&workload, &machine, &options) else {
         return;
     };

@@ -1,5 +1,6 @@
-//! Random bytes as a trace: sliced, anonymised, audited and scaled, or rejected with an error. If the trace can be
-//! replayed, so can every result, and an anonymised trace reveals no names.
+//! Uses random bytes as a trace, which is sliced, anonymised, audited and scaled, or rejected with
+//! an error. If the trace can be replayed, every result can be replayed, and an anonymised trace
+//! reveals no names.
 
 use chakram::edit::{
     CommunicationMatches, JobScaling, RankGrid, RankSelection, ScaledDimension, ShardScaling,
@@ -51,7 +52,7 @@ fn slice(data: &[u8], cut: &SliceTarget, whole: bool) {
     let Ok(part) = part else {
         return;
     };
-    // Damage may turn a message into one from a rank to itself.
+    // Damage may create a message from a rank to itself.
     let unmatched = meetings.find_unmatched();
     let to_itself = |one: &String| one.contains("from rank 0 to rank 0 with");
     assert!(

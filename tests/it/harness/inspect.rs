@@ -1,5 +1,5 @@
-//! Random bytes as a trace to inspect: every readable part is summarized, and the sums agree; no input causes a panic,
-//! and a trace that replays accept has no fault.
+//! Inspects random bytes as a trace. Every readable part is summarized, and the sums agree. No
+//! input causes a panic, and a trace that replays accept has no fault.
 
 use chakram::inspect::{
     InspectedTrace, NodeFilter, NodeNeighbourhood, PathInput, RankInspection, critical_path,

@@ -1,4 +1,5 @@
-//! Random bytes as a machine file: rejected with an error, or a consistent machine.
+//! Uses random bytes as a machine file. The file is rejected with an error, or gives a consistent
+//! machine.
 
 use chakram::ids::Npu;
 use chakram::machine::Machine;

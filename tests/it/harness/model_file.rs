@@ -1,4 +1,5 @@
-//! Random bytes as a model file: rejected with an error, or a model whose parts sum to the whole.
+//! Uses random bytes as a model file. The file is rejected with an error, or gives a model whose
+//! parts add up to the whole.
 
 use chakram::model::ModelDefinition;
 use std::collections::BTreeSet;

@@ -1,9 +1,10 @@
-//! MSCCL algorithms: rejected, or converted to scripts that the script reader accepts.
+//! Uses random bytes as MSCCL algorithms, which are rejected, or converted to scripts that the
+//! script reader accepts.
 
 use chakram::astra_sim::custom_algorithm::{self, ScriptTiming};
 use chakram::internals::{MscclAlgorithm, MscclScripts};
 
-/// Random bytes are rejected, or are an algorithm whose messages all have both ends.
+/// An algorithm that is not rejected has both ends of all its messages.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -17,7 +18,7 @@ pub fn run(data: &[u8]) {
     let traces = gpus.map(|gpu| scripts.write_gpu(gpu, Vec::new()));
     let traces = traces.map(|trace| trace.expect("memory takes everything").0);
     let traces: Vec<Vec<u8>> = traces.collect();
-    // Steps may wait for one another in a cycle; such an algorithm cannot run.
+    // Steps may wait for one another in a cycle, so such an algorithm cannot run.
     let Ok(read) = custom_algorithm::read_algorithm(&traces, ScriptTiming::Recorded) else {
         return;
     };

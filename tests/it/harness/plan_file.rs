@@ -1,5 +1,6 @@
-//! Random bytes as a plan file for one of a few models, chosen by the first byte. The plan is rejected with an error,
-//! or it has a summary; if it is small, the nodes of all ranks are compared with one another and replayed.
+//! Uses random bytes as a plan file for one of a few models, which the first byte chooses. The plan
+//! is rejected with an error, or has a summary. If the plan is small, the nodes of all ranks are
+//! compared with one another and replayed.
 
 use chakram::engine::{
     CompiledReplay, ComputeModel, ReplayError, ReplayOptions, RooflineEfficiency,
@@ -14,14 +15,15 @@ use chakram::trace::{GroupName, NodeView, Op, Sink, TensorClass, TraceError};
 use chakram::workload::DeclaredGroups;
 use std::collections::BTreeMap;
 
-/// Limits on the operators of all passes of a plan: above `LITTLE` its nodes are not checked, above `MORE` no pass is
-/// walked through.
+/// Limits on the operators of all passes of a plan. Above `LITTLE`, its nodes are not checked, and
+/// above `MORE`, no pass is visited.
 const LITTLE: u128 = 2_000;
 const MORE: u128 = 40_000;
-/// Maximum number of ranks for a check of nodes.
+/// Maximum number of ranks for which nodes are checked.
 const RANKS: u128 = 16;
 
-/// A decoder with grouped heads, a tied head and dropout; an encoder; convolutions; embedding tables.
+/// The models are a decoder with grouped heads, a tied head and dropout, an encoder, convolutions,
+/// and embedding tables.
 const MODELS: [&str; 4] = [
     r#"
 name = "decoder"
@@ -141,14 +143,14 @@ algorithm = "ring"
     Machine::parse(&text, "small").expect("it is a machine")
 }
 
-/// Result of a plan.
+/// Outcome of checking a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The plan was rejected.
     Refused,
-    /// Too many nodes for any check.
+    /// The plan has too many nodes for any check.
     Long,
-    /// Only its summary was checked.
+    /// Only the plan's summary was checked.
     Summed,
     /// All ranks were compared with one another.
     Held,
@@ -175,7 +177,7 @@ pub fn run(data: &[u8]) {
     look(&model.model, &plan);
 }
 
-/// Checks `plan`, in more detail if it is small.
+/// Checks `plan`, with more checks if it is small.
 pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     let operators = model
         .layers
@@ -189,7 +191,7 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
             plan: plan.clone(),
         })
     };
-    // The as-needed policy determines the recomputation by walking all passes.
+    // The as-needed policy visits all passes to determine the recomputation.
     if work > MORE && plan.recompute == RecomputePolicy::AsNeeded {
         return End::Long;
     }
@@ -208,7 +210,8 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
         .summarize_plan()
         .expect("what is a job has a summary");
     assert_eq!(summary.stages.len(), plan.pipeline as usize);
-    // The bubble of these schedules has a formula, except for some with split backward passes.
+    // The bubble of these schedules has a formula, except for some schedules with split backward
+    // passes.
     assert!(
         summary
             .bubble
@@ -230,12 +233,12 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     End::Held
 }
 
-/// Accumulated work of all ranks.
+/// Sums over the work of all ranks.
 #[derive(Default)]
 struct All {
     flops: u128,
     nodes: u64,
-    /// Bytes by (source, destination, tag): those sent, and those received.
+    /// Bytes that were sent and bytes that were received, by (source, destination, tag).
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
     /// Collectives of each group, by rank.
     collectives: BTreeMap<String, BTreeMap<u32, Vec<String>>>,
@@ -316,7 +319,7 @@ fn ranks(job: &GeneratedJob, plan: &ParallelismPlan, summary: &PlanSummary) {
         };
         job.emit_nodes(rank, &mut one).expect("it takes every node");
         assert_eq!(one.last, job.node_count(rank));
-        // Memory that a pass uses temporarily is freed; only memory that is kept remains.
+        // Memory that a pass uses temporarily is freed, so only memory that is kept remains.
         assert_eq!(one.used[3..], [0, 0], "rank {rank}");
         let keeps =
             plan.has_training() || plan.zero == ZeroStage::Parameters || one.used[1..3] == [0, 0];

@@ -1,5 +1,6 @@
-//! Random bytes as the trace of one rank, or of two identical ranks: replayed to the end, or an
-//! error that names the reason. No input causes a panic, and the same input gives the same outcome.
+//! Uses random bytes as the trace of one rank, or of two identical ranks. The trace is replayed to
+//! the end, or gives an error with the reason. No input causes a panic, and the same input gives
+//! the same outcome.
 
 use chakram::engine::{
     CommTiming, CompiledReplay, InstanceId, ReplayError, ReplayOptions, ReplayOutcome,
@@ -15,7 +16,7 @@ use chakram::workload::{
 /// Traces with more nodes are skipped.
 const MOST_NODES: usize = 2000;
 
-/// Two by two NPUs with few lanes, and remote memory.
+/// The machine has two by two NPUs with few lanes, and remote memory.
 const MACHINE: &str = r#"
 name = "small"
 

@@ -1,5 +1,6 @@
-//! Random bytes as the traces of one rank, or of two equal or different ranks: sound, or rejected with the defects,
-//! with the same result twice. A trace that cannot be read as a graph is unsound. No input causes a panic.
+//! Uses random bytes as the traces of one rank, or of two equal or different ranks. The traces are
+//! sound, or are rejected with their defects, and the second result equals the first. A trace that
+//! cannot be read as a graph is unsound. No input causes a panic.
 
 use chakram::validate::{
     DefectKind, DefectLog, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
@@ -53,7 +54,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Checks that every repair made while building the graph was also found as a defect.
+/// Checks that every repair in the construction of the graph was also found as a defect.
 fn repairs(graph: &Graph, findings: &DefectLog) {
     let repairs = graph.repairs();
     let found = [

@@ -1,4 +1,4 @@
-//! Tests of broken files, options that conflict, and pipes whose reader closes.
+//! Tests broken files, conflicting options, and pipes with a reader that closes.
 
 use super::{encoded, inspect, kernel, with};
 use chakram::internals::proto::Node;
@@ -11,7 +11,7 @@ fn put(folder: &Path, rank: u32, contents: &[u8]) {
     std::fs::write(folder.join(format!("job.{rank}.et")), contents).unwrap();
 }
 
-/// Runs the command and returns the exit code, standard output and standard error.
+/// Runs the command. Returns the exit code, the standard output and the standard error.
 fn answer(args: &[&str]) -> (i32, String, String) {
     let output = inspect(args);
     (
@@ -25,9 +25,10 @@ fn answer(args: &[&str]) -> (i32, String, String) {
 fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    // Rank 0 is sound except for a control dependency on a missing node, which replays repair. Rank 1 has a send
-    // without a peer, a kernel with a data dependency on a missing node, a second node 1, two nodes on a cycle and one
-    // after it, and is truncated within the last record. Rank 2 is empty.
+    // Rank 0 is sound except for a control dependency on a missing node, which replays repair. Rank
+    // 1 has a send without a peer, a kernel with a data dependency on a missing node, a second node
+    // 1, and two nodes on a cycle with a third node after the cycle. Its trace is truncated within
+    // the last record. Rank 2 is empty.
     let mut own = kernel(1, "a", 1, &[]);
     own.ctrl_deps = vec![77];
     put(folder.path(), 0, &encoded(Vec::new(), &[own]));
@@ -51,7 +52,8 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     put(folder.path(), 2, &[]);
     let (code, text, warning) = answer(&[path]);
     assert_eq!(code, 0, "{warning}");
-    // The faults: rank 2; the broken send; the truncation; node 1; node 99; and three nodes without times.
+    // The faults are rank 2, the broken send, the truncation, node 1, node 99, and three nodes
+    // without times.
     assert_eq!(warning, "warning: 8 faults; the readable part is shown\n");
     let place = |what: &str| {
         text.find(what)

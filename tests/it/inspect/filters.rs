@@ -6,7 +6,7 @@ use chakram::internals::proto::attribute_proto::Value as Attribute;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// A node's facts, found without the filters: its record, start and end.
+/// A node's facts, found without the filters: its record, its start and its end.
 struct Known {
     rank: u64,
     node: Node,

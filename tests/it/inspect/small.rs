@@ -1,4 +1,4 @@
-//! Two small ranks whose every table is derived by hand.
+//! Derives every table of two small ranks by hand.
 
 use super::{json, kernel, number, row, rows, said, with, write};
 use crate::commands::says;
@@ -6,10 +6,11 @@ use chakram::internals::proto::attribute_proto::Value as Attribute;
 use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 
-/// Rank r: a declaration of groups; a host node `prepare` of 5 us on thread 1; kernels `step0/layer0/mm` and
-/// `step0/layer1/mm` of 10 us each (20 on rank 1) on stream 7, one after the other, 100 FLOPs and 40 bytes each; an
-/// all-reduce of 64 bytes in group `tp` of 4 us after 6 us of waiting (none on rank 1); a send of 16 bytes to the other
-/// rank, and a receive of 16 bytes from it, 3 us each; a load of 8 bytes without time.
+/// Rank r has a declaration of groups, and a host node `prepare` of 5 us on thread 1. On stream 7,
+/// it has kernels `step0/layer0/mm` and `step0/layer1/mm` of 10 us each (20 us on rank 1), one
+/// after the other, with 100 FLOPs and 40 bytes each. Then it has an all-reduce of 64 bytes in
+/// group `tp` that takes 4 us after 6 us of waiting (none on rank 1). Finally, it sends 16 bytes to
+/// the other rank, receives 16 bytes from it (3 us each), and loads 8 bytes in no time.
 fn job(folder: &std::path::Path) -> String {
     for rank in 0..2_u32 {
         let uint = |name: &str, value| with(name, Attribute::Uint64Val(value));
@@ -80,7 +81,8 @@ fn job(folder: &std::path::Path) -> String {
     folder.join("job").to_str().unwrap().to_owned()
 }
 
-/// Nodes, time, waiting, FLOPs, bytes and nodes without time of a row.
+/// Returns the nodes, the time, the waiting, the FLOPs, the bytes, and the nodes without time of a
+/// row.
 fn sums(row: &Value) -> [u64; 6] {
     [
         "nodes",
@@ -100,8 +102,9 @@ fn every_table_is_the_sum_by_hand() {
     let folder = tempfile::tempdir().unwrap();
     let path = job(folder.path());
     let document = json(&[&path]);
-    // The longest chain is 2, 3, 4, 5 and then 6 or 7: 5 nodes. Nodes 1, 2 and 8 have no dependencies. Data
-    // dependencies: 3, 4, 5, 6, 7. Rank 0: 5 + 10 + 10 + 6 + 4 + 3 = 38 us; rank 1: 5 + 20 + 20 + 4 + 3 = 52.
+    // The longest chain has 5 nodes: 2, 3, 4, 5, and then 6 or 7. Nodes 1, 2 and 8 have no
+    // dependencies. Nodes 3, 4, 5, 6 and 7 have data dependencies. Rank 0 ends at 5 + 10 + 10 + 6 +
+    // 4 + 3 = 38 us, and rank 1 at 5 + 20 + 20 + 4 + 3 = 52 us.
     for (rank, end) in [(0, 38), (1, 52)] {
         let facts = &rows(&document, "ranks")[rank];
         let found = [
@@ -114,15 +117,15 @@ fn every_table_is_the_sum_by_hand() {
         ]
         .map(|field| number(facts, field));
         assert_eq!(found, [8, 5, 1, 5, 3, end * US], "rank {rank}");
-        // Without recorded delays the times are an estimate.
+        // Without recorded delays, the times are estimates.
         assert_eq!(facts["times"], "estimated");
     }
     let types = |name| sums(row(&document, "types", "type", name));
     assert_eq!(types("metadata"), [2, 0, 0, 0, 0, 0]);
     assert_eq!(types("host"), [2, 10 * US, 0, 0, 0, 0]);
-    // 2 x 10 + 2 x 20 us; 4 x 100 FLOPs; 4 x 40 bytes.
+    // The sums are 2 x 10 + 2 x 20 us, 4 x 100 FLOPs, and 4 x 40 bytes.
     assert_eq!(types("compute"), [4, 60 * US, 0, 400, 160, 0]);
-    // 6 + 4 and 4 us.
+    // The all-reduces take 6 + 4 us and 4 us.
     assert_eq!(types("all-reduce"), [2, 14 * US, 6 * US, 0, 128, 0]);
     assert_eq!(types("send"), [2, 6 * US, 0, 0, 32, 0]);
     assert_eq!(types("receive"), [2, 6 * US, 0, 0, 32, 0]);
@@ -175,7 +178,7 @@ fn every_table_is_the_sum_by_hand() {
         .collect();
     let one = [1, 3 * US, 0, 0, 16, 0];
     assert_eq!(messages, [(0, 1, one, one), (1, 0, one, one)]);
-    // Layer numbers are removed from names, so both kernels are one operator.
+    // Operators have names without layer numbers, so both kernels are one operator.
     let operator = row(&document, "operators", "name", "step*/layer*/mm");
     assert_eq!(sums(operator), types("compute"));
     let attributes: Vec<_> = rows(&document, "attributes")
@@ -233,7 +236,8 @@ fn the_text_says_the_same() {
         "metadata version 0.0.4; rank differs; schema by hand",
         "0 8 5 1 5 3 0 38.000 us",
         "1 8 5 1 5 3 0 52.000 us",
-        // Means of two ranks; the total over both is 10 + 60 + 14 + 6 + 6 = 96, and 60 is 62.5 % of it.
+        // The row has means over two ranks. The total over both is 10 + 60 + 14 + 6 + 6 = 96 us,
+        // and 60 us are 62.5 % of it.
         "compute 4 - 30.000 us 62.5 % 20.000 us (rank 0) 40.000 us (rank 1)",
         "load 2 2 0 0.0 % equal on all",
         "all 16 2 48.000 us",
@@ -250,7 +254,8 @@ fn the_text_says_the_same() {
         text.lines().all(|line| line.chars().count() <= 100),
         "{text}"
     );
-    // A single rank has no columns for differences; 40 of 5 + 40 + 4 + 3 + 3 = 55 us are 72.7 %.
+    // A single rank has no columns for differences. Of 5 + 40 + 4 + 3 + 3 = 55 us, 40 us are 72.7
+    // %.
     let text = said(&[&path, "--rank", "1"]);
     assert!(says(&text, "compute 2 - 40.000 us 72.7 %"), "{text}");
     assert!(!text.contains("RANKS"), "{text}");
@@ -302,7 +307,7 @@ fn a_node_is_shown_with_what_is_near_it() {
     for line in [
         "rank 0 node 4 step0/layer1/mm",
         "type compute on stream 7: the GPU",
-        // After 5 us of host time and the 10 us of the kernel before.
+        // The kernel runs after 5 us of host time, and after the 10 us of the previous kernel.
         "ran 15.000 us to 25.000 us",
         "num_ops int64 100",
         "data 3 5.000 us 15.000 us 10.000 us compute step0/layer0/mm",
@@ -341,8 +346,9 @@ fn a_node_is_shown_with_what_is_near_it() {
 
 #[test]
 fn a_window_has_what_runs_within_it() {
-    // On rank 0 kernels run from 5 to 15 us and from 15 to 25, and the all-reduce follows. A node that ends when a
-    // window begins, or starts when it ends, is outside; a node without duration is inside if it starts inside.
+    // On rank 0, kernels run from 5 to 15 us and from 15 to 25 us, and the all-reduce follows. A
+    // node is outside a window if it ends when the window begins, or starts when the window ends. A
+    // node without duration is inside if it starts inside.
     let folder = tempfile::tempdir().unwrap();
     let path = job(folder.path());
     let within = |from: &str, to: &str| -> Vec<u64> {
@@ -355,7 +361,8 @@ fn a_window_has_what_runs_within_it() {
     };
     assert_eq!(within("15us", "25us"), [4]);
     assert_eq!(within("14999ns", "25001ns"), [3, 4, 5]);
-    // The declaration, the host's work and the load start at once; the load and the declaration take no time.
+    // The declaration, the host's work and the load start at 0, and the load and the declaration
+    // take no time.
     assert_eq!(within("0ns", "1ns"), [1, 2, 8]);
     assert_eq!(within("1ns", "2ns"), [2]);
 }

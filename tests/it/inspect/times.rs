@@ -1,4 +1,4 @@
-//! Tests that times of nodes equal those of a replay as captured, to the picosecond.
+//! Tests that the times of nodes equal the times in a replay as captured, to the picosecond.
 
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
@@ -74,7 +74,7 @@ fn a_converted_trace_ran_as_its_capture_and_as_its_replay() {
     }
 }
 
-/// A node: its type; delay, wait and duration; lane; and two choices of dependencies.
+/// A node, with its type, its delay, wait and duration, its lane, and two choices of dependencies.
 type Line = (u8, [u64; 3], u8, u16, u16);
 
 fn node(id: u64, (kind, [delay, wait, ns], lane, data, control): Line) -> Node {
@@ -122,13 +122,14 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Host nodes, kernels, collectives of one rank and markers, on lanes with and without names. Their times are so
-    /// short that many events share an instant; the order must be the engine's.
+    /// The nodes are host nodes, kernels, collectives of one rank, and markers, on lanes with and
+    /// without names. The nodes' times are so short that many events are at the same instant. Their
+    /// order must equal the engine's order.
     #[test]
     fn any_trace_ran_as_its_replay(lines in lines(), reversed in any::<bool>()) {
         let mut nodes: Vec<Node> = (1..).zip(lines).map(|(id, line)| node(id, line)).collect();
         if reversed {
-            // Ids in reverse program order.
+            // The ids are in reverse program order.
             let last = nodes.len() as u64 + 1;
             for node in &mut nodes {
                 node.id = last - node.id;
@@ -154,10 +155,10 @@ fn wide() -> String {
 
 #[test]
 fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
-    // At time 0, collective 1 and kernels 2 and then 3 take no time. Kernel 5 waits for 3, and kernel 4 for the
-    // collective, which ends only when the instant has no other event left. So kernel 5 gets the lane first, for 5 ns,
-    // although 4 would be ready a round earlier. Collective 6 takes a nanosecond, because a job without any recorded
-    // time is an error.
+    // At time 0, collective 1 and kernels 2 and then 3 take no time. Kernel 5 waits for kernel 3.
+    // Kernel 4 waits for the collective, which ends only when the instant has no other event left.
+    // So kernel 5 gets the lane first, for 5 ns, although kernel 4 would be ready a round earlier.
+    // Collective 6 takes a nanosecond, because a job without any recorded time is an error.
     let mut nodes: Vec<Node> = [
         (2, 0, 0),
         (0, 0, 1),
@@ -182,9 +183,10 @@ fn a_collective_of_no_time_ends_after_all_else_of_its_instant() {
 
 #[test]
 fn starts_that_a_file_gives_are_used() {
-    // Three kernels of 10, 5 and 2 us that started at 1,000, 1,012 and 1,030 us: 0, 12 and 30 us after the first. The
-    // third waits for the first, but the second ran on their lane before it and ended at 17. So the path, from its end,
-    // is 2 us of work after a delay of 13, 5 after a delay of 2, and 10: 32 us.
+    // Three kernels take 10, 5 and 2 us. They started at 1,000, 1,012 and 1,030 us, which are 0, 12
+    // and 30 us after the first. The third kernel waits for the first, but the second kernel ran on
+    // their lane before the third, and ended at 17 us. So the path, from its end, has 2 us of work
+    // after a delay of 13 us, 5 us after a delay of 2 us, and 10 us: 32 us in total.
     let folder = tempfile::tempdir().unwrap();
     let started = |id, micros, start, data: &[u64]| Node {
         start_time_micros: start,

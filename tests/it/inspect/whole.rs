@@ -1,4 +1,4 @@
-//! Counts the cases under `traces/` again in the types generated from the schema.
+//! Counts the cases under `traces/` again, with the types generated from the schema.
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
 use crate::commands::says;
@@ -6,7 +6,7 @@ use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use std::collections::BTreeMap;
 
-/// Returns the duration of a node in ns, without waiting.
+/// Returns the duration of a node without waiting, in ns.
 fn ns(node: &Node) -> u64 {
     whole(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
 }
@@ -114,7 +114,7 @@ fn check(case: &str, files: &[String]) {
         })
         .collect();
     assert_eq!(found, attributes);
-    // A name without step and layer numbers is an operator of its own.
+    // If a name has no step or layer numbers, the name is an operator of its own.
     let mut compared = 0;
     for ((name, of), time) in operators
         .iter()
@@ -169,7 +169,7 @@ fn a_generated_job_is_counted_right() {
     check("data-parallel-8", &files);
     let text = said(&["traces/data-parallel-8"]);
     for line in [
-        // Collectives in these traces have no duration, and nodes no delay.
+        // In these traces, collectives have no duration and nodes have no delay.
         "all-reduce 192 192 0 0.0 % equal on all",
         "stream 1 192 0 0.0 % equal on all",
         "all-reduce, all ranks 192 100.7 MB 0 0 equal on all",
@@ -200,7 +200,7 @@ fn a_converted_job_is_counted_right() {
             (number(facts, "captured_ps"), number(facts, "end_ps")),
             (ns * 1000, ns * 1000)
         );
-        // Lanes of host work are named so by the file.
+        // The file marks lanes of host work by their names.
         let hosts = nodes.iter().filter(|node| type_of(node) == "host").count();
         let lane = json(&["traces/ddp-resnet18", "--rank", &rank.to_string()]);
         assert_eq!(
@@ -224,7 +224,7 @@ fn the_critical_path_is_as_long_as_the_job() {
     let [path] = &rows(&document, "paths")[..] else {
         panic!("{document:#}");
     };
-    // The end of the longer of the two ranks' captures, without a gap.
+    // The end is the end of the longer of the two ranks' captures, without a gap.
     let longest = (0..2)
         .map(|rank| parsed(&format!("ddp-resnet18/job.{rank}.et.zst")).0)
         .flat_map(|metadata| metadata.attr)
@@ -244,8 +244,8 @@ fn the_critical_path_is_as_long_as_the_job() {
             .sum::<u64>();
     }
     assert_eq!(Some(at), longest);
-    // Each node of the path follows one of its dependencies, or a node on its lane, according to
-    // the records.
+    // According to the records, each node of the path follows one of its dependencies, or a node on
+    // its lane.
     let nodes: BTreeMap<u64, Node> = parsed("ddp-resnet18/job.0.et.zst")
         .1
         .into_iter()
@@ -276,7 +276,7 @@ fn the_critical_path_is_as_long_as_the_job() {
             .sum();
         assert_eq!(Some(sum), longest, "{table}");
     }
-    // Traces of other tools have no common start of ranks.
+    // In traces of other tools, ranks have no common start.
     let document = json(&["traces/data-parallel-8", "--critical-path"]);
     assert_eq!(
         (

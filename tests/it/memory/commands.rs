@@ -1,4 +1,4 @@
-//! Tests of memory in the program's output: texts, tables, exit codes and timelines.
+//! Tests memory in the program's output: texts, tables, exit codes and timelines.
 
 use crate::commands::{answer, chakram, code, says};
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
                    gradients 4.0 GB, optimizer 2.0 GB, temporary 1.0 GB";
     assert!(joined.contains(warning), "{text}");
 
-    // NPUs of 80 GB have enough memory; for traces without memory changes the question is an error.
+    // NPUs of 80 GB have enough memory. For traces without memory changes, `--fit require` is an error.
     assert_eq!(
         code(&["replay", CASE, "-m", "dgx-h100", "--fit", "require"]),
         0
@@ -74,7 +74,7 @@ fn programs_are_told_every_number() {
     assert_eq!(silent.get("memory"), None);
 }
 
-/// On NPUs of 80 GB the highest memory usage is 17 / 80 = 21.2 %.
+/// On NPUs of 80 GB, the highest memory use is 17 / 80 = 21.2 %.
 #[test]
 fn several_machines_are_compared_by_their_fullest_memory() {
     let machine = format!("{CASE}/machine.toml");
@@ -99,7 +99,7 @@ fn several_machines_are_compared_by_their_fullest_memory() {
     }
 }
 
-/// The memory counters of rank 1 after each change, in GB.
+/// Tests the memory counters of rank 1 after each change, in GB.
 #[test]
 fn pictures_have_counters() {
     let folder = tempfile::tempdir().unwrap();

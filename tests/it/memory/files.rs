@@ -1,4 +1,4 @@
-//! Tests of memory in files: through graphs, texts, and commands that rewrite traces.
+//! Tests memory in files: through graphs, through texts, and through commands that rewrite traces.
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};
@@ -8,8 +8,8 @@ use chakram::workload::{DependencyPolicy, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
-/// Returns four kernels; the second and the fourth make the same memory changes, the third other
-/// ones.
+/// Returns four kernels. The second and the fourth kernel make the same memory changes, and the
+/// third makes other changes.
 fn lines() -> Vec<Line> {
     let plain = MemoryChanges::default();
     let changes = [
@@ -57,8 +57,8 @@ fn graphs_from_files_and_from_memory_are_one() {
     }
 }
 
-/// Ranks that differ only in their allocations do not share a graph. If any node changes memory, each node takes 4
-/// bytes more, and each of the two distinct changes 80 bytes.
+/// Ranks that differ only in their allocations share no graph. If any node changes memory, each
+/// node takes 4 bytes more, and each of the two distinct changes takes 80 bytes.
 #[test]
 fn changes_of_memory_take_room_only_where_there_are_any() {
     let read = |lines: &[Line]| {
@@ -101,7 +101,7 @@ fn labels_make_no_other_graph() {
 
 const CASE: &str = "traces/tight-2";
 
-/// Returns the peak and missing memory of each rank, for the traces at a path on the case's
+/// Returns the peak and the missing memory of each rank, for the traces at `traces` on the case's
 /// machine.
 fn peaks(traces: &str) -> Vec<(u64, u64)> {
     let machine = format!("{CASE}/machine.toml");
@@ -118,7 +118,7 @@ fn peaks(traces: &str) -> Vec<(u64, u64)> {
 
 const GB: u64 = 1_000_000_000;
 
-/// Traces converted to text and back, anonymised, and scaled from one rank to three.
+/// The traces are converted to text and back, anonymised, and scaled from one rank to three.
 #[test]
 fn what_rewrites_traces_keeps_what_they_say_of_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,8 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
     assert_eq!(peaks(&three), [(8, 0), (8, 0)]);
 }
 
-/// From node 6 on: the backward passes of rank 0 free activations that were allocated before the slice.
+/// The slice begins at node 6. The backward passes of rank 0 then free activations that were
+/// allocated before the slice.
 #[test]
 fn a_slice_that_frees_what_it_lacks_says_so() {
     let folder = tempfile::tempdir().unwrap();

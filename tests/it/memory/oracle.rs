@@ -1,4 +1,5 @@
-//! Compares random jobs with an oracle that sorts starts and ends of nodes and sums.
+//! Compares random jobs with an oracle that sorts the starts and ends of nodes, and adds up their
+//! memory.
 
 use super::{BARRIER, KERNEL, Line, report};
 use chakram::trace::MemoryChanges;
@@ -7,8 +8,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-/// Returns the memory of one rank by sorting: at each instant completions come before issues.
-/// Returns the peak by class, its first instant, the memory left at the end, and the missing
+/// Computes the memory of one rank by sorting: at each instant, completions come before issues.
+/// Returns the peak by class, the peak's first instant, the memory left at the end, and the missing
 /// memory.
 fn oracle(lines: &[Line], ran: &[(Time, Time)]) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
     let mut events = Vec::new();
@@ -42,8 +43,8 @@ fn changes() -> impl Strategy<Value = MemoryChanges> {
     prop_oneof![1 => Just(MemoryChanges::default()), 3 => some]
 }
 
-/// Returns the kernels on three lanes, of 1 to 4 ns so that many begin and end together, each with
-/// up to two dependencies, and barriers if every rank has one.
+/// Generates kernels on three lanes. Kernels take 1 to 4 ns, so that many begin and end together,
+/// and each has up to two dependencies. If every rank has a barrier, the job has barriers.
 fn ranks() -> impl Strategy<Value = Vec<Vec<Line>>> {
     let node = (
         0_i64..3,

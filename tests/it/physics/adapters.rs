@@ -1,12 +1,13 @@
-//! Transfer of activations from one group of tiles to the next through adapters, by both strategies of PALM's Fig. 11.
+//! Tests the transfer of activations from one group of tiles to the next through adapters, by both
+//! strategies of PALM's Fig. 11.
 //!
-//! Strategy 1 (Eq. 7): all-reduce in the source group; then each of its `a` adapters sends all
-//! bytes to an adapter of the destination group, which broadcasts them among its share of the
-//! members. Strategy 2 (Eq. 8): each share of the source group reduces to its adapter, the adapters
-//! send, the destination's adapters all-reduce and then broadcast. The groups are two adjacent
-//! blocks of 3 x 4 cores, ordered as a ring of neighbours, or these blocks with a thirteenth core.
-//! With this core no ring of neighbours exists, because a mesh is bipartite, so its cycles have
-//! even lengths.
+//! In strategy 1 (Eq. 7), the source group all-reduces. Then each of its `a` adapters sends all
+//! bytes to an adapter of the destination group, and this adapter broadcasts them among its share
+//! of the members. In strategy 2 (Eq. 8), each share of the source group reduces to its adapter,
+//! the adapters send, and the destination's adapters all-reduce and then broadcast. The groups are
+//! two adjacent blocks of 3 x 4 cores, ordered as a ring of neighbours, or these blocks with a
+//! thirteenth core. With this core no ring of neighbours exists, because a mesh is bipartite, so
+//! its cycles have even lengths.
 
 use super::lines::{Line, call, receive, send};
 use super::rig::{replay_with, try_job};
