@@ -16,7 +16,7 @@ use chakram::ids::Npu;
 use chakram::machine::Machine;
 use chakram::trace::CollectiveKind as K;
 
-/// BERT-base's activations of 512 tokens in 16 bits: 512 x 768 x 2.
+/// BERT-base's activations of 512 tokens in 16 bits have 512 x 768 x 2 bytes.
 const BYTES: u64 = 786_432;
 
 fn machine(duplex: &str) -> Machine {
@@ -40,7 +40,7 @@ duplex = "{duplex}"
     Machine::parse(&text, "m.toml").unwrap()
 }
 
-/// Returns a ring of neighbours over 3 x 4 cores; the thirteenth core is next to (2, 0) and follows
+/// Returns a ring of neighbours over 3 x 4 cores. The thirteenth core is next to (2, 0) and follows
 /// it.
 fn cores(members: u32, x: u32) -> Vec<Npu> {
     let mut ring = vec![
@@ -75,7 +75,8 @@ use Phase::{AdapterSum, Broadcast, Inter, Sum};
 
 /// Returns the time of the `phases` of a strategy, one after another.
 fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phase]) -> u64 {
-    // Shares of consecutive members, as equal as possible; the first member of each is its adapter.
+    // Shares have consecutive members and equal sizes, if possible. The first member of each share
+    // is its adapter.
     let first = |share: u32| share * members / adapters;
     let shares: Vec<Vec<u32>> = (0..adapters)
         .map(|share| (first(share)..first(share + 1)).collect())
@@ -151,8 +152,9 @@ fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phas
 
 const ALL: [Phase; 4] = [Sum, Inter, AdapterSum, Broadcast];
 
-/// Eq. 7 and 8: with one adapter each phase starts when the previous one has ended everywhere. With several, one share
-/// may start its broadcast before the last has its bytes, and messages contend, so the sum is only a bound.
+/// Eq. 7 and 8 assume one adapter: each phase starts when the previous phase has ended everywhere.
+/// With several adapters, one share may start its broadcast before the last share has its bytes,
+/// and messages contend. So the sum is only a bound.
 #[test]
 fn a_handover_takes_the_sum_of_its_phases() {
     for duplex in ["full", "half"] {
@@ -167,8 +169,8 @@ fn a_handover_takes_the_sum_of_its_phases() {
             let one = |phase| time(duplex, strategy, members, adapters, &[phase]);
             let sum: u64 = ALL.map(one).iter().sum();
             let all = time(duplex, strategy, members, adapters, &ALL);
-            // Members of a ring of neighbours end a reduction together; in other groups some begin the next phase
-            // earlier.
+            // Members of a ring of neighbours end a reduction together. In other groups, some
+            // members begin the next phase earlier.
             if adapters == 1 && members == 12 {
                 assert_eq!(all, sum, "{duplex} {strategy} {members}");
             } else {
@@ -184,11 +186,11 @@ fn a_handover_takes_the_sum_of_its_phases() {
 }
 
 /// In the paper, strategy 1 is faster if the source is a ring of neighbours, and strategy 2 if it
-/// is not. With full-duplex links the second claim fails: a thirteenth core adds two links to one
-/// step, and the all-reduce takes 2.5 % longer. If both directions share a link, messages in
-/// opposite directions contend, the all-reduce takes twice the time, and strategy 2 is faster. Its
-/// best number of adapters is six, where the time of the adapters' all-reduce and that of the
-/// shares balance.
+/// is not. With full-duplex links, the second claim is false: a thirteenth core adds two links to
+/// one step, and the all-reduce takes 2.5 % longer. If both directions share a link, messages in
+/// opposite directions contend, the all-reduce takes twice the time, and strategy 2 is faster.
+/// Strategy 2 is best with six adapters, where the all-reduce of the adapters and the work of the
+/// shares take about the same time.
 #[test]
 fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     let counts = [1, 2, 3, 4, 6, 12];
@@ -204,7 +206,8 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
         first,
         "a ring of neighbours goes one way round"
     );
-    // Shares of three: more adapters make the broadcast shorter, until their messages share links.
+    // With shares of three members, more adapters make the broadcast shorter, until their messages
+    // share links.
     assert_eq!(first.1, 4);
     let [first, second] = [1, 2].map(|strategy| best("full", strategy, 13));
     assert!(first.0 < second.0, "{first:?} {second:?}");
@@ -220,10 +223,11 @@ fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     near(second.0 as f64, 4.655e6);
 }
 
-/// The table in `docs/validation.md`: microseconds of a transfer by the number of adapters. In a ring, strategy 1
-/// improves with more adapters until shares have three members. Where strategy 2 is faster, with thirteen cores and
-/// half-duplex links, it is best with six adapters and worse with more, because the all-reduce among adapters grows, as
-/// the paper says about its Fig. 12.
+/// These are the numbers of the table in `docs/validation.md`: microseconds of a transfer, by the
+/// number of adapters. In a ring, strategy 1 becomes faster with more adapters, until shares have
+/// three members. Strategy 2 is faster with thirteen cores and half-duplex links. It is best with
+/// six adapters, and worse with more adapters, because the all-reduce among adapters grows, as the
+/// paper says about its Fig. 12.
 #[test]
 fn times_by_the_number_of_adapters_are_those_of_the_table() {
     let counts = [1, 2, 3, 4, 6, 12];

@@ -1,5 +1,5 @@
-//! Tests of communication timed as recorded or as captured: the ranks for which a rank waits, and
-//! the ends of the waits.
+//! Tests communication that is timed as recorded or as captured: for which ranks a rank waits, and
+//! when the waits end.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
@@ -25,7 +25,7 @@ fn recorded(ranks: &[Vec<Line>]) -> Replay {
     run(ranks, CommTiming::Recorded)
 }
 
-/// A member that computes first, then joins the collective.
+/// A member that first computes, and then joins the collective.
 struct Member {
     start: u64,
     lasts: u64,
@@ -47,7 +47,7 @@ fn eager(start: u64, lasts: u64) -> Member {
     }
 }
 
-/// Returns all members of a collective of `kind`, rooted at rank 1 if it has a root.
+/// Returns all members of a collective of `kind`. If the collective has a root, the root is rank 1.
 fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
     let rank = |of: &Member| {
         let bytes = if kind == K::Barrier { 0 } else { 4096 };
@@ -55,7 +55,7 @@ fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
         if kind.has_root() {
             node = node.root(1);
         }
-        // Waits of the capture do not count.
+        // Recorded waits of the capture do not count.
         node = node.waited(77);
         let node = if of.eager { node.eager() } else { node };
         vec![kernel(of.start), node]
@@ -72,8 +72,8 @@ const WITHOUT_ROOT: [K; 5] = [
 ];
 const WITH_ROOT: [K; 4] = [K::Broadcast, K::Scatter, K::Reduce, K::Gather];
 
-/// The members start at 0, 500 and 900 ns, so all parts begin at 900 ns: 900 + 10, 900 + 20, 900 + 30. Rank 0 waited
-/// 900 ns for rank 2, and rank 1 waited 400.
+/// The members start at 0, 500 and 900 ns, so all parts begin at 900 ns, and end at 900 + 10, 900 +
+/// 20 and 900 + 30. Rank 0 waits 900 ns for rank 2, and rank 1 waits 400 ns.
 #[test]
 fn without_a_root_everyone_waits_for_everyone() {
     for kind in WITHOUT_ROOT {
@@ -96,9 +96,10 @@ fn without_a_root_everyone_waits_for_everyone() {
     }
 }
 
-/// With the same starts and the root at rank 1, the root waits for all and ends at 900 + 20; rank 0
-/// waits only for the root and ends at 500 + 10; rank 2 comes after the root and does not wait: 900
-/// + 30. Rank 0 waited 500 ns for the root, and the root waited 400 ns for rank 2.
+/// With the same starts and the root at rank 1, the root waits for all ranks and ends at 900 + 20.
+/// Rank 0 waits only for the root, and ends at 500 + 10. Rank 2 arrives after the root and does not
+/// wait, so it ends at 900 + 30. Rank 0 waits 500 ns for the root, and the root waits 400 ns for
+/// rank 2.
 #[test]
 fn with_a_root_the_others_wait_for_the_root() {
     for kind in WITH_ROOT {
@@ -113,8 +114,8 @@ fn with_a_root_the_others_wait_for_the_root() {
     }
 }
 
-/// An eager root ends at 500 + 20, and the others are unaffected. In one case its own part is the longest, so the
-/// collective ends after every member has come and gone.
+/// An eager root ends at 500 + 20, and the other members are unaffected. In one case, the root's
+/// own part is the longest, so the collective ends after all other members have arrived and left.
 #[test]
 fn an_eager_root_leaves_before_the_others_come() {
     for kind in WITH_ROOT {
@@ -133,7 +134,7 @@ fn an_eager_root_leaves_before_the_others_come() {
     }
 }
 
-/// An eager member starts when it arrives, first or last; the others wait for it as before.
+/// An eager member starts when it arrives, first or last. The other members wait for it as before.
 #[test]
 fn an_eager_member_waits_for_nobody() {
     for kind in WITHOUT_ROOT {
@@ -141,7 +142,7 @@ fn an_eager_member_waits_for_nobody() {
         let replay = recorded(&members(kind, &of));
         assert_eq!(replay.ends(), [10_000, 920_000, 930_000], "{kind}");
     }
-    // With its root at rank 1, rank 0 does not even wait for the root.
+    // If the root is rank 1, rank 0 does not even wait for the root.
     for kind in WITH_ROOT {
         let of = [eager(0, 10), member(500, 20), member(900, 30)];
         let replay = recorded(&members(kind, &of));
@@ -161,9 +162,10 @@ fn members_that_come_together_wait_for_nobody() {
     assert_eq!((record.waited, record.waited_for), (Span::ZERO, None));
 }
 
-/// Rank 0's stream runs the collective and then a kernel. Because the group shares the lane with other work, it first
-/// waits until all members are ready, without occupying the lane, so the kernel of 50 ns runs first. An eager member
-/// takes the lane at once, and the kernel waits for it.
+/// Rank 0's stream runs the collective and then a kernel. The group shares the lane with other
+/// work. So the collective first waits until all members are ready, without occupying the lane, and
+/// the kernel of 50 ns runs first. An eager member takes the lane immediately, and the kernel waits
+/// for it.
 #[test]
 fn who_is_eager_needs_no_turn() {
     let rank = |is_eager: bool| {
@@ -179,8 +181,8 @@ fn who_is_eager_needs_no_turn() {
     assert_eq!(replay.end(1, 1), 910_000);
 }
 
-/// An eager rank runs two successive all-reduces; the other rank is ready for the second one first.
-/// Turns are counted for the eager rank too, so both collectives complete.
+/// An eager rank runs two successive all-reduces. The other rank is ready for the second all-reduce
+/// first. Turns count for the eager rank too, so both collectives complete.
 #[test]
 fn eager_members_are_counted_in_turns() {
     let node = |ns| call(K::AllReduce, 8).lasts(ns);
@@ -189,14 +191,16 @@ fn eager_members_are_counted_in_turns() {
         vec![node(10).delayed(700), node(20).delayed(100)],
     ];
     let replay = recorded(&ranks);
-    // Rank 0's first lane runs both: the second collective from 0 to 20, the first from 300 to 310.
+    // Rank 0's first lane runs both: the second collective from 0 to 20 ns, and the first from 300
+    // to 310 ns.
     assert_eq!((replay.end(0, 1), replay.end(0, 2)), (310_000, 20_000));
-    // Both ranks are ready for the second collective at 100, so it may overtake: 100 + 20; the first ends at 700 + 10.
+    // Both ranks are ready for the second collective at 100 ns, so it may overtake, and ends at 100
+    // + 20. The first collective ends at 700 + 10.
     assert_eq!((replay.end(1, 1), replay.end(1, 2)), (710_000, 120_000));
 }
 
-/// Rank 0 of 3 has no trace. If it is the root, it arrives with the last of the others, at 900 ns, so both wait until
-/// then; if rank 1 is the root, rank 1 waits for rank 2.
+/// Rank 0 of 3 has no trace. If rank 0 is the root, it arrives with the last of the other ranks, at
+/// 900 ns, so both wait until then. If rank 1 is the root, rank 1 waits for rank 2.
 #[test]
 fn the_missing_come_with_the_last() {
     let rank = |root, ns, lasts| {
@@ -218,8 +222,8 @@ fn the_missing_come_with_the_last() {
     assert_eq!(ends(2), [910_000, 930_000]);
 }
 
-/// Returns the ends of both halves of a message from rank 0, ready at `sent`, to rank 1, ready at
-/// `posted`. The sender's half lasts 10 ns and the receiver's 25.
+/// Returns the ends of both halves of a message from rank 0 to rank 1. The send is ready at `sent`,
+/// and the receive at `posted`. The sender's half takes 10 ns, and the receiver's half takes 25 ns.
 fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
     let half = send(1, 64).after(&[1]).lasts(10).waited(3);
     let half = if is_eager { half.eager() } else { half };
@@ -244,7 +248,7 @@ fn an_eager_send_ends_whether_or_not_it_is_received() {
     assert_eq!(message(400, 100, true), [410_000, 425_000]);
 }
 
-/// The peer of these messages has no trace: it starts together with the end that has one.
+/// The peer of these messages has no trace, so it starts together with the half that has one.
 #[test]
 fn messages_from_and_to_nowhere_last_as_recorded() {
     let lines = [
@@ -262,8 +266,8 @@ fn messages_from_and_to_nowhere_last_as_recorded() {
     }
 }
 
-/// Each part ends at its own start + wait + duration, independent of the others: 0 + 900 + 10, 500 + 400 + 20, and
-/// 700 + 0 + 30 although it came last. The waits sum to 1,300 ns.
+/// Each part ends at its own start + wait + duration, independent of the other parts: 0 + 900 + 10,
+/// 500 + 400 + 20, and 700 + 0 + 30, although this part starts last. The waits add up to 1,300 ns.
 #[test]
 fn as_captured_nobody_waits_for_another_rank() {
     for kind in [K::AllReduce, K::Broadcast] {
@@ -282,7 +286,7 @@ fn as_captured_nobody_waits_for_another_rank() {
         );
         assert_eq!((replay.outcome.recorded, replay.outcome.messages), (1, 0));
     }
-    // A receive that ends before its message is sent, as clocks that differ can record it.
+    // A receive ends before its message is sent, which clocks that differ can record.
     let ranks = [
         vec![kernel(800), send(1, 64).after(&[1]).lasts(10).waited(5)],
         vec![receive(0, 64).lasts(20).waited(100)],
@@ -291,8 +295,8 @@ fn as_captured_nobody_waits_for_another_rank() {
     assert_eq!((replay.end(0, 2), replay.end(1, 1)), (815_000, 120_000));
 }
 
-/// Collectives on a kernel's lane: modelled collectives wait for all members before they take the lane, captured ones
-/// do not.
+/// The collectives are on a kernel's lane. Modelled collectives wait for all members before they
+/// take the lane, but captured collectives do not wait.
 #[test]
 fn as_captured_nobody_gathers() {
     let rank = |ns| {
@@ -307,14 +311,15 @@ fn as_captured_nobody_gathers() {
 
 const MS: u64 = 1_000_000;
 
-/// Rank 0 reaches an all-reduce `slack` before rank 1. Released 10 ms late, it arrives 10 ms - slack after rank 1, if
-/// this is positive; the all-reduce and everything after it then end later by this time on both ranks.
+/// Rank 0 reaches an all-reduce `slack` before rank 1. If rank 0 is released 10 ms late, it arrives
+/// 10 ms - slack after rank 1, if this is positive. The all-reduce and all later work then end
+/// later by this time on both ranks.
 #[test]
 fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
     let late = 10 * MS;
     for slack in [0, 3 * MS, 10 * MS, 25 * MS] {
-        // Rank 0 computes for 1 ms, rank 1 for 1 ms and the slack; then both all-reduce with 2 ms of transfer, and rank
-        // 1 computes for another 5 ms.
+        // Rank 0 computes for 1 ms, and rank 1 for 1 ms plus the slack. Then both all-reduce with 2
+        // ms of transfer, and rank 1 computes for another 5 ms.
         let node = || call(K::AllReduce, 1 << 20).after(&[1]).lasts(2 * MS);
         let first = [kernel(MS), node()];
         let second = [kernel(MS + slack), node(), kernel(5 * MS).after(&[2])];
@@ -338,7 +343,8 @@ fn a_late_rank_shifts_its_peers_by_what_its_slack_does_not_take_up() {
     }
 }
 
-/// Two ranks that both send first and have recorded times: neither send can end before its receive is posted.
+/// Two ranks both send first, with recorded times. So neither send can end before its receive is
+/// posted.
 #[test]
 fn sends_that_wait_for_each_other_are_named() {
     let rank = |peer| {
@@ -358,7 +364,7 @@ fn sends_that_wait_for_each_other_are_named() {
     assert_eq!(circle.collect::<Vec<_>>(), [(0, 1), (1, 2), (1, 1), (0, 2)]);
     let why = "rank 1 to receive 64 bytes with tag 0, rank 1 node 2 `n2` waits for 1 dependency";
     assert_eq!(stuck.waiting[0].why, why);
-    // Eager sends complete, and so does everything as captured: 5 + 5 ns.
+    // Eager sends complete, and so do all nodes as captured: 5 + 5 ns.
     let eager: Vec<_> = ranks
         .iter()
         .map(|lines| vec![lines[0].clone().eager(), lines[1].clone()])
@@ -367,8 +373,8 @@ fn sends_that_wait_for_each_other_are_named() {
     assert_eq!(run(&ranks, CommTiming::Captured).ends(), [10_000, 10_000]);
 }
 
-/// Ranks 1 and 2 of a broadcast from rank 0 wait only for rank 0, which waits for a message that rank 1 sends after its
-/// part.
+/// Ranks 1 and 2 of a broadcast from rank 0 wait only for rank 0. Rank 0 waits for a message that
+/// rank 1 sends after its part.
 #[test]
 fn only_those_that_a_member_waits_for_are_named() {
     let node = || call(K::Broadcast, 8).root(0).lasts(5);
@@ -393,8 +399,8 @@ fn only_those_that_a_member_waits_for_are_named() {
     );
 }
 
-/// Communication without any recorded duration cannot be replayed as recorded; if part of it was recorded, the replay
-/// runs with a warning.
+/// Communication without any recorded duration cannot be replayed as recorded. If a part of the
+/// communication was recorded, the replay runs with a warning.
 #[test]
 fn without_durations_there_is_nothing_to_replay() {
     let machine = ring_of(2);

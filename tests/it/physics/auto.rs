@@ -1,4 +1,4 @@
-//! Compares `auto` with the algorithms by name, in replays and in the report.
+//! Compares `auto` with the named algorithms, in replays and in the report.
 
 use super::lines::{Line, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
@@ -26,9 +26,10 @@ fn wired(dims: &[Dim]) -> bool {
     dims.iter().any(|dim| dim.shape == DimensionShape::Ring)
 }
 
-/// If every two NPUs have a direct path, `auto` is not slower than any single algorithm in all dimensions. On a ring of
-/// n, up to n/2 messages share a wire. `auto` accounts for this and the contention-free network does not, so there it
-/// may be slower than the best by this factor.
+/// If every two NPUs have a direct path, `auto` is not slower than any single algorithm in all
+/// dimensions. On a ring of n, up to n/2 messages share a wire. `auto` accounts for this, but the
+/// contention-free network does not, so there `auto` may be slower than the best algorithm by this
+/// factor.
 #[test]
 fn no_name_is_much_faster() {
     let slow = |dim: Dim| Dim {
@@ -73,10 +74,10 @@ fn no_name_is_much_faster() {
     }
 }
 
-/// In one group, all-gathers of 9 B and of 90 MB among 8 in a ring: the small one takes 4 links and
-/// 7 bytes' time with `direct` and 7 links with `ring`; the large one takes the time of 32 times
-/// 11.25 MB with `direct` and of 7 times with `ring`. If the machine names an algorithm, the report
-/// names it, too.
+/// One group has all-gathers of 9 B and of 90 MB among 8 in a ring. The small one takes 4 links and
+/// the time of 7 bytes with `direct`, and 7 links with `ring`. The large one takes the time of 32
+/// times 11.25 MB with `direct`, and of 7 times with `ring`. If the machine names an algorithm, the
+/// report names it too.
 #[test]
 fn the_report_says_what_was_used() {
     let dims = [dim(
@@ -102,7 +103,7 @@ fn the_report_says_what_was_used() {
     assert_eq!(said(&both, &machine(&dims)), ["halving_doubling 8 (d0)"]);
     let one = all_do(8, &[large]);
     assert_eq!(said(&one, &auto(&dims)), ["auto: ring 8 (d0)"]);
-    // Among 6 members a ring is used instead.
+    // Among 6 members, a ring is used instead.
     let dims = [dim(
         DimensionShape::Ring,
         6,
@@ -111,8 +112,8 @@ fn the_report_says_what_was_used() {
     assert_eq!(said(&all_do(6, &[small]), &machine(&dims)), ["ring 6 (d0)"]);
 }
 
-/// On a ring of 8 with 16 B, halving-doubling would take two stages of 3,500 ns and 0.56, recursive
-/// doubling one stage, and direct two of 2,000 and more.
+/// On a ring of 8 with 16 B, halving-doubling would take two stages of 3,500 ns and 0.56 ns,
+/// recursive doubling takes one stage, and direct takes two stages of 2,000 ns and more.
 #[test]
 fn a_small_all_reduce_is_one_stage() {
     let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];

@@ -1,4 +1,4 @@
-//! Tests of the meaning of `bandwidth`, as laws over machines and messages, and by hand.
+//! Tests the meaning of `bandwidth`, with laws over machines and messages, and by hand.
 
 use super::flows::{any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
@@ -41,7 +41,7 @@ proptest! {
         }
     }
 
-    /// No port and no link on a path carries more than its rate.
+    /// No port and no link of a path carries more than its rate.
     #[test]
     fn no_server_carries_more_than_its_rate(
         dims in stack(),
@@ -49,7 +49,7 @@ proptest! {
         few in any::<bool>(),
     ) {
         let n = npus(&dims);
-        // Messages go to any NPU, or from all to one.
+        // Messages go to any NPU, or from all NPUs to one.
         let flows = drawn.into_iter().filter_map(|(ns, a, b, bytes)| {
             let (from, to) = (a % n, if few { n - 1 } else { b % n });
             (from != to).then_some(flow(ns, from, to, bytes))
@@ -82,7 +82,7 @@ proptest! {
 
     /// The same law applies to collectives of any algorithms, with concurrent messages. Without
     /// contention the law applies to the bytes that an NPU sends and receives for the collective.
-    /// Alone, the collective takes exactly the time of its ports.
+    /// Without other traffic, the collective takes exactly the time of its ports.
     #[test]
     fn no_collective_is_faster_than_its_servers(
         dims in carried(),
@@ -128,8 +128,9 @@ proptest! {
     }
 }
 
-/// A ring of 8 with 100 GB/s per NPU, so 50 per link, and 500 ns of latency. Seven members send 1 MB each to member 0;
-/// the messages of 4 to 7 arrive in the upward direction: 4 MB over one link take 80 us.
+/// A ring of 8 has 100 GB/s per NPU, so 50 GB/s per link, and 500 ns of latency. Seven members send
+/// 1 MB each to member 0. The messages of members 4 to 7 arrive in the upward direction, so 4 MB
+/// over one link take 80 us.
 #[test]
 fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     let ring = Dim {
@@ -144,9 +145,10 @@ fn a_reduction_to_one_member_of_a_ring_comes_over_two_links() {
     }
 }
 
-/// Ranks 1, 2 and 3 of a ring of 4 with links of 50 GB/s send 1 MB to rank 0: rank 1's message goes down; those of 2
-/// and 3 go up over one link, which needs 40 us for them and 1 us of latency after the first has begun. Without
-/// contention, rank 2's message takes two links and 20 us.
+/// Ranks 1, 2 and 3 of a ring of 4 with links of 50 GB/s send 1 MB to rank 0. Rank 1's message goes
+/// down. The messages of ranks 2 and 3 go up over one link, which needs 40 us for both, and 1 us of
+/// latency after the first has begun. Without contention, rank 2's message takes two links and 20
+/// us.
 #[test]
 fn an_incast_on_a_ring_comes_over_two_links() {
     let machine = Machine::load_preset("tpu-v4").unwrap();
@@ -161,9 +163,10 @@ fn an_incast_on_a_ring_comes_over_two_links() {
     }
 }
 
-/// A ring sends over both links of its members: 8 of them with 100 GB/s and 500 ns of latency reduce 8 MB in 14 steps,
-/// and in each step a member sends 0.5 MB in each direction over links of 50 GB/s. Four evenly spread members of 8 also
-/// have two links each, of 1,000 ns; 3 adjacent members of 8, and 8 on a line, send 1 MB in one direction.
+/// A ring sends over both links of its members. Eight members with 100 GB/s and 500 ns of latency
+/// reduce 8 MB in 14 steps. In each step, a member sends 0.5 MB in each direction over links of 50
+/// GB/s. Four evenly spread members of 8 also have two links each, of 1,000 ns. Three adjacent
+/// members of 8, and 8 members on a line, send 1 MB in one direction.
 #[test]
 fn rings_go_both_ways_where_members_lie_around_a_ring() {
     let of = |shape, members: &'static [u32], bytes| {
@@ -188,12 +191,13 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
         of(DimensionShape::Ring, &[1, 3, 5, 7], 4_000_000),
         [3 * 11_000_000; 3]
     );
-    // 2 sends to 0 over two links down, 1,000 ns, and all members wait for this once.
+    // Member 2 sends to 0 over two links down in 1,000 ns, and all members wait for this once.
     assert_eq!(
         of(DimensionShape::Ring, &[0, 1, 2], 3_000_000),
         [41_500_000; 3]
     );
-    // 7 sends to 0 over seven links down. First the data of 7 makes a full round, and then the data of 0.
+    // Member 7 sends to 0 over seven links down. First the data of 7 makes a full round, and then
+    // the data of 0.
     let line = of(DimensionShape::Mesh, all, 8_000_000);
     assert_eq!(line, [line[0]; 3]);
     assert!(
@@ -202,7 +206,7 @@ fn rings_go_both_ways_where_members_lie_around_a_ring() {
     );
 }
 
-/// Two dimensions: 400 GB/s inside, 16 GB/s outside, no latency.
+/// The two dimensions have 400 GB/s inside and 16 GB/s outside, without latency.
 const STEEP: &str = r#"name = "steep"
 [npu.a]
 memory_bandwidth = "1000 GB/s"
@@ -228,8 +232,8 @@ latency = "0 ns"
 algorithm = "direct"
 "#;
 
-/// From NPU 0 to NPU 3 over both dimensions: the last byte of 800 kB leaves after 50 us at 16 GB/s, not after the 2 us
-/// of the inner port. Then the sender computes for 40 us.
+/// The message from NPU 0 to NPU 3 crosses both dimensions. The last byte of 800 kB leaves after 50
+/// us at 16 GB/s, and not after the 2 us of the inner port. Then the sender computes for 40 us.
 #[test]
 fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
     let machine = Machine::parse(STEEP, "steep.toml").unwrap();
@@ -249,10 +253,11 @@ fn a_send_is_over_when_the_way_has_taken_its_last_byte() {
     }
 }
 
-/// NPU a of node 0 sends 100 MB to each of the 8 of node a + 1. A message first goes to the NPU of the node with the
-/// receiver's index in its own node, and out through that NPU's NIC of 50 GB/s: 8 x 100 MB through each NIC take 16 ms.
-/// The NIC's own NPU begins at once; messages that come through NVLink, 0.22 ms each, keep the NIC busy without gaps.
-/// Two links add 1.35 us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in 1.56 ms.
+/// NPU a of node 0 sends 100 MB to each of the 8 NPUs of node a + 1. A message first goes to the
+/// NPU of its own node that has the receiver's index, and leaves through that NPU's NIC of 50 GB/s.
+/// So 8 x 100 MB pass each NIC, which takes 16 ms. The NIC's own NPU begins immediately. Messages
+/// that come through NVLink, in 0.22 ms each, keep the NIC busy without gaps. Two links add 1.35
+/// us. Each NIC receives one message, and an NPU sends 7 x 100 MB over NVLink in 1.56 ms.
 #[test]
 fn what_leaves_a_node_passes_its_nics() {
     let machine = Machine::load_preset("dgx-h100x9").unwrap();

@@ -1,4 +1,4 @@
-//! Tests that bytes sent equal bytes received, counted from the programs themselves.
+//! Tests that the sent bytes equal the received bytes, counted from the programs themselves.
 
 use super::rig::cases;
 use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition};
@@ -22,14 +22,14 @@ struct Line {
     /// Number of messages that reached each member; the next field has the expected numbers.
     received: Vec<u32>,
     expected: Vec<u32>,
-    /// Bytes sent and received by each member, times n, because shares are n-ths.
+    /// Bytes that each member sends and receives, times n, because shares are n-ths.
     sent_n: Vec<u64>,
     received_n: Vec<u64>,
     /// `true` if every program ended.
     ended: bool,
 }
 
-/// Runs the programs of all members without a clock, in rounds, until none can continue.
+/// Runs the programs of all members without a clock, in rounds, until no program can continue.
 fn line(
     algorithm: CollectiveAlgorithm,
     primitive: CollectivePrimitive,
@@ -106,7 +106,7 @@ proptest! {
         prop_assert_eq!(sum(&line.sent_n), sum(&line.received_n));
     }
 
-    /// Volumes with a buffer of S, where a member's share is S/n.
+    /// Volumes with a buffer of S; a member's share is S/n.
     #[test]
     fn volumes_are_those_of_the_literature(n in 2_u32..40, root in any::<u32>(), s in 0_u64..1 << 40) {
         use CollectivePrimitive as P;
@@ -121,18 +121,19 @@ proptest! {
                 prop_assert_eq!(scatter.sent_n[i] + gather.sent_n[i], 2 * (m - 1) * s);
                 prop_assert_eq!(scatter.received_n[i] + gather.received_n[i], 2 * (m - 1) * s);
             }
-            // All-to-all: n - 1 shares from each, which a ring forwards 1, 2, … n - 1 times.
+            // In an all-to-all, each member has n - 1 shares for other members, which a ring
+            // forwards 1, 2, … n - 1 times.
             let shares = if algorithm == CollectiveAlgorithm::Ring { m * (m - 1) / 2 } else { m - 1 };
             prop_assert!(of(P::AllToAll).sent_n.iter().all(|&sent| sent == shares * s));
-            // In a broadcast every member but the root receives all of S; in a reduce every member
-            // but the root sends all of S.
+            // In a broadcast, every member except the root receives all of S. In a reduce, every
+            // member except the root sends all of S.
             let (spread, sum) = (of(P::Broadcast), of(P::Reduce));
             for i in 0..n as usize {
                 let all = if i == root as usize { 0 } else { m * s };
                 prop_assert_eq!(spread.received_n[i], all);
                 prop_assert_eq!(sum.sent_n[i], all);
             }
-            // The root receives or sends the n - 1 shares of the others.
+            // The root receives or sends the n - 1 shares of the other members.
             prop_assert_eq!(of(P::Gather).received_n[root as usize], (m - 1) * s);
             prop_assert_eq!(of(P::Scatter).sent_n[root as usize], (m - 1) * s);
             // In a scatter, a member keeps the bytes of its share and forwards the rest.

@@ -1,5 +1,5 @@
-//! Compares the number of chunks that is chosen if the machine gives none with every possible
-//! number, in replays.
+//! If the machine gives no number of chunks, compares the chosen number with every possible number,
+//! in replays.
 
 use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
@@ -13,8 +13,8 @@ use chakram::workload::Workload;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
-/// Every number up to 6, and larger numbers with steps of at most a third: enough for a regular
-/// test run.
+/// All numbers up to 6, and larger numbers in steps of at most a third, which is enough for a
+/// regular test run.
 const SAMPLE: [u32; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 21, 28, 37, 50, 75, 128];
 
 const UNSTATED: ChunkPipeline = ChunkPipeline {
@@ -75,7 +75,7 @@ const SIZES: [u64; 6] = [1, 1_000, 100_000, 1_000_000, 30_000_000, 1_000_000_000
 proptest! {
     #![proptest_config(cases(20))]
 
-    /// Along one and several dimensions, in every order of dimensions.
+    /// Collectives run along one or several dimensions, in every order of dimensions.
     #[test]
     fn what_is_chosen_takes_at_most_two_percent_longer_than_any_other_number(
         dims in dims(&[A::Ring, A::Direct, A::HalvingDoubling, A::Pairwise], 1..=3),
@@ -105,8 +105,8 @@ proptest! {
     }
 }
 
-/// Compares the chosen number with every number from 1 to 128: numbers between those of the sample
-/// are no better.
+/// Compares the chosen number with every number from 1 to 128. Numbers between the numbers of the
+/// sample are no better.
 fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
     for (dims, kind, bytes) in cases_of {
         let job = job(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);
@@ -161,10 +161,11 @@ fn no_number_of_many_shapes_is_better() {
     every_number(&all);
 }
 
-/// `auto` chooses a tree with a suitable number of chunks if this is faster than any other algorithm: no single
-/// algorithm with a chosen number of chunks is more than 2 % faster. Among 32 a double tree moves 2 MB up and down
-/// faster than a ring, whose 62 steps of 1 us add 62 us. If the number of members is no power of two, the formula of
-/// binomial trees is only a bound.
+/// `auto` chooses a tree with a suitable number of chunks if this is faster than any other
+/// algorithm. No single algorithm with a chosen number of chunks is more than 2 % faster. Among 32
+/// members, a double tree moves 2 MB up and down faster than a ring, whose 62 steps of 1 us add 62
+/// us. If the number of members is not a power of two, the formula for binomial trees is only a
+/// bound.
 #[test]
 fn auto_weighs_trees_in_their_chunks() {
     let mut trees = 0;
@@ -195,7 +196,8 @@ fn auto_weighs_trees_in_their_chunks() {
     assert!(trees >= 1, "{trees}");
 }
 
-/// On a ring of 8, chunks one after another only add latency: 14 steps of 1 MB / 8 at 50 GB/s and 500 ns are 14 x 3 us.
+/// On a ring of 8, chunks that follow one another only add latency: 14 steps of 1 MB / 8 at 50 GB/s
+/// and 500 ns are 14 x 3 us.
 #[test]
 fn one_dimension_takes_one_chunk() {
     let machine = Machine::load_by_name("Ring(8):50GB/s:500ns").unwrap();
@@ -205,9 +207,9 @@ fn one_dimension_takes_one_chunk() {
     assert_eq!(best, 1);
 }
 
-/// The ports of two trees carry 2 S up and down, in enough chunks to hide latency: 1 GB among 128 at 50 GB/s takes a
-/// little more than 40 ms, as on a ring. A single chunk crosses 7 levels in each direction, twice at all levels but the
-/// last: 26 x 20 ms.
+/// The ports of two trees carry 2 S up and down, in enough chunks to hide latency. So 1 GB among
+/// 128 at 50 GB/s takes a little more than 40 ms, as on a ring. A single chunk crosses 7 levels in
+/// each direction, twice at all levels except the last: 26 x 20 ms.
 #[test]
 fn a_double_tree_is_about_as_fast_as_a_ring() {
     let job = job(K::AllReduce, 1_000_000_000, 128, 0);

@@ -1,4 +1,4 @@
-//! Compares every collective with every algorithm on one dimension with the closed forms.
+//! Compares every collective with every algorithm on one dimension with its closed form.
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};
@@ -21,7 +21,7 @@ fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     job.build_workload().unwrap()
 }
 
-/// Returns the times in ps: with closed forms allowed, and with messages.
+/// Returns the times in picoseconds with closed forms allowed, and with messages.
 fn both(
     shape: DimensionShape,
     algorithm: CollectiveAlgorithm,
@@ -46,7 +46,8 @@ fn every_collective_takes_what_its_closed_form_says() {
                     let dim = dim(shape, n, algorithm);
                     let bytes = match kind {
                         CollectiveKind::Barrier => 0,
-                        // Not divisible by most n, and odd, so that no share takes a half picosecond.
+                        // Most n do not divide this size. The size is odd, so that no share takes
+                        // half a picosecond.
                         _ => 1_000_003,
                     };
                     let root = n * 2 / 3;
@@ -59,9 +60,9 @@ fn every_collective_takes_what_its_closed_form_says() {
     }
 }
 
-/// n = 8 and 80,000 B at 50 GB/s and 500 ns per link. A share is 10,000 B: s = 200 ns. The whole buffer takes t = 1,600
-/// ns. A ring's link has 25 GB/s, where these take 400 and 3,200 ns; the ring algorithm sends half of a share in each
-/// direction.
+/// n is 8, and 80,000 B are sent at 50 GB/s with 500 ns per link. A share has 10,000 B, so s = 200
+/// ns. The whole buffer takes t = 1,600 ns. A ring's link has 25 GB/s, so a share and the buffer
+/// take 400 and 3,200 ns. The ring algorithm sends half of a share in each direction.
 #[test]
 fn eight_members_by_hand() {
     use CollectiveAlgorithm::{
@@ -138,11 +139,13 @@ fn eight_members_by_hand() {
             80_000,
             1_900_000,
         ),
-        // First bytes from the members 1 … 4 positions before: 0 + 500, 400 + 1,000, 800 + 1,500, 1,200 + 2,000 ns;
-        // each is received before the next arrives, until 3,600. From members 5 … 7 before, on the other side: 1,600 +
-        // 1,500, 2,000 + 1,000, 2,400 + 500 ns, received from 2,900 until 4,100.
+        // First bytes from the members 1 … 4 positions before arrive at 0 + 500, 400 + 1,000, 800 +
+        // 1,500 and 1,200 + 2,000 ns. Each message is received before the next arrives, until
+        // 3,600. First bytes from the members 5 … 7 positions before arrive on the other side at
+        // 1,600 + 1,500, 2,000 + 1,000 and 2,400 + 500 ns, and are received from 2,900 until 4,100.
         (DimensionShape::Ring, Direct, K::AllToAll, 80_000, 4_100_000),
-        // The k-th copy arrives at 3,200 k + 500 min(k, 8 - k) ns: at most 7 x 3,200 + 500.
+        // The k-th copy arrives at 3,200 k + 500 min(k, 8 - k) ns, which is at most 7 x 3,200 +
+        // 500.
         (
             DimensionShape::Ring,
             Direct,
@@ -150,8 +153,8 @@ fn eight_members_by_hand() {
             80_000,
             22_900_000,
         ),
-        // First bytes arrive at 500, 1,000, 1,500 and 2,000 ns from one side, and at the first three times from the
-        // other; each is received in 400 ns, before the next.
+        // First bytes arrive at 500, 1,000, 1,500 and 2,000 ns from one side, and at the first
+        // three times from the other side. Each is received in 400 ns, before the next.
         (DimensionShape::Ring, Direct, K::Gather, 10_000, 2_400_000),
         // Only the opposite member's notification counts: 4 x 500 ns.
         (DimensionShape::Ring, Direct, K::Barrier, 0, 2_000_000),
@@ -173,7 +176,8 @@ fn eight_members_by_hand() {
         ),
         // 1, 2 and 4 links.
         (DimensionShape::Ring, Halving, K::Barrier, 0, 3_500_000),
-        // 3 x (500 + 1,600) ns, in each of which the last notified member notifies the next.
+        // There are 3 rounds of (500 + 1,600) ns. In each, the last notified member notifies the
+        // next.
         (
             DimensionShape::FullyConnected,
             Halving,
@@ -228,8 +232,10 @@ fn eight_members_by_hand() {
             80_000,
             4_900_000,
         ),
-        // Up: two leaves send, 500 + 2 x 1,600 ns, the second after the first; the next level takes the same; 500 +
-        // 1,600 ns from the top to the root: 9,500 ns. Down: 500 + 1,600, then twice 500 + 2 x 1,600 ns.
+        // Up the tree, two leaves send, 500 + 2 x 1,600 ns, the second after the first. The next
+        // level takes the same time. From the top to the root, a message takes 500 + 1,600 ns. The
+        // sum is 9,500 ns. Down the tree, the times are 500 + 1,600, and then twice 500 + 2 x 1,600
+        // ns.
         (
             DimensionShape::FullyConnected,
             Tree,
@@ -271,8 +277,9 @@ fn closed_forms_answer_where_all_paths_are_alike_and_send_no_message() {
                 let machine = machine(&[dim]);
                 let bytes = u64::from(kind != CollectiveKind::Barrier) * 6000;
                 let outcome = replay(&one(kind, bytes, 6, 0), &machine).outcome;
-                // In a ring only neighbours are one link apart, others two or three; a root's port is limited
-                // separately, and members of a tree end one after another.
+                // In a ring, only neighbours are one link apart, and other members are two or
+                // three. A root's port is limited separately, and members of a tree end one after
+                // another.
                 let mut stages = oracle::phases(&[dim], kind, bytes).into_iter();
                 let alike = stages.all(|(_, how, ..)| match how {
                     CollectiveAlgorithm::Ring => true,

@@ -1,5 +1,5 @@
-//! Tests that groups with the same members are different groups: names distinguish them, in replays
-//! and in `validate`.
+//! Tests that groups with the same members are different groups. Names distinguish the groups, in
+//! replays and in `validate`.
 
 use super::lines::{Line, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
@@ -30,7 +30,7 @@ fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     chakram::validate::validate_job(&members, &options)
 }
 
-/// Returns all network models, by closed form and with messages.
+/// Returns all network models, each with closed forms and with messages.
 fn ways() -> Vec<ReplayOptions> {
     let networks = [
         NetworkModel::ContentionFree,
@@ -42,12 +42,12 @@ fn ways() -> Vec<ReplayOptions> {
     ways
 }
 
-/// Two NPUs on a fabric, 475,000 B at 20 ps/B and one link of 500 ns: a broadcast takes 9.5 + 0.5 =
-/// 10 us. Rank 1, the root, joins the first group's broadcast after 80 us; rank 0 joins at once, so
-/// the broadcast ends at 90. The second group's broadcast, from rank 0, is independent: it ends at
-/// 10 us, and the 100 us of compute after it at 110. If both groups were one, the second broadcast
-/// would be the group's second operation, and rank 1 would take it after the first, although its
-/// bytes have arrived: 80 + 100 = 180 us.
+/// On a fabric, two NPUs broadcast 475,000 B at 20 ps/B over one link of 500 ns, which takes 9.5 +
+/// 0.5 = 10 us. Rank 1 is the root, and joins the first group's broadcast after 80 us. Rank 0 joins
+/// immediately, so the broadcast ends at 90 us. The second group's broadcast, from rank 0, is
+/// independent. It ends at 10 us, and the following 100 us of compute end at 110 us. If both groups
+/// were one group, the second broadcast would be this group's second operation. Rank 1 would then
+/// take it after the first broadcast, although its bytes have arrived: 80 + 100 = 180 us.
 #[test]
 fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     let broadcast = |group: Option<&'static str>, root| {
@@ -66,7 +66,7 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         ]
     };
     let machine = machine(&[dim(DimensionShape::FullyConnected, 2, Direct)]);
-    // Two names; a name and no name, which is the group of all ranks; and the reverse.
+    // There are two names, or a name and no name (the group of all ranks), or the reverse.
     for (first, second) in [(Some("1"), Some("2")), (None, Some("2")), (Some("1"), None)] {
         let ranks = ranks(first, second);
         for options in ways() {
@@ -76,13 +76,13 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
         }
         assert_eq!(validated(&ranks, &PAIR).count_by_severity().errors, 0);
     }
-    // The same name twice is one group on one lane: 90 + 10 + 100 us.
+    // The same name twice is one group on one lane, so the time is 90 + 10 + 100 us.
     let one = replay(&job(&ranks(Some("1"), Some("1")), &PAIR), &machine);
     assert_eq!(one.ps(), 200_000_000);
 }
 
-/// Returns two groups of the same ranks with one collective each: rank 0 calls the first group
-/// first, rank 1 the second.
+/// Returns two groups of the same ranks with one collective each. Rank 0 calls the first group
+/// first, and rank 1 calls the second group first.
 fn crossed(dependent: bool) -> Vec<Vec<Line>> {
     let after: &[u64] = if dependent { &[1] } else { &[] };
     let (one, two) = (
@@ -103,7 +103,7 @@ fn their_orders_may_differ_from_rank_to_rank() {
         replay_with(&job(&independent, &PAIR), &machine, &options);
     }
     assert_eq!(validated(&independent, &PAIR).count_by_severity().errors, 0);
-    // The same on one stream: members of such groups start together.
+    // The same collectives run on one stream, and members of such groups start together.
     let mut streamed = independent;
     for line in streamed.iter_mut().flatten() {
         line.lane = Some(7);
@@ -111,7 +111,7 @@ fn their_orders_may_differ_from_rank_to_rank() {
     for options in ways() {
         replay_with(&job(&streamed, &PAIR), &machine, &options);
     }
-    // If each waits for the one before it, there is a cycle, and the error reports it.
+    // If each collective waits for the previous one, there is a cycle, which the error reports.
     let dependent = crossed(true);
     let workload = job(&dependent, &PAIR);
     let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
@@ -142,8 +142,9 @@ fn disagreements_name_the_group() {
     assert!(found.contains("of the group `2` of ranks 0-1: "), "{found}");
 }
 
-/// Program of each rank: calls of three groups, each after its own kernel, on streams or without. The calls of a group
-/// have the same kinds on all ranks, but each rank interleaves the groups in its own order.
+/// Program of each rank: calls of three groups, each after its own kernel, with or without streams.
+/// The calls of a group have the same kinds on all ranks, but each rank interleaves the groups in
+/// its own order.
 #[derive(Clone, Debug)]
 struct ParallelismPlan {
     ranks: u32,
@@ -183,7 +184,7 @@ fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
 
 impl ParallelismPlan {
     /// Returns the makespan with these members of groups `a` and `b`, in a job of `all` ranks.
-    /// Group `c` has all ranks but the last, or only the first.
+    /// Group `c` has all ranks except the last, or only the first rank.
     fn time(
         &self,
         [a, b]: [&[u32]; 2],
@@ -232,8 +233,8 @@ impl ParallelismPlan {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// The law: results do not depend on the declared order of members in one of two equal groups, nor on idle ranks
-    /// outside both groups.
+    /// The law: results depend neither on the declared order of members in one of two equal groups,
+    /// nor on idle ranks outside both groups.
     #[test]
     fn equal_groups_are_as_any_two_groups(
         plan in any_plan(),

@@ -1,6 +1,6 @@
-//! Tests of collectives from scripts: one trace for each member of the group.
+//! Tests collectives from scripts, with one trace for each member of the group.
 //!
-//! On every network a byte takes 20 ps and a link 500 ns.
+//! On every network, a byte takes 20 ps and a link takes 500 ns.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
@@ -13,7 +13,7 @@ use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};
 use chakram::workload::{MissingRankPolicy, Workload};
 
-/// Implements `kind` by one trace for each position.
+/// Implements `kind` with one trace for each position.
 fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
     let files: Vec<Vec<u8>> = positions.iter().map(|lines| contents(lines)).collect();
     let scripts = read_algorithm(&files, ScriptTiming::Recorded).unwrap();
@@ -31,21 +31,22 @@ fn with(custom: &CustomCollective, options: ReplayOptions) -> ReplayOptions {
     })
 }
 
-/// Models in which messages follow one another over a link, and a send completes when its last byte has left.
+/// Models in which messages follow one another over a link, and in which a send completes when its
+/// last byte has left.
 fn models() -> impl Iterator<Item = NetworkModel> {
-    // In the fair-sharing model, messages that a member sends concurrently share a link; in the exclusive model a
-    // transfer occupies its whole route, and the send ends with the transfer.
+    // In the fair-sharing model, messages that a member sends at the same time share a link. In the
+    // exclusive model, a transfer occupies its whole route, and the send ends with the transfer.
     let others = [NetworkModel::FairSharing, NetworkModel::Exclusive];
     let models = NetworkModel::CHOICES.iter().map(|(model, ..)| *model);
     models.filter(move |model| !others.contains(model))
 }
 
-/// Returns a ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share`
-/// bytes to the next, namely the bytes received in the round before.
+/// Returns a ring all-reduce among n members. In each of 2(n - 1) rounds, every member sends
+/// `share` bytes to the next member. These are the bytes that it received in the previous round.
 fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
     let member = |p: u32| {
         let rounds = (0..2 * (n - 1)).flat_map(|round| {
-            // Node ids count from 1: node 2 round + 1 sends, node 2 round + 2 receives.
+            // Node ids count from 1: node 2 round + 1 sends, and node 2 round + 2 receives.
             let before: Vec<u64> = (round > 0)
                 .then_some(2 * u64::from(round))
                 .into_iter()
@@ -72,12 +73,13 @@ fn ring_sizes(n: u32) -> [Dim; 1] {
     )]
 }
 
-/// Returns a 2 x 2 grid of lines, direct.
+/// Returns a 2 x 2 grid of lines with the algorithm direct.
 fn grid() -> [Dim; 2] {
     [dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
 
-/// 6 rounds of 500 ns and 1,000 B, so 3.12 us, like the machine's own ring; for equal and for different start times.
+/// 6 rounds of 500 ns and 1,000 B take 3.12 us, like the machine's own ring, for equal and for
+/// different start times.
 #[test]
 fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 1000));
@@ -102,7 +104,7 @@ fn a_ring_from_scripts_is_the_ring_of_the_machine() {
     }
 }
 
-/// A script never has a closed form, and is used only if kind and number of members match.
+/// A script never has a closed form, and is used only if the kind and the number of members match.
 #[test]
 fn others_keep_the_algorithm_of_the_machine() {
     let own = custom(K::AllReduce, &ring(4, 50));
@@ -129,8 +131,8 @@ fn others_keep_the_algorithm_of_the_machine() {
     }
 }
 
-/// Position 0 computes for 3 us and sends; position 1 then computes for 5 us and sends back: 3 + 0.52 + 5 + 0.02 us
-/// until the last byte has left, and 0.5 us until it has arrived.
+/// Position 0 computes for 3 us and sends. Position 1 then computes for 5 us and sends back. The
+/// last byte has left after 3 + 0.52 + 5 + 0.02 us, and arrives 0.5 us later.
 #[test]
 fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     let scripts = [
@@ -153,7 +155,7 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     }
 }
 
-/// Returns an algorithm in which position 0 sends to position 1 after 1 us; positions 2 and 3 wait
+/// Returns an algorithm in which position 0 sends to position 1 after 1 us. Positions 2 and 3 wait
 /// for 3 and 7 us in a node that does nothing.
 fn uneven() -> [Vec<Line>; 4] {
     [
@@ -176,7 +178,7 @@ fn scripts_belong_to_members_in_the_order_of_the_group() {
             &machine(&ring_sizes(4)),
             &with(&own, over(model)),
         );
-        // Rank 3 has the first script: 1 us and 1,000 B; rank 2 has all bytes 0.5 us later.
+        // Rank 3 has the first script, with 1 us and 1,000 B. Rank 2 has all bytes 0.5 us later.
         assert_eq!(
             replay.ends(),
             [7_000_000, 3_000_000, 1_520_000, 1_020_000],
@@ -194,15 +196,15 @@ fn where_there_is_a_root_positions_count_from_it() {
         let replay = replay_with(&workload, &machine(&ring_sizes(4)), &with(&own, stepwise()));
         replay.ends()
     };
-    // The root sends to the next rank: 2 to 3. In reverse order, 2 to 1.
+    // The root sends to the next rank, from 2 to 3. In reverse order, the root sends from 2 to 1.
     let ends = run(call(K::Broadcast, 64).root(2));
     assert_eq!(ends, [3_000_000, 7_000_000, 1_020_000, 1_520_000]);
     let ends = run(call(K::Broadcast, 64).root(2).group("back"));
     assert_eq!(ends, [3_000_000, 1_520_000, 1_020_000, 7_000_000]);
 }
 
-/// Two concurrent collectives: each has its own ports, or the second waits 20 ns for the first; and three in
-/// succession, in one run that is reused.
+/// Two collectives run at the same time: each has its own ports, or the second waits 20 ns for the
+/// first. Then three collectives follow one another, in one run that is reused.
 #[test]
 fn several_are_under_way_at_once() {
     let one = [vec![send(1, 1000)], vec![receive(0, 1000)]];
@@ -227,12 +229,12 @@ fn several_are_under_way_at_once() {
         let ends = |replay: &Replay, rank| [replay.end(rank, 1), replay.end(rank, 2)];
         assert_eq!(ends(&both, 0), [20_000, 20_000 + second], "{model}");
         assert_eq!(ends(&both, 1), [520_000, 520_000 + second], "{model}");
-        // Rank 0 is ahead: it sends at 0, 20 and 40 ns.
+        // Rank 0 is ahead, and sends at 0, 20 and 40 ns.
         assert_eq!(run(&in_a_row).ends(), [60_000, 560_000], "{model}");
     }
 }
 
-/// Only rank 2 of 4 has a trace and starts after 300 ns; the others start with it.
+/// Only rank 2 of 4 has a trace, and starts after 300 ns. The other ranks start with it.
 #[test]
 fn the_missing_play_too() {
     let own = custom(K::AllReduce, &ring(4, 1000));
@@ -250,7 +252,8 @@ fn the_missing_play_too() {
     }
 }
 
-/// A message that arrives before its receiver begins is received when it begins; a late sender's message is waited for.
+/// If a message arrives before its receiver begins, it is received when the receiver begins. A
+/// receiver waits for a late sender's message.
 #[test]
 fn members_begin_when_they_come() {
     let scripts = [
@@ -295,8 +298,9 @@ fn sizes_are_those_of_the_scripts() {
     }
 }
 
-/// A member sends concurrently along different dimensions and in turn along one: position 0 of two by two sends 1,000 B
-/// to each of the others, the message across both dimensions last. Sends to 1 and 3 leave through the same port.
+/// A member sends along different dimensions at the same time, and along one dimension in turn.
+/// Position 0 of two by two sends 1,000 B to each other position, and the message across both
+/// dimensions is last. Sends to 1 and 3 leave through the same port.
 #[test]
 fn each_dimension_has_its_port() {
     let scripts = [
@@ -318,8 +322,8 @@ fn each_dimension_has_its_port() {
     }
 }
 
-/// On a ring, position 0 sends to both sides concurrently; if fully connected, to one after the other. 1,000 B take 20
-/// ns.
+/// On a ring, position 0 sends to both sides at the same time. If fully connected, it sends to one
+/// after the other. 1,000 B take 20 ns.
 #[test]
 fn each_side_of_a_ring_has_its_port() {
     let scripts = [
@@ -339,8 +343,8 @@ fn each_side_of_a_ring_has_its_port() {
     }
 }
 
-/// Two receives of one tag and size become ready in reverse program order: each still gets the message of the send at
-/// the same position in program order.
+/// Two receives of one tag and size become ready in reverse program order. Each still gets the
+/// message of the send at the same position in program order.
 #[test]
 fn the_first_receive_takes_the_first_send() {
     let scripts = [
@@ -350,7 +354,8 @@ fn the_first_receive_takes_the_first_send() {
             kernel(5000).after(&[1]),
             send(1, 1000).after(&[2]),
         ],
-        // The first receive is ready at 9 us, the second at once; a kernel follows the second.
+        // The first receive is ready at 9 us, and the second at 0. A kernel follows the second
+        // receive.
         vec![
             kernel(9000),
             receive(0, 1000).after(&[1]),
@@ -366,7 +371,7 @@ fn the_first_receive_takes_the_first_send() {
             &machine(&ring_sizes(2)),
             &with(&own, over(model)),
         );
-        // The second message leaves from 5.02 us and arrives at 5.54 us; then the kernel runs.
+        // The second message leaves from 5.02 us and arrives at 5.54 us. Then the kernel runs.
         assert_eq!(replay.ends(), [5_040_000, 10_540_000], "{model}");
     }
 }

@@ -1,11 +1,12 @@
-//! Tests of the data that each member has at the end: programs run on sets instead of bytes, with
-//! random message delays.
+//! Tests the data that each member has at the end. Programs run on sets instead of bytes, with
+//! random delays of messages.
 //!
-//! A buffer has a part for each member of a line, in an all-to-all one for each pair. For each part, a member stores
-//! the set of members whose data it has. This test states independently which parts a message should carry; the
-//! programs state its size, receiver and time. A message carries its sender's data at the time when it leaves, so if it
-//! leaves too early, or goes to the wrong member, data is missing at the end. Members begin at random times and
-//! messages take random times, but messages between two members keep their order.
+//! A buffer has a part for each member of a line, or for each pair of members in an all-to-all. For
+//! each part, a member stores the set of members whose data it has. This test states independently
+//! which parts a message should carry; the programs state its size, receiver and time. A message
+//! carries its sender's data at the time when it leaves. So if a message leaves too early or goes
+//! to the wrong member, data are missing at the end. Members begin at random times, and messages
+//! take random times, but messages between two members keep their order.
 
 use super::programs::halved;
 use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -45,13 +46,14 @@ struct Member {
     taken: u32,
     credits: u32,
     arrived: u32,
-    /// Messages that arrived early: the number of steps that the member must take first, and their data.
+    /// Messages that arrived early: the number of steps that the member must take first, and the
+    /// messages' data.
     early: Vec<(u32, Load)>,
     /// For each part, the set of members whose data this member has.
     has: Vec<u64>,
 }
 
-/// Event at a member: it may act, or a message arrives.
+/// Event at a member: the member may act, or a message arrives.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Act,
@@ -106,7 +108,7 @@ impl Line {
         }
     }
 
-    /// Returns the subtree of `index` in a binomial tree, itself included.
+    /// Returns the subtree of `index` in a binomial tree, including `index`.
     fn below(&self, index: usize) -> Vec<usize> {
         let tree = halved(self.n as u32);
         let mut found = vec![(index + self.n - self.root) % self.n];
@@ -124,7 +126,7 @@ impl Line {
         use CollectivePrimitive as P;
         let n = self.n;
         let back = |k: usize| (index + 2 * n - k) % n;
-        // Members whose lowest `bits` bits equal those of `with`.
+        // Returns the members whose lowest `bits` bits equal the lowest bits of `with`.
         let agree = |with: usize, bits: usize| -> Vec<usize> {
             (0..n)
                 .filter(|p| (p ^ with) & ((1 << bits) - 1) == 0)
@@ -132,14 +134,14 @@ impl Line {
         };
         let bits = n.trailing_zeros() as usize;
         match (self.algorithm, self.primitive) {
-            // Part p starts at the member after its owner, and goes around to the owner.
+            // Part p starts at the member after its owner, and goes around the ring to the owner.
             (A::Ring, P::ReduceScatter) => vec![back(i + 1)],
             (A::Ring, P::AllGather | P::Gather) => vec![back(i)],
             (A::Ring, P::Broadcast | P::Reduce) => vec![i],
             (A::Ring, P::Scatter) => vec![(self.root + n - 1 - i) % n],
             (A::Ring, P::AllToAll) => {
-                // For distance n-1 first its own part and then those that n-2 others forward, then for distance n-2,
-                // and so on.
+                // For distance n-1, the member first sends its own part, and then the parts that
+                // n-2 other members forward. Distance n-2 follows, and so on.
                 let (mut k, mut hop) = (n - 1, i);
                 while hop >= k {
                     (k, hop) = (k - 1, hop - k);
@@ -157,7 +159,7 @@ impl Line {
         }
     }
 
-    /// Returns the parts that message `i` of `index` carries; a part that is reduced elsewhere
+    /// Returns the parts that message `i` of `index` carries. A part that is reduced elsewhere
     /// leaves its sender.
     fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> Load {
         let parts = self.parts_of(index, step.to as usize, i as usize);
@@ -282,7 +284,7 @@ impl Line {
     }
 }
 
-/// A buffer size that most group sizes do not divide.
+/// Most group sizes do not divide this buffer size.
 const BYTES: u64 = 1_000_003;
 
 /// Random numbers by xorshift.
