@@ -17,8 +17,9 @@ fn ring_of(n: u32) -> Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring)])
 }
 
-/// Rank 0 is released at 100 ns and has 5 ns of delay before its first kernel, of 10 ns. The second kernel waits for
-/// the first and for a kernel of 40 ns, and is ready 7 ns after the later of the two ends.
+/// Rank 0 is released at 100 ns, and has 5 ns of delay before its first kernel, which takes 10 ns.
+/// The second kernel waits for the first kernel and for a kernel of 40 ns. It is ready 7 ns after
+/// the later of the two ends.
 #[test]
 fn delays_count_from_the_last_dependency_or_the_release() {
     let lines = [
@@ -32,12 +33,13 @@ fn delays_count_from_the_last_dependency_or_the_release() {
         .unwrap();
     let replay = replay(&workload, &ring_of(1));
     assert_eq!([replay.start(0, 1), replay.end(0, 1)], [105_000, 115_000]);
-    // Start 100 + 40 + 7, and 20 for the kernel.
+    // The kernel starts at 100 + 40 + 7, and takes 20 ns.
     assert_eq!([replay.start(0, 3), replay.end(0, 3)], [147_000, 167_000]);
 }
 
-/// A delayed node does not request a lane yet: a kernel with a higher id that is ready at once runs first, and the
-/// delayed one, ready at 30 ns, when the first has ended.
+/// A delayed node does not request a lane yet. So a kernel with a higher id that is ready
+/// immediately runs first, and the delayed kernel, ready at 30 ns, runs when the first kernel has
+/// ended.
 #[test]
 fn a_delayed_node_holds_no_place_on_its_lane() {
     let lines = vec![kernel(10).delayed(30).on(1), kernel(100).on(1)];
@@ -45,8 +47,8 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
 }
 
-/// A kernel and a delay both end at 500 ns: the nodes after them become ready in the same round,
-/// and the lower id goes first, even if it is the delayed node.
+/// A kernel and a delay both end at 500 ns. The nodes after them become ready in the same round,
+/// and the node with the lower id goes first, even if it is the delayed node.
 #[test]
 fn the_end_of_a_delay_goes_by_content() {
     for flip in [false, true] {
@@ -61,8 +63,9 @@ fn the_end_of_a_delay_goes_by_content() {
     }
 }
 
-/// Members delayed by 0 and 1,000 ns arrive 1,000 ns apart. On a ring of two a barrier is one message of 500 ns in each
-/// direction; rank 0's leaves when it arrives, rank 1's at 1,000 ns.
+/// Members delayed by 0 and 1,000 ns arrive 1,000 ns apart. On a ring of two, a barrier is one
+/// message of 500 ns in each direction. Rank 0's message leaves when rank 0 arrives, and rank 1's
+/// leaves at 1,000 ns.
 #[test]
 fn a_delayed_member_arrives_late() {
     let ranks = [
@@ -74,8 +77,9 @@ fn a_delayed_member_arrives_late() {
     assert_eq!(replay.log.records[0].waited.0, 1_000_000);
 }
 
-/// A delay of 100 ns, 60 of it covered by a kernel on another lane; then a kernel of 50 ns, and a delay of 25 ns before
-/// a node that does nothing: compute 110 and host 65 sum to the makespan.
+/// A delay takes 100 ns, and a kernel on another lane covers 60 ns of it. Then a kernel takes 50
+/// ns, and a delay of 25 ns precedes a node that does nothing. So compute (110 ns) and host (65 ns)
+/// add up to the makespan.
 #[test]
 fn delays_are_time_of_the_host() {
     let nothing = super::lines::line(chakram::trace::Op::NoOp);
@@ -95,8 +99,8 @@ fn delays_are_time_of_the_host() {
     assert_eq!(time.finish, report.outcome.makespan);
 }
 
-/// Two ranks that receive before they send, each after a delay: when no event is left, the delays are over, and the
-/// reported cycle is the same as without them.
+/// Two ranks receive before they send, each after a delay. When no event is left, the delays are
+/// over, and the reported cycle is the same as without delays.
 #[test]
 fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     let rank = |peer, ns| {
@@ -122,7 +126,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     assert_eq!(why, [waits(1), waits(0)]);
 }
 
-/// Time is limited to 213 days, also with delays.
+/// Time is limited to 213 days, even with delays.
 #[test]
 fn absurd_delays_are_an_error() {
     let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);
@@ -132,8 +136,8 @@ fn absurd_delays_are_an_error() {
     assert_eq!(end, Err(ReplayError::TooLong));
 }
 
-/// Returns the kernels and collectives that depend on some earlier nodes, with delays of few
-/// distinct values, so that many events share an instant.
+/// Returns kernels and collectives that depend on some earlier nodes. Their delays have few
+/// distinct values, so that many events are at the same instant.
 fn any_line(before: u64) -> impl Strategy<Value = Line> {
     let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);

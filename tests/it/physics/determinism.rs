@@ -39,7 +39,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
     }
 }
 
-/// Returns the events of instances with an index below `n`.
+/// Returns the events of instances with an index less than `n`.
 fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
     let mut events = log.events.clone();
     events.retain(|event| event.2 < n);
@@ -48,8 +48,8 @@ fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
 
 const N: usize = 5;
 
-/// Returns a job in which ranks 0 to 4 run two all-reduces in their row; ranks 5 to 9, in the other
-/// row, run `others`.
+/// Returns a job in which ranks 0 to 4 run two all-reduces in their row, and ranks 5 to 9, in the
+/// other row, run `others`.
 fn two_rows(late: &[u64], others: &[Vec<Line>]) -> Vec<Vec<Line>> {
     let member = |&ns: &u64| {
         let first = call(K::AllReduce, 5000).group("row");
@@ -68,12 +68,12 @@ fn row(dims: &[Dim], late: &[u64], others: &[Vec<Line>]) -> Vec<(u64, bool, u32,
     of_first(&replay(&workload, &machine(dims)).log, N as u32)
 }
 
-/// Returns the messages back and forth between pairs of the other row, and collectives of the whole
+/// Returns messages back and forth between pairs of the other row, and collectives of the whole
 /// row.
 fn others(delays: &[u64], rounds: u64) -> Vec<Vec<Line>> {
     let rank = |r: usize| {
         let mut lines = vec![kernel(delays[r])];
-        // Pairs 5-6 and 7-8; 9 has no partner.
+        // The pairs are 5-6 and 7-8, and 9 has no partner.
         let peer = [6, 5, 8, 7, 9][r];
         for round in 0..rounds {
             let last = lines.len() as u64;
@@ -97,8 +97,8 @@ fn idle() -> Vec<Vec<Line>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Contract 2 of the engine: an unrelated event never reorders others. Many starts coincide,
-    /// and on a ring the first bytes of different senders reach a port at the same instant.
+    /// Contract 2 of the engine: an unrelated event never reorders other events. Many starts
+    /// coincide. On a ring, the first bytes of different senders reach a port at the same instant.
     #[test]
     fn strangers_change_nothing(
         late in prop::collection::vec(prop_oneof![Just(0_u64), Just(520), 0_u64..3000], N),
@@ -113,10 +113,10 @@ proptest! {
     }
 }
 
-/// Two ranks, fully connected, direct: a barrier takes one link, 500 ns. At 500 ns a kernel ends as
-/// well, and after it one that takes no time. The node after the barrier (4) and the node after the
-/// kernels (5) share a lane and are both ready at 500 ns, in the same round; so the lower id goes
-/// first, whether the barrier ran as messages or by closed form.
+/// Between two fully connected ranks, a direct barrier takes one link of 500 ns. At 500 ns, a
+/// kernel also ends, and a kernel that takes no time follows it. The node after the barrier (4) and
+/// the node after the kernels (5) share a lane, and are both ready at 500 ns in the same round. So
+/// the node with the lower id goes first, whether the barrier ran with messages or by closed form.
 #[test]
 fn a_closed_form_in_place_of_messages_reorders_nothing() {
     let rank = vec![
@@ -134,8 +134,8 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
     }
 }
 
-/// Returns a kernel or a collective of all ranks that depends on some earlier nodes. Few distinct
-/// times are used, so many events share an instant.
+/// Returns a kernel, or a collective of all ranks, that depends on some earlier nodes. There are
+/// few distinct times, so that many events are at the same instant.
 fn any_line(before: u64) -> impl Strategy<Value = Line> {
     let kernel = (
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),

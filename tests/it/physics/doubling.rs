@@ -1,4 +1,4 @@
-//! A machine file, and the effect of doubling one of its numbers.
+//! Provides a machine file, and tests the effect of doubling one of its numbers.
 
 use super::lines::Line;
 use super::rig::{Log, job};
@@ -7,8 +7,8 @@ use chakram::machine::Machine;
 use chakram::workload::Workload;
 use std::collections::BTreeSet;
 
-/// A machine of 4 NPUs. Each number format has its own rate, so a wrong format gives a wrong
-/// result.
+/// The file describes a machine of 4 NPUs. Each number format has its own rate, so a wrong format
+/// gives a wrong result.
 pub const MACHINE: &str = r#"name = "keys"
 [npu.a]
 memory_bandwidth = "1000 GB/s"
@@ -46,7 +46,7 @@ latency = "2000 ns"
 capacity = "90 GB"
 "#;
 
-/// Returns the makespan in ps, or the error.
+/// Returns the makespan in picoseconds, or the error message.
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = ReplayOptions::with_changes(|o| {
@@ -61,8 +61,8 @@ fn run(workload: &Workload, text: &str) -> Result<u64, String> {
 #[derive(Default)]
 pub struct Keys(pub BTreeSet<usize>);
 
-/// Replays `ranks` on the machine file, and again after the replacement `old => new`. Expects these
-/// makespans; the first may be an error that contains this text.
+/// Replays `ranks` on the machine file, and again after replacing `old` by `new` in `old => new`.
+/// Expects these makespans; the first may be an error that contains this text.
 #[track_caller]
 pub fn doubled(
     keys: &mut Keys,

@@ -1,6 +1,6 @@
-//! Tests of memories as endpoints of the network: attached to NPUs of any machine, several at
-//! different places, sharing links with one another, with messages, and with collectives in closed
-//! form.
+//! Tests memories as endpoints of the network. Memories are attached to NPUs of any machine, or
+//! several are at different places, and they share links with one another, with messages, and with
+//! collectives in closed form.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::loads::{self, access, load};
@@ -25,8 +25,8 @@ const MODELS: [NetworkModel; 5] = [
     NetworkModel::FairSharing,
 ];
 
-/// Returns four NPUs, links of 10 ps per byte and 100 ns between neighbours; `memories` have 5 ps
-/// per byte and 50 ns.
+/// Returns four NPUs with links of 10 ps per byte and 100 ns between neighbours; `memories` have 5
+/// ps per byte and 50 ns.
 fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
     let keys = memories.iter().map(|(_, at)| {
         format!(
@@ -41,7 +41,8 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
     loads::machine(4, (shape, 200_000_000_000, 100, "ring"), &tables)
 }
 
-/// Replays with closed forms and with messages, requires equal results, and returns one.
+/// Replays with closed forms and with messages, checks that the results are equal, and returns one
+/// of them.
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let replay = |stepwise| {
@@ -58,8 +59,9 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay 
     closed
 }
 
-/// 40 kB occupy a memory for 200 ns and a link for 400 ns. NPU 1 of a line is one link from the memory at NPU 0, and
-/// two from the memory at NPU 3: 50 + 400 ns, and 100 ns for each link. The memory's own NPU uses no link.
+/// 40 kB take 200 ns in a memory, and 400 ns on a link. NPU 1 of a line is one link from the memory
+/// at NPU 0, and two links from the memory at NPU 3. An access takes 50 + 400 ns, and 100 ns for
+/// each link. The memory's own NPU uses no link.
 #[test]
 fn memories_are_as_far_as_their_places() {
     let machine = four(
@@ -82,20 +84,22 @@ fn memories_are_as_far_as_their_places() {
             }
         }
     }
-    // The nearest of several ports is used: NPU 2 has the same distance from the port at NPU 3 as
-    // NPU 1 from the port at NPU 0.
+    // The nearest of several ports is used: NPU 2 is as far from the port at NPU 3 as NPU 1 is from
+    // the port at NPU 0.
     let machine = four("mesh", &[("remote_memory", "0,3")]);
     let ranks = vec![vec![load(40_000)]; 4];
     let found = run(&job(&ranks, &[]), &machine, NetworkModel::ContentionFree);
     assert_eq!(found.ends(), [250_000, 550_000, 550_000, 250_000]);
 }
 
-/// NPUs 1 and 2 load 40 kB from NPU 0 at once, over the link from 0 to 1. In ns: the first load occupies the memory
-/// until 200, the link from 50 until 450, and ends at 550. The second occupies the memory from 200, waits for the link
-/// from 250 until 450, occupies it until 850 and the next link from 550 until 950, and ends at 1,050. `ports`: the
-/// ports of NPU 0 and of the receiver give the same. `exclusive` occupies memory and links together: until 550, and
-/// then for 50 + 2 × 100 + 400. `fair_sharing` gives each load half of the link, so both have left after 800, and
-/// arrive 150 and 250 later.
+/// NPUs 1 and 2 load 40 kB from NPU 0 at the same time, over the link from 0 to 1. The first load
+/// is in the memory until 200 ns and on the link from 50 until 450 ns, and ends at 550 ns. The
+/// second load is in the memory from 200 ns, waits for the link from 250 until 450 ns, is on this
+/// link until 850 ns and on the next link from 550 until 950 ns, and ends at 1,050 ns. With
+/// `ports`, the ports of NPU 0 and of the receiver give the same times. `exclusive` occupies the
+/// memory and the links together, until 550 ns, and then for 50 + 2 × 100 + 400 ns. `fair_sharing`
+/// gives each load half of the link, so both have left after 800 ns, and arrive 150 and 250 ns
+/// later.
 #[test]
 fn loads_share_memories_and_links() {
     let machine = four("mesh", &[("remote_memory", "0")]);
@@ -114,10 +118,11 @@ fn loads_share_memories_and_links() {
     }
 }
 
-/// Max-min shares of a link of 100 B/ns and a memory of 200 B/ns. NPU 1 loads 20 kB from NPU 0 while NPU 0 sends it 40
-/// kB over the same link: 50 B/ns each, so the load has left after 400 ns and arrives 150 later; the remaining 20 kB of
-/// the message take 200 ns, and it arrives at 700. Stores use the other direction of the link, so they contend only in
-/// the memory.
+/// Max-min shares of a link of 100 B/ns and a memory of 200 B/ns. NPU 1 loads 20 kB from NPU 0
+/// while NPU 0 sends 40 kB to NPU 1 over the same link, so each gets 50 B/ns. The load has left
+/// after 400 ns, and arrives 150 ns later. The remaining 20 kB of the message take 200 ns, and the
+/// message arrives at 700 ns. Stores use the other direction of the link, so loads and stores
+/// contend only in the memory.
 #[test]
 fn loads_and_messages_share_links_fairly() {
     let machine = four("mesh", &[("remote_memory", "0")]);
@@ -131,8 +136,9 @@ fn loads_and_messages_share_links_fairly() {
     assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
 }
 
-/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at once. Their links would carry 100 B/ns, and the memory has 200 / 3 B/ns for
-/// each: all have left after 600 ns. A store takes the same share, because loads and stores use the same memory.
+/// NPUs 0, 1 and 2 load 40 kB from NPU 1 at the same time. Their links would carry 100 B/ns, but
+/// the memory has only 200 / 3 B/ns for each load, so all loads have left after 600 ns. A store
+/// takes the same share, because loads and stores use the same memory.
 #[test]
 fn fair_shares_of_a_memory() {
     let machine = four("mesh", &[("remote_memory", "1")]);
@@ -146,12 +152,14 @@ fn fair_shares_of_a_memory() {
     }
 }
 
-/// A ring all-reduce of 40 kB runs in both directions, in six steps of 5 kB, each with 50 ns on a link and 100 ns of
-/// latency: 900 ns in closed form. NPU 1 begins to load 40 kB from NPU 0 at 350 ns, over a link that the all-reduce
-/// uses: it occupies the memory until 550 and the link from 400 until 800, so the load ends at 900. The steps that NPU
-/// 0 should send to NPU 1 from 450 leave at 800 and every 50 ns after that: the last has left at 950, when NPU 0 ends,
-/// and arrives at 1,050. NPU 1 sends the steps that follow the first of them at 950 and 1,000, so NPU 2 ends at 1,150.
-/// NPU 2 forwards the first of these at 1,100, so NPU 3 ends at 1,250.
+/// A ring all-reduce of 40 kB runs in both directions, in six steps of 5 kB. Each step takes 50 ns
+/// on a link and 100 ns of latency, so the closed form is 900 ns. NPU 1 begins to load 40 kB from
+/// NPU 0 at 350 ns, over a link that the all-reduce uses. The load is in the memory until 550 ns
+/// and on the link from 400 until 800 ns, so it ends at 900 ns. NPU 0 should send steps to NPU 1
+/// from 450 ns on. They leave at 800 ns, and every 50 ns after that. The last step has left at 950
+/// ns, when NPU 0 ends, and arrives at 1,050 ns. NPU 1 sends the steps that follow the first of
+/// these steps at 950 and 1,000 ns, so NPU 2 ends at 1,150 ns. NPU 2 forwards the first of NPU 1's
+/// steps at 1,100 ns, so NPU 3 ends at 1,250 ns.
 #[test]
 fn loads_take_closed_forms_back() {
     let machine = four("ring", &[("remote_memory", "0")]);
@@ -174,8 +182,8 @@ fn loads_take_closed_forms_back() {
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
-/// Returns the bytes over the links of four NPUs, in kB, with the links' dimension and ends; and
-/// the rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
+/// Returns the bytes over the links of four NPUs in kB, with the links' dimension and ends. Also
+/// returns the rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
 fn counted(
     ranks: &[Vec<Line>],
     machine: &Machine,
@@ -200,9 +208,10 @@ fn counted(
     (rows.collect(), dimensions.collect())
 }
 
-/// On a line with its memory at NPU 0, NPU 2 loads 10 kB over two links, NPU 1 stores 30 kB over one, NPU 0 loads 50 kB
-/// over none, and sends 20 kB to NPU 1. The memory's link carries the 90 kB of loads and stores in 450 ns; other links
-/// have 100 B/ns. NPU 3 loads 20 kB from a memory of its own. Per NPU: a quarter of the 70 kB over all links, of the 90
+/// On a line with its memory at NPU 0, NPU 2 loads 10 kB over two links, and NPU 1 stores 30 kB
+/// over one link. NPU 0 loads 50 kB over no link, and sends 20 kB to NPU 1. The memory's link
+/// carries the 90 kB of loads and stores in 450 ns, and other links have 100 B/ns. NPU 3 loads 20
+/// kB from its own memory. Per NPU, the bytes are a quarter of the 70 kB over all links, of the 90
 /// kB, and of the 20 kB.
 #[test]
 fn loads_and_stores_are_counted_on_links() {
@@ -237,8 +246,8 @@ fn loads_and_stores_are_counted_on_links() {
     }
 }
 
-/// A pool behind a switch: NPU 1 loads 10 kB over the link from the switch, and NPU 2 stores 30 kB over the link to it.
-/// The memory has no link of its own.
+/// There is a pool behind a switch. NPU 1 loads 10 kB over the link from the switch, and NPU 2
+/// stores 30 kB over the link to the switch. The memory has no link of its own.
 #[test]
 fn loads_through_a_dimension_are_counted_on_its_links() {
     let pool = "attachment = \"pool\"\nbandwidth = \"100 GB/s\"\nlatency = \"0\"\nthrough = \"d\"\nchunk = \"1 kB\"";
@@ -261,7 +270,7 @@ fn loads_through_a_dimension_are_counted_on_its_links() {
     }
 }
 
-/// Accepts no events, because the end of an access is known when it begins.
+/// Accepts no events, because the end of an access is known at its beginning.
 struct NoEvents;
 
 impl EventScheduler for NoEvents {
@@ -285,9 +294,9 @@ fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// A single access takes the time of its path under every model: the latencies of all links and of the memory, one
-    /// segment on each link but the slowest, and all bytes at the slowest rate. If devices store whole segments, each
-    /// link rounds separately.
+    /// Under every model, a single access takes the time of its path: the latencies of all links
+    /// and of the memory, one segment on each link except the slowest, and all bytes at the slowest
+    /// rate. If devices store whole segments, each link rounds the time separately.
     #[test]
     fn alone_accesses_take_their_path(
         dims in dimensions(),
@@ -329,7 +338,7 @@ proptest! {
 proptest! {
     #![proptest_config(cases(60))]
 
-    /// With any concurrent loads and stores, closed forms and messages give the same result.
+    /// With any concurrent loads and stores, closed forms give the same result as messages.
     #[test]
     fn closed_forms_beside_loads_are_messages(
         shape in prop::sample::select(vec!["ring", "mesh", "switch", "fully_connected"]),
@@ -358,7 +367,8 @@ proptest! {
     }
 }
 
-/// Adding memories does not change results that do not use them, because they are endpoints of their own.
+/// Memories are separate endpoints, so adding memories does not change results that do not use
+/// them.
 #[test]
 fn npus_keep_their_numbers() {
     let machine = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);

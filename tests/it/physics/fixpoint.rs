@@ -1,8 +1,8 @@
-//! Tests of delays and communication as recorded or captured, without events: start and end of
-//! every node follow from those of other nodes, and applying the rules repeatedly converges.
+//! Tests delays and communication as recorded or captured, without events. The start and the end of
+//! every node follow from those of other nodes, and repeated application of the rules converges.
 //!
-//! Jobs are random, but every collective depends on the previous one of its group and every node has its own lane, so
-//! neither turns nor lanes have an effect.
+//! Jobs are random, but every collective depends on the previous collective of its group, and every
+//! node has its own lane. So neither turns nor lanes have an effect.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};
@@ -16,18 +16,19 @@ use proptest::prelude::*;
 /// Maximum number of ranks.
 const RANKS: usize = 4;
 
-/// Description of the next operation of all ranks. Most jobs use only a part of its numbers.
+/// Describes the next operation of all ranks. Most jobs use only a part of its numbers.
 #[derive(Clone, Debug)]
 struct Item {
     what: u32,
     kind: K,
     root: usize,
-    /// For each rank: duration, delay, wait, eagerness, and a choice of recent nodes as dependencies.
+    /// For each rank, the duration, the delay, the wait, the eagerness, and a choice of recent
+    /// nodes as dependencies.
     parts: Vec<(u64, u64, u64, bool, u32)>,
 }
 
 fn item() -> impl Strategy<Value = Item> {
-    // Few distinct values, so that many events share an instant.
+    // There are few distinct values, so that many events are at the same instant.
     let ns = || prop::sample::select(vec![0_u64, 0, 10, 20, 30, 500, 777]);
     let part = (ns(), ns(), ns(), prop::bool::weighted(0.3), 0_u32..8);
     let parts = prop::collection::vec(part, RANKS);
@@ -87,7 +88,7 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
             6 => {
                 let node = call(item.kind, 0).group(PAIR);
                 let ends = [0, n - 1];
-                // In a job of two ranks the pair is the group of all.
+                // In a job of two ranks, the pair is the group of all ranks.
                 let chain = usize::from(n > 2);
                 let root = ends[item.root % 2] as u32;
                 let node = if item.kind.has_root() {
@@ -111,7 +112,7 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
 /// A node: its rank and its index in the rank's lines.
 type At = (usize, usize);
 
-/// Returns the nodes of the collective or message to which `at` belongs, including `at` itself.
+/// Returns the nodes of the collective or message of `at`, including `at` itself.
 fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();
@@ -121,7 +122,7 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     match line(at).op {
         Op::Collective { group, .. } => {
             let same = |&other: &At| matches!(line(other).op, Op::Collective { group: g, .. } if g == group);
-            // The group's k-th call on each rank.
+            // Returns the group's k-th call on each rank.
             let nth = |other: At| {
                 nodes()
                     .filter(same)

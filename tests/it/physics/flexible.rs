@@ -1,4 +1,4 @@
-//! Tests of chunks of different sizes that balance the loads of dimensions.
+//! Tests chunks of different sizes, which balance the loads of dimensions.
 
 use super::folding::both;
 use super::lines::{call, kernel, receive, send};
@@ -15,8 +15,8 @@ use std::path::Path;
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// For any number of bytes, on any machine: the closed form equals the result with messages. In one dimension
-    /// chunks are equal.
+    /// For any number of bytes on any machine, the closed form equals the result with messages. In
+    /// one dimension chunks are equal.
     #[test]
     fn chunks_that_make_loads_equal_agree(
         dims in dims(),
@@ -50,35 +50,38 @@ fn two() -> Machine {
     machine(&[switch(4, 10), switch(2, 40)]).with_pipeline(pipeline)
 }
 
-/// Direct; 4,096 B in two equal chunks of 2,048 B. A chunk of s bytes loads dimension 0 with 3/4 s
-/// · 10 ps if it visits this dimension first, and dimension 1 with s/2 · 40 ps if it visits that
-/// one first. In units of 10 ps/B, chunk 0, ascending, adds loads of 3/4 and, with a quarter of its
-/// bytes, 1/2. Chunk 1 should add 1/4 to dimension 1, so its size is 1/8: dimension 1 then has 3/4,
-/// and dimension 0 gets 3/4 · 1/16 = 3/64 more. To close this gap, chunk 2 would have 3/128, less
-/// than the minimum of 1/16, so it is ascending and has the remaining 7/8. The sizes are 2,048, 256
-/// and 1,792 B.
+/// With direct algorithms, 4,096 B are in two equal chunks of 2,048 B. A chunk of s bytes loads
+/// dimension 0 with 3/4 s · 10 ps if it visits this dimension first, and dimension 1 with s/2 · 40
+/// ps if it visits dimension 1 first. In units of 10 ps/B, chunk 0 is ascending, and adds loads of
+/// 3/4 and, with a quarter of its bytes, 1/2. Chunk 1 should add 1/4 to dimension 1, so its size is
+/// 1/8. Dimension 1 then has 3/4, and dimension 0 gets 3/4 · 1/16 = 3/64 more. To close this gap,
+/// chunk 2 would have 3/128, which is less than the minimum of 1/16. So chunk 2 is ascending, and
+/// has the remaining 7/8. The sizes are 2,048, 256 and 1,792 B.
 ///
 /// Chunk 0 takes 15,360 ps in dimension 0, 10,240 ps for 512 B in dimension 1, and the same back. Chunk 1 takes 5,120
 /// ps in dimension 1, 960 ps for 128 B in dimension 0, and the same back. Chunk 2 takes 13,440 and 8,960 ps, and the
 /// same back.
 ///
-/// Dimension 0: 0 out until 15,360; 2, which has waited longer than 1, until 28,800; 1 out until 29,760, and back until
-/// 30,720. Dimension 1: 1 out until 5,120; 0 out from 15,360 until 25,600, and, because no other waits, back until
-/// 35,840; 2, waiting since 28,800, out until 44,800; 1, waiting since 30,720, back until 49,920; 2 back until 58,880.
-/// Dimension 0: 0 back from 35,840 until 51,200; 2 back from 58,880 until 72,320.
+/// In dimension 0, chunk 0 goes out until 15,360; chunk 2, which has waited longer than 1, until
+/// 28,800; chunk 1 goes out until 29,760, and back until 30,720. In dimension 1, chunk 1 goes out
+/// until 5,120. Chunk 0 goes out from 15,360 until 25,600 and, because no other chunk waits, back
+/// until 35,840. Chunk 2, which waits since 28,800, goes out until 44,800. Chunk 1, which waits
+/// since 30,720, goes back until 49,920. Chunk 2 goes back until 58,880. In dimension 0, chunk 0
+/// goes back from 35,840 until 51,200, and chunk 2 from 58,880 until 72,320.
 #[test]
 fn three_chunks_that_make_loads_equal_by_hand() {
     let workload = job(K::AllReduce, 4096, 8, 0);
     let closed = replay(&workload, &two());
     let stepped = replay_with(&workload, &two(), &stepwise());
     assert_eq!((closed.ps(), stepped.ps()), (72_320, 72_320));
-    // Each of 8 members sends to 3, then 1, 1 and 3 peers, or in the reverse order, in each of three chunks.
+    // In each of three chunks, each of 8 members sends to 3, then 1, 1 and 3 peers, or in the
+    // reverse order.
     assert_eq!(stepped.outcome.messages, 8 * 3 * 8);
 }
 
-/// A hundred times these bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0, forces
-/// the closed form to be simulated while it runs: the result equals that of messages, with any
-/// chunk in that dimension.
+/// A hundred times these bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0, makes
+/// the program simulate the closed form while it runs. The result equals the result with messages,
+/// whichever chunk is in this dimension.
 #[test]
 fn whatever_chunk_is_under_way_is_unfolded() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -94,8 +97,8 @@ fn whatever_chunk_is_under_way_is_unfolded() {
     }
 }
 
-/// Late members on such networks, and two collectives that contend: all complete, and none before all members have
-/// begun.
+/// Members on such networks are late, or two collectives contend. All collectives complete, and
+/// none completes before all its members have begun.
 #[test]
 fn late_members_and_others_meet() {
     for network in [
@@ -128,8 +131,9 @@ fn figure_9a(name: &str) -> String {
     text.replace("\"themis\"", "\"themis_flex\"")
 }
 
-/// The machines of Fig. 9(a) of the ASTRA-sim 2.0 paper. No schedule is faster than a one-dimensional wafer with the
-/// same total rate, 511/512 · 2 GB / rate; this one is within 4 % of it.
+/// The machines of Fig. 9(a) of the ASTRA-sim 2.0 paper. No schedule is faster than a
+/// one-dimensional wafer with the same total rate, 511/512 · 2 GB / rate. This schedule is within 4
+/// % of the wafer.
 #[test]
 fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     let systems = [("w-2d", 500), ("conv-3d", 350), ("conv-4d", 600)];
@@ -146,11 +150,12 @@ fn figure_9a_comes_to_4_percent_of_what_is_possible() {
     }
 }
 
-/// Dimensions of 32 and 16 at one rate, three equal chunks. Chunk 0 adds a load of 31/32 = 496/512 to dimension 0 and
-/// 15/16 · 1/32 = 15/512 to dimension 1. To add 481/512 there, chunk 1 would be a little larger than an equal chunk,
-/// which is the limit: dimension 1 then has 495/512, and dimension 0 gets 31/512 more, 527/512. To add a sixteenth to
-/// dimension 1, chunk 2 is a fifteenth. The rest of the gap is less than a grain: chunk 3 is ascending and has the
-/// rest, so there are four chunks.
+/// Dimensions of 32 and 16 have one rate, and three equal chunks. Chunk 0 adds a load of 31/32 =
+/// 496/512 to dimension 0 and 15/16 · 1/32 = 15/512 to dimension 1. To add 481/512 there, chunk 1
+/// would be a little larger than an equal chunk, which is the limit. Dimension 1 then has 495/512,
+/// and dimension 0 gets 31/512 more, 527/512. To add a sixteenth to dimension 1, chunk 2 is a
+/// fifteenth. The rest of the gap is less than a grain. So chunk 3 is ascending and has the rest,
+/// and there are four chunks.
 #[test]
 fn people_are_told_how_many_chunks_there_are() {
     let folder = tempfile::tempdir().unwrap();

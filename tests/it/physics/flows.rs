@@ -1,4 +1,4 @@
-//! Messages sent at given times, each on its own lane.
+//! Messages that are sent at given times, each on its own lane.
 
 use super::lines::{Line, kernel, receive, send};
 use super::rig::{Dim, job, over, replay_with};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// A message from one NPU to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Time at which the message is sent, in ns.
+    /// Time in ns at which the message is sent.
     pub ns: u64,
     pub from: u32,
     pub to: u32,
@@ -26,8 +26,8 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
     }
 }
 
-/// Returns the times in ps at which each of `flows` has left and has arrived, in a replay on a
-/// machine.
+/// Replays `flows` on a machine. Returns the times in picoseconds at which each message has left
+/// and has arrived.
 pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
     let npus = machine.topology().npu_count();
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
@@ -48,7 +48,7 @@ pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64;
     ids.into_iter().map(|both| both.map(end)).collect()
 }
 
-/// Returns the arrival time of each of `flows`, in ps.
+/// Returns the arrival time of each message of `flows`, in picoseconds.
 pub fn arrivals(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<u64> {
     let ends = ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()

@@ -1,5 +1,5 @@
-//! Tests of closed forms with contending operations: used, replaced by a simulation when another
-//! operation touches them, and always with the same result as messages.
+//! Tests closed forms with contending operations. A closed form is used, or is replaced by a
+//! simulation when another operation touches it, and always gives the same result as messages.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
@@ -25,7 +25,8 @@ fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
     events
 }
 
-/// Returns a replay with closed forms; its result must equal the one without.
+/// Returns a replay with closed forms, after checking that its result equals the result without
+/// closed forms.
 #[track_caller]
 pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what: &str) -> Replay {
     let folded = replay_with(workload, machine, &options(network, false));
@@ -41,8 +42,8 @@ pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what:
     folded
 }
 
-/// Returns four members of a switch, 20 ps/B and 500 ns a link; a ring all-reduce of 40,000 B takes
-/// 6 steps of 1,000 ns + 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
+/// Returns four members of a switch with 20 ps/B and 500 ns per link. A ring all-reduce of 40,000 B
+/// takes 6 steps of 1,000 ns + 10,000 B · 20 ps = 1,200 ns, so 7,200 ns.
 fn four() -> Machine {
     machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)])
 }
@@ -67,15 +68,17 @@ fn whoever_is_alone_is_answered_at_once() {
     }
 }
 
-/// A message of 5,000 B from rank 0 to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce from 2,400 to 2,600
-/// ns (step 2), so the message leaves before it, from 2,300 to 2,400, and the step right after it. At rank 2's port,
-/// step 1 enters from 2,200 to 2,400 and step 2 from 3,400 to 3,600; the message enters from 3,300 to 3,400. No step is
-/// late, but the simulation was needed to know this. A message at 2,350 ns occupies the port until 2,450: step 2 of
-/// rank 0 is 50 ns late, and so is everything after it around the ring; rank 2 receives the message from 3,350 to 3,450
-/// and its step 2 is 50 ns late. Rank 0's delay propagates around the ring: step 3 of rank 1, 4 of rank 2, 5 of rank 3.
-/// Rank 2's delay propagates from its own step 3: 4 of rank 3, 5 of rank 0. A member ends when it receives its
-/// predecessor's step 5, and two of these are late: rank 3's, from the first delay, and rank 0's, from the second. So
-/// ranks 0 and 1 end late.
+/// Rank 0 sends a message of 5,000 B to rank 2 at 2,300 ns. Rank 0 sends 10,000 B of the all-reduce
+/// from 2,400 to 2,600 ns (step 2). So the message leaves before this step, from 2,300 to 2,400,
+/// and the step leaves right after it. At rank 2's port, step 1 enters from 2,200 to 2,400, step 2
+/// from 3,400 to 3,600, and the message from 3,300 to 3,400. No step is late, but only a simulation
+/// shows this. A message at 2,350 ns occupies the port until 2,450. So step 2 of rank 0 is 50 ns
+/// late, and so is everything after it around the ring. Rank 2 receives the message from 3,350 to
+/// 3,450, so its step 2 is 50 ns late. Rank 0's delay propagates around the ring: step 3 of rank 1,
+/// 4 of rank 2, 5 of rank 3. Rank 2's delay propagates from its own step 3: step 4 of rank 3, and
+/// step 5 of rank 0. A member ends when it receives its predecessor's step 5. Two of these steps
+/// are late: rank 3's, from the first delay, and rank 0's, from the second delay. So ranks 0 and 1
+/// end late.
 #[test]
 fn a_message_unfolds_what_it_touches() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -93,15 +96,16 @@ fn a_message_unfolds_what_it_touches() {
             end(&run(2350)),
             [ALONE + 50_000, ALONE + 50_000, ALONE, ALONE]
         );
-        // A message after the end affects nothing.
+        // A message after the end changes nothing.
         let late = run(7200);
         assert_eq!((late.outcome.closed, late.outcome.unfolded), (1, 0));
     }
 }
 
-/// Rank 0 also joins a collective of which it is the only member. It ends at once, and rank 0 then sends 5,000 B to
-/// rank 2 at the same instant. The first step of the all-reduce has already taken the port, so the message follows from
-/// 200 to 300 ns, reaches rank 2 by 1,300 ns, between two steps, and delays none.
+/// Rank 0 also joins a collective with no other member. This collective ends immediately, and rank
+/// 0 sends 5,000 B to rank 2 at the same instant. The first step of the all-reduce has already
+/// taken the port. So the message follows from 200 to 300 ns, reaches rank 2 by 1,300 ns between
+/// two steps, and delays no step.
 #[test]
 fn what_follows_a_settlement_leaves_behind_it() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -116,10 +120,10 @@ fn what_follows_a_settlement_leaves_behind_it() {
     }
 }
 
-/// Ranks 0 and 2 begin an all-reduce of 5,000 B at 1,200 ns, when their second step of the large one is ready to send.
-/// This step leaves first; the small all-reduce's message follows from 1,400 to 1,450 ns, arrives by 2,450, and the
-/// next one leaves after the large one's third step, until 2,650, and arrives by 3,650. The large all-reduce is not
-/// delayed.
+/// Ranks 0 and 2 begin an all-reduce of 5,000 B at 1,200 ns, when their second step of the large
+/// all-reduce is ready to send. This step leaves first. The small all-reduce's message follows from
+/// 1,400 to 1,450 ns, and arrives by 2,450. The next message leaves after the third step of the
+/// large all-reduce, until 2,650, and arrives by 3,650. The large all-reduce is not delayed.
 #[test]
 fn what_is_settled_leaves_behind_the_rounds_before() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {
@@ -140,7 +144,8 @@ fn what_is_settled_leaves_behind_the_rounds_before() {
     }
 }
 
-/// Rows of a grid have their own links, so each row has a closed form; the columns do not contend with them either.
+/// Rows of a grid have their own links, so each row has a closed form. The columns do not contend
+/// with the rows either.
 #[test]
 fn groups_that_share_no_link_stay_folded() {
     let grid = machine(&[
@@ -170,14 +175,15 @@ fn groups_that_share_no_link_stay_folded() {
             (6, 0, 0)
         );
     }
-    // Half a ring does not close: the path from its last to its first member uses the other members' links.
+    // Half a ring is not closed: the path from its last member to its first uses the other members'
+    // links.
     let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
     let ring = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
     let outcome = both(&half, &ring, NetworkModel::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
-/// A simple random number generator.
+/// A simple generator of random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -193,8 +199,8 @@ impl Dice {
     }
 }
 
-/// Returns a job with collectives of rows, columns and all NPUs, and messages between any two NPUs,
-/// at times that often coincide.
+/// Returns a job with collectives of rows, of columns and of all NPUs, and messages between any two
+/// NPUs, at times that often coincide.
 fn random(dice: &mut Dice) -> (Workload, Machine) {
     let shapes = [
         DimensionShape::Ring,

@@ -1,7 +1,8 @@
-//! Tests that a group's members determine the dimensions that carry its collectives.
+//! Tests that a group's members determine which dimensions carry its collectives.
 //!
-//! The tests use a 4 x 3 machine: a ring of 4 inside (10 ps/B on each link, 100 ns per link, algorithm ring), a switch
-//! of 3 outside (40 ps/B, 1,000 ns per link, algorithm direct). NPU n is at (n mod 4, n / 4).
+//! The tests use a 4 x 3 machine. Inside is a ring of 4 (10 ps/B and 100 ns per link, algorithm
+//! ring), and outside is a switch of 3 (40 ps/B and 1,000 ns per link, algorithm direct). NPU n is
+//! at (n mod 4, n / 4).
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, replay};
@@ -19,7 +20,8 @@ pub fn four_by_three() -> [Dim; 2] {
     [inner.of_links(), outer]
 }
 
-/// Returns the lines of 12 ranks, of which `members` run `node` as the group "g", and the members.
+/// Returns the lines of 12 ranks, and the members. The ranks in `members` run `node` as the group
+/// "g".
 pub fn among(members: &[u32], node: &Line) -> (Vec<Vec<Line>>, Vec<u32>) {
     let mut ranks = vec![vec![kernel(0)]; 12];
     for &member in members {
@@ -33,8 +35,9 @@ fn run(members: &[u32], node: Line) -> Replay {
     replay(&job(&ranks, &[("g", &members)]), &machine(&four_by_three()))
 }
 
-/// Columns 1 and 3 of rows 0 and 2. Inside, 2 members two links apart: one message of 60,000 B in 200 + 600 ns;
-/// outside, 2 members: one of 30,000 B in 2,000 + 1,200 ns. An all-reduce does both twice: 2 x (800 + 3,200) ns. The
+/// The group has columns 1 and 3 of rows 0 and 2. Inside, 2 members are two links apart, and one
+/// message of 60,000 B takes 200 + 600 ns. Outside, there are 2 members, and one message of 30,000
+/// B takes 2,000 + 1,200 ns. An all-reduce does both twice, which takes 2 x (800 + 3,200) ns. The
 /// order of members in the group does not matter.
 #[test]
 fn a_sub_grid_uses_both_dimensions() {
@@ -44,8 +47,9 @@ fn a_sub_grid_uses_both_dimensions() {
     }
 }
 
-/// Row 1 is a ring of 4: 6 steps of 100 + 150 ns, with half of 30,000 B in each direction. Column 2 is connected by the
-/// switch: reduce-scatter and all-gather of 2 messages of 40,000 B each: 2 x (2,000 + 2 x 1,600) ns.
+/// Row 1 is a ring of 4, with 6 steps of 100 + 150 ns, and with half of 30,000 B in each direction.
+/// The switch connects column 2. A reduce-scatter and an all-gather of 2 messages of 40,000 B each
+/// take 2 x (2,000 + 2 x 1,600) ns.
 #[test]
 fn a_group_in_one_dimension_uses_that_one() {
     assert_eq!(
@@ -58,10 +62,11 @@ fn a_group_in_one_dimension_uses_that_one() {
     );
 }
 
-/// Three members of the ring of four: 0 to 1 and 1 to 2 are one link, 2 to 0 are two. A reduce-scatter of 120,000 B
-/// takes two steps of 40,000 B in 400 ns. First step: 1 and 2 have received at 500, 0 at 600 ns. Second: 0 to 1 leaves
-/// at 600 and arrives at 1,100; 1 to 2 leaves at 500 and arrives at 1,000; 2 to 0 leaves at 500 and arrives at 1,100.
-/// All second messages have left by 1,000.
+/// The group has three members of the ring of four: 0 to 1 and 1 to 2 are one link, and 2 to 0 are
+/// two links. A reduce-scatter of 120,000 B takes two steps of 40,000 B in 400 ns. In the first
+/// step, 1 and 2 have received at 500 ns, and 0 at 600 ns. In the second step, 0 to 1 leaves at 600
+/// and arrives at 1,100; 1 to 2 leaves at 500 and arrives at 1,000; 2 to 0 leaves at 500 and
+/// arrives at 1,100. All second messages have left by 1,000.
 #[test]
 fn a_part_of_a_ring_closes_over_more_links() {
     let replay = run(&[0, 1, 2], call(K::ReduceScatter, 120_000));
@@ -69,10 +74,11 @@ fn a_part_of_a_ring_closes_over_more_links() {
     assert_eq!(replay.outcome.stepwise, 1);
 }
 
-/// NPUs 5 = (1, 1), 0 = (0, 0) and 1 = (1, 0) fill no sub-grid, so they are one line in the group's order that uses the
-/// switch's algorithm, direct, over the real paths. 5 to 0 crosses a ring link and two switch links: 2,100 ns at 40
-/// ps/B; 0 to 1 one ring link: 100 ns at 10 ps/B; 1 to 5 two switch links: 2,000 ns at 40 ps/B. A reduce-scatter of
-/// 120,000 B sends 40,000 B to each: 1,600 ns at 40 ps/B, 400 ns at 10.
+/// NPUs 5 = (1, 1), 0 = (0, 0) and 1 = (1, 0) fill no sub-grid. So they are one line in the group's
+/// order that uses the switch's algorithm, direct, over the real paths. 5 to 0 crosses a ring link
+/// and two switch links, with 2,100 ns at 40 ps/B. 0 to 1 crosses one ring link, with 100 ns at 10
+/// ps/B. 1 to 5 crosses two switch links, with 2,000 ns at 40 ps/B. A reduce-scatter of 120,000 B
+/// sends 40,000 B to each member, which takes 1,600 ns at 40 ps/B, and 400 ns at 10 ps/B.
 ///
 /// 5 sends to 0 (leaves 0 to 1,600, first byte 2,100), then to 1 (1,600 to 3,200, first byte
 /// 3,600). 0 sends to 1 (0 to 400, first byte 100), then to 5 (400 to 2,000, first byte 2,500).
@@ -90,8 +96,8 @@ fn an_irregular_group_is_one_line_over_real_paths() {
     assert_eq!(replay.outcome.messages, 6);
 }
 
-/// A broadcast in that line from rank 0, which is its second member: 120,000 B to 1 first, in 100 + 1,200 ns; then to
-/// 5, leaving from 1,200 to 6,000 ns and arriving 2,100 ns later.
+/// Rank 0, the second member of this line, broadcasts 120,000 B. The first message goes to 1 in 100
+/// + 1,200 ns. The second goes to 5, leaves from 1,200 to 6,000 ns, and arrives 2,100 ns later.
 #[test]
 fn a_root_inside_an_irregular_group_starts_at_its_place() {
     let replay = run(&[5, 0, 1], call(K::Broadcast, 120_000).root(0));
@@ -112,8 +118,9 @@ fn a_group_of_one_takes_no_time() {
     }
 }
 
-/// With mask 01 every row is a separate ring: 6 x (100 + 150) ns; with 10, every column: 2 x (2,000 + 2 x 1,600) ns;
-/// with both, rows and then columns with the remaining 30,000 B: 1,500 + 2 x (2,000 + 2 x 400) ns.
+/// With mask 01, every row is a separate ring: 6 x (100 + 150) ns. With mask 10, every column is
+/// separate: 2 x (2,000 + 2 x 1,600) ns. With both, rows come first, and then columns with the
+/// remaining 30,000 B: 1,500 + 2 x (2,000 + 2 x 400) ns.
 #[test]
 fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
     for (mask, lines, ps) in [
@@ -131,7 +138,7 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
     }
 }
 
-/// With a mask, the group of columns 1 and 3 of rows 0 and 2 runs along rows only: 2 x (200 + 600)
+/// With a mask, the group of columns 1 and 3 of rows 0 and 2 runs only along rows: 2 x (200 + 600)
 /// ns.
 #[test]
 fn a_mask_cuts_a_group_too() {
@@ -139,8 +146,8 @@ fn a_mask_cuts_a_group_too() {
     assert_eq!((replay.ps(), replay.outcome.closed), (1_600_000, 2));
 }
 
-/// A mask has 32 bits; dimensions beyond never take part. Of 36 dimensions, 31 and 35 have two NPUs; one collective
-/// crosses dimension 31, and one crosses none.
+/// A mask has 32 bits, so further dimensions never take part. Of 36 dimensions, 31 and 35 have two
+/// NPUs. One collective crosses dimension 31, and another crosses no dimension.
 #[test]
 fn dimensions_that_no_mask_can_name_stay_out() {
     let dims: Vec<Dim> = (0..36)

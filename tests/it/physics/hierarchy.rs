@@ -1,5 +1,5 @@
-//! Tests of collectives over several dimensions: the time is the sum of their phases, whose buffers
-//! become smaller.
+//! Tests collectives over several dimensions. The time is the sum of their phases, and the phases'
+//! buffers become smaller.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
@@ -18,7 +18,7 @@ fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
     }
 }
 
-/// Returns the times by closed form, where there is one, and with messages.
+/// Returns the times by closed form, if there is one, and with messages.
 fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let mut options = CollectivePattern::new(kind, bytes, ranks);
@@ -34,9 +34,10 @@ fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     ]
 }
 
-/// 4 x 2 x 3 NPUs and 240,000 B. Inside a ring of 4 at 100 GB/s (10 ps/B) and 100 ns; then 2 fully
-/// connected at 50 GB/s (20 ps/B) and 500 ns, direct; outside a switch of 3 at 25 GB/s (40 ps/B)
-/// and 1,000 ns per link, ring.
+/// The machine has 4 x 2 x 3 NPUs, and the buffer has 240,000 B. Inside is a ring of 4 at 100 GB/s
+/// (10 ps/B) and 100 ns. Then 2 NPUs are fully connected at 50 GB/s (20 ps/B) and 500 ns, with the
+/// algorithm direct. Outside is a switch of 3 at 25 GB/s (40 ps/B) and 1,000 ns per link, with the
+/// algorithm ring.
 #[test]
 fn three_dimensions_by_hand() {
     let dims = [
@@ -48,19 +49,20 @@ fn three_dimensions_by_hand() {
         // Reduce-scatter: 3 x (100 + 60,000 x 0.01) = 2,100 ns; then with 60,000 B: 500 + 30,000 x
         // 0.02 = 1,100 ns; then with 30,000 B: 2 x (2,000 + 10,000 x 0.04) = 4,800 ns.
         (K::ReduceScatter, 240_000, 8_000_000),
-        // The same phases in reverse; the size is that of a shard, 10,000 B.
+        // The phases are the same in reverse. The size is the size of a shard, 10,000 B.
         (K::AllGather, 10_000, 8_000_000),
         (K::AllReduce, 240_000, 16_000_000),
-        // All 240,000 B in every dimension: 6 x 700 = 4,200; 500 + 2,400 = 2,900;
-        // 3 x (2,000 + 80,000 x 0.04) = 15,600 ns.
+        // All 240,000 B pass every dimension: 6 x 700 = 4,200; 500 + 2,400 = 2,900; 3 x (2,000 +
+        // 80,000 x 0.04) = 15,600 ns.
         (K::AllToAll, 240_000, 22_700_000),
         // From the outermost dimension: 3 shares of 80,000 B in 3,200 ns each, 2 x 2,000, 1 x 3,200
         // = 16,800 ns; 500 + 4,800 = 5,300; 4 shares of 60,000 B in 600 ns, 3 x 100, 2 x 600 =
         // 3,900 ns.
         (K::Broadcast, 240_000, 26_000_000),
         (K::Reduce, 240_000, 26_000_000),
-        // 24 shards of 10,000 B. Inside 3 x (100 + 100) = 600 ns; then parts of 40,000 B:
-        // 500 + 800 = 1,300; then of 80,000 B: 2 x (2,000 + 3,200) = 10,400 ns.
+        // There are 24 shards of 10,000 B. Inside, the time is 3 x (100 + 100) = 600 ns; then, with
+        // parts of 40,000 B, 500 + 800 = 1,300 ns; then, with parts of 80,000 B, 2 x (2,000 +
+        // 3,200) = 10,400 ns.
         (K::Gather, 10_000, 12_300_000),
         (K::Scatter, 240_000, 12_300_000),
         // 3 x 100 + 500 + 2 x 2,000 ns.
@@ -94,8 +96,8 @@ fn any_dim() -> impl Strategy<Value = Dim> {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// For members that start together, the sum over phases is exact on any stack of dimensions,
-    /// and so is these tests' simulator. All products of sizes divide 60^3 bytes.
+    /// If members start together, the sum over phases is exact on any stack of dimensions, and so
+    /// is these tests' simulator. All products of sizes divide 60^3 bytes.
     #[test]
     fn phases_add_up(
         dims in prop::collection::vec(any_dim(), 1..=3),

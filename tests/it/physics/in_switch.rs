@@ -1,5 +1,5 @@
-//! Tests of loads gathered by switches and stores reduced by switches, from traces: their times,
-//! and rejected jobs.
+//! Tests loads that switches gather and stores that switches reduce, from traces: their times, and
+//! rejected jobs.
 
 use super::lines::{Line, kernel, line};
 use super::rig::{job, replay};
@@ -7,7 +7,7 @@ use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
-/// Returns a machine of 4 NPUs in 2 nodes, with this remote memory.
+/// Returns a machine of 4 NPUs in 2 nodes, with the given remote memory.
 fn machine(remote: &str) -> Machine {
     let text = format!(
         r#"name = "four"
@@ -34,8 +34,8 @@ capacity = "1 GB"
     Machine::parse(&text, "four.toml").unwrap()
 }
 
-/// Returns a machine with 2 memory groups of 10 GB/s behind 2 switches; nodes 40 and NPUs 8 GB/s;
-/// chunks of 20 kB.
+/// Returns a machine with 2 memory groups of 10 GB/s behind 2 switches. Nodes have 40 GB/s, NPUs
+/// have 8 GB/s, and chunks have 20 kB.
 fn pool() -> Machine {
     machine(
         r#"attachment = "hierarchical"
@@ -60,15 +60,16 @@ fn access(store: bool, bytes: u64, in_switch: bool) -> Line {
 
 #[test]
 fn every_npu_gets_the_bytes_of_all() {
-    // w = 100 kB: 400 kB take 20 us at the groups' 20 GB/s, 10 us through a node's 40 GB/s, and 50 us into an NPU at 8
-    // GB/s, which is longest. A round of chunks is 2 x 2 x 20 kB = 80 kB, which adds 4 us at the groups and 2 us at a
-    // node, plus 0.3 us of latency: 56.3 us.
+    // With w = 100 kB, 400 kB take 20 us at the groups' 20 GB/s, 10 us through a node's 40 GB/s,
+    // and 50 us into an NPU at 8 GB/s, which is the longest. A round of chunks has 2 x 2 x 20 kB =
+    // 80 kB. It adds 4 us at the groups, 2 us at a node, and 0.3 us of latency, so the time is 56.3
+    // us.
     for store in [false, true] {
         let ranks = vec![vec![access(store, 100_000, true)]; 4];
         assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 56_300_000);
     }
-    // Separate loads of 100 kB: 20 us at the groups, 5 us at a node, 12.5 us at a port. A round brings each NPU 20 kB:
-    // 1 us at a node, 2.5 us at a port.
+    // Separate loads of 100 kB take 20 us at the groups, 5 us at a node, and 12.5 us at a port. A
+    // round brings 20 kB to each NPU, which takes 1 us at a node and 2.5 us at a port.
     let ranks = vec![vec![access(false, 100_000, false)]; 4];
     assert_eq!(replay(&job(&ranks, &[]), &pool()).ps(), 23_800_000);
 }
@@ -122,7 +123,7 @@ fn all_npus_must_do_the_same() {
     // One rank loads while the others store.
     ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
     refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
-    // Other nodes in between do not matter; missing ranks do.
+    // Other nodes between them change nothing, but missing ranks do.
     ranks[2] = vec![
         kernel(5),
         both(100).remove(0),
@@ -137,7 +138,7 @@ fn all_npus_must_do_the_same() {
 
 #[test]
 fn memory_must_hold_what_all_move() {
-    // 300 MB for each of 4 NPUs are 1.2 GB.
+    // 300 MB for each of 4 NPUs are 1.2 GB in total.
     let ranks = vec![vec![access(false, 300_000_000, true)]; 4];
     refused(&ranks, &pool(), &["1.2 GB", "has a capacity of 1.0 GB"]);
     let ranks = vec![vec![access(false, 300_000_000, false)]; 4];

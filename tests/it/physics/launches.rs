@@ -1,4 +1,4 @@
-//! Tests of launches and feeds: repeated steps, jobs that share a machine, requests over time, and
+//! Tests launches and feeds: repeated steps, jobs that share a machine, requests over time, and
 //! core arrays that choose the next job.
 
 use super::lines::{Line, call, kernel, receive, send};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 const NS: u64 = 1000;
 
-/// Starts and ends of launches, in ps, and the notifications of processors.
+/// Starts and ends of launches in picoseconds, and the notifications of processors.
 #[derive(Debug, Default, PartialEq)]
 struct LaunchLog {
     began: Vec<(u64, u64)>,
@@ -62,9 +62,10 @@ fn ring(npus: u32) -> Dim {
     dim(DimensionShape::Ring, npus, Ring)
 }
 
-/// Rank 0 computes for 10 ns and sends 100 bytes, which leave in 2 ns; they arrive 500 ns later at rank 1, which then
-/// computes for 30 ns. Rank 0 ends step k, counted from 0, after 12 (k + 1) ns, and never waits. Rank 1 ends step 0 at
-/// 12 + 500 + 30 = 542 ns; the messages of later steps have arrived by then, so each step takes 30 ns more.
+/// Rank 0 computes for 10 ns, and sends 100 bytes, which leave in 2 ns. They arrive at rank 1 500
+/// ns later, and rank 1 then computes for 30 ns. Rank 0 ends step k, counted from 0, after 12 (k +
+/// 1) ns, and never waits. Rank 1 ends step 0 at 12 + 500 + 30 = 542 ns. The messages of later
+/// steps have arrived by then, so each step takes 30 ns more.
 #[test]
 fn steps_overlap_where_their_dependencies_allow() {
     let workload = job(
@@ -75,7 +76,8 @@ fn steps_overlap_where_their_dependencies_allow() {
         &[],
     );
     let machine = machine(&[ring(2)]);
-    // A send completes when its last byte has left, and under `exclusive` when its route is free again.
+    // A send completes when its last byte has left or, under `exclusive`, when its route is free
+    // again.
     let models = NetworkModel::CHOICES.iter().map(|(network, ..)| *network);
     for network in models.filter(|one| *one != NetworkModel::Exclusive) {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
@@ -97,9 +99,9 @@ fn steps_overlap_where_their_dependencies_allow() {
     }
 }
 
-/// Every step ends with a collective of all ranks, so steps do not overlap: three steps take three
-/// times the time of one. A ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes, each 100 · 20
-/// ps + 500 ns = 502 ns; with 10 ns before it 3022 ns.
+/// Every step ends with a collective of all ranks, so steps do not overlap. Three steps take three
+/// times as long as one step. A ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes. Each step
+/// takes 100 · 20 ps + 500 ns = 502 ns. With 10 ns before the ring, the time is 3022 ns.
 #[test]
 fn steps_that_end_together_follow_one_another() {
     let call = call(CollectiveKind::AllReduce, 400).after(&[1]);
@@ -120,9 +122,9 @@ fn steps_that_end_together_follow_one_another() {
     }
 }
 
-/// Two jobs on the same two NPUs: each has its own lanes, and they contend at NPU 0's port. Each
-/// message has 1000 bytes; the first leaves in 20 ns and the second in the 20 ns after; both have
-/// 500 ns of latency. Alone, each message takes 520 ns.
+/// Two jobs run on the same two NPUs. Each job has its own lanes, and they contend at NPU 0's port.
+/// Each message has 1000 bytes. The first leaves in 20 ns, and the second in the next 20 ns. Both
+/// have 500 ns of latency. Each message alone takes 520 ns.
 #[test]
 fn jobs_that_share_a_port_wait_for_one_another() {
     let workload = job(&[vec![send(1, 1000)], vec![receive(0, 1000)]], &[]);
@@ -143,14 +145,14 @@ fn jobs_that_share_a_port_wait_for_one_another() {
     }
 }
 
-/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2, over NPU 1, and job B 1000 bytes from
-/// NPU 1 to 2. A link has half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first byte
-/// reaches NPU 1 after 500 ns, long after B's message has left the link: neither waits, and both
-/// take the same time as alone, 1040 and 540 ns. With 50,000 bytes, B occupies the link from 1 to 2
-/// until 2000 ns and A reaches it at 500 ns: A's message crosses it from 2000 ns for another 2000,
-/// and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone. With fair sharing,
-/// each has half of that link, so both leave in twice the time as alone, 80 and 4000 ns, and arrive
-/// 1000 and 500 ns later.
+/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2 over NPU 1, and job B sends 1000 bytes
+/// from NPU 1 to 2. A link has half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first
+/// byte reaches NPU 1 after 500 ns, long after B's message has left the link. So neither waits, and
+/// both take the same time as alone, 1040 and 540 ns. With 50,000 bytes, B occupies the link from 1
+/// to 2 until 2000 ns, and A reaches this link at 500 ns. A's message crosses the link from 2000 ns
+/// for another 2000 ns, and arrives at 4500 instead of 3000 ns. B ends at 2500 ns, as it does
+/// alone. With fair sharing, each message has half of this link. So both leave in twice the time as
+/// alone, 80 and 4000 ns, and arrive 1000 and 500 ns later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
@@ -180,11 +182,12 @@ fn jobs_that_share_a_link_wait_for_one_another() {
     }
 }
 
-/// Two launches whose order differs between ranks: the first is ready for its collective on rank 0 at 10 ns and on rank
-/// 1 at 100 ns, the second at 50 ns on both, and all use one stream. First come, first served would deadlock: the
-/// second launch would hold rank 1's stream and wait for rank 0, whose stream the first launch holds while it waits for
-/// rank 1. In serial order the second waits: the first occupies its stream until 100 + 2 · (50 · 20 ps + 500 ns) = 1102
-/// ns, and the second 1002 ns more.
+/// Two launches have different orders on two ranks. The first launch is ready for its collective at
+/// 10 ns on rank 0 and at 100 ns on rank 1, and the second is ready at 50 ns on both. All use one
+/// stream. First come, first served would deadlock. The second launch would keep rank 1's stream
+/// and wait for rank 0. The first launch would keep rank 0's stream and wait for rank 1. In serial
+/// order, the second launch waits. The first launch occupies its stream until 100 + 2 · (50 · 20 ps
+/// + 500 ns) = 1102 ns, and the second takes 1002 ns more.
 #[test]
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {
@@ -232,7 +235,7 @@ impl Random {
 /// Requests with random service times, one launch each.
 struct Requests {
     program: u32,
-    /// Arrival and service time; the last entry is the next request.
+    /// Arrival and service time of each request; the last entry is the next request.
     waiting: Vec<(Time, Span)>,
     launched: u64,
     ends: Vec<u64>,
@@ -276,8 +279,9 @@ fn requests(count: u64, gap: u64, seed: u64) -> Vec<(Time, Span)> {
     all
 }
 
-/// Lindley's recursion: a request's service starts when it has arrived and the one before it has ended. The mean
-/// service time is 1 us and the mean gap 1.25 us, so the NPU is busy for 0.8 of the time and queues form and drain.
+/// Lindley's recursion: a request's service starts when the request has arrived and the previous
+/// request has ended. The mean service time is 1 us and the mean gap is 1.25 us. So the NPU is busy
+/// for 0.8 of the time, and queues grow and become empty.
 #[test]
 fn requests_at_random_times_follow_lindley() {
     let workload = job(&[vec![kernel(1)]], &[]);
@@ -305,7 +309,7 @@ fn requests_at_random_times_follow_lindley() {
     assert_eq!(outcome.makespan.0, ends[ends.len() - 1]);
 }
 
-/// One server per NPU that takes the shortest waiting job when the previous one has ended.
+/// Each NPU has one server, which takes the shortest waiting job when the previous job has ended.
 #[derive(Default)]
 struct ShortestFirst {
     waiting: Vec<ProcessorJob>,
@@ -346,10 +350,10 @@ impl ProcessorModel for ShortestFirst {
     }
 }
 
-/// Launches of two jobs each begin at 0, 1 and 2 us, with jobs of 5, 3 and 1 us by launch. The
-/// server is free at 0 and takes launch 0. At 5 its second job arrives, while launches 1 and 2
-/// wait: the shortest goes first, twice launch 2 (5-6, 6-7), then twice launch 1 (7-10, 10-13),
-/// then launch 0 (13-18).
+/// Launches of two jobs each begin at 0, 1 and 2 us. Their jobs take 5, 3 and 1 us. The server is
+/// free at 0 and takes launch 0. At 5 us, the second job of launch 0 arrives, while launches 1 and
+/// 2 wait. The shortest job goes first: launch 2 twice (5-6, 6-7), then launch 1 twice (7-10,
+/// 10-13), then launch 0 (13-18).
 #[test]
 fn a_processor_chooses_at_the_borders_of_jobs() {
     let line: Vec<Line> = vec![kernel(1), kernel(1).after(&[1])];
@@ -394,7 +398,8 @@ fn a_processor_chooses_at_the_borders_of_jobs() {
     assert_eq!(ended, [(2, 7), (1, 13), (0, 18)]);
 }
 
-/// A rank that its feed never releases, and a rank that waits for it: the error names both with their launch.
+/// A feed never releases one rank, and another rank waits for this rank. The error names both ranks
+/// with their launch.
 #[test]
 fn stuck_launches_are_named() {
     let workload = job(&[vec![send(1, 64)], vec![receive(0, 64)]], &[]);
@@ -427,8 +432,8 @@ fn stuck_launches_are_named() {
     assert_eq!(text, expected);
 }
 
-/// With given launch times, the k-th launch has tag k, and the order in which the times are given does not matter.
-/// Other jobs, earlier or concurrent, change nothing if they share no resource.
+/// If launch times are given, the k-th launch has tag k, and the order of the given times has no
+/// effect. Other jobs, earlier or concurrent, change nothing if the jobs share no resource.
 #[test]
 fn launches_at_given_times() {
     let workload = job(&[vec![kernel(10)]], &[]);
@@ -438,7 +443,8 @@ fn launches_at_given_times() {
     let mut log = LaunchLog::default();
     let mut feed = TimedLaunches::new(0, times());
     run_launches(&[at(0)], &mut [&mut feed], None, &mut log).unwrap();
-    // The launch at 16 waits for the launch at 15, which ends at 25; the one at 30 for the end at 35.
+    // The launch at 16 waits for the launch at 15, which ends at 25. The launch at 30 waits until
+    // 35.
     let ends = [(0, 10), (1, 25), (2, 35), (3, 45)].map(|(serial, at)| (serial, at * NS));
     assert_eq!(log.ended, ends);
     let mut beside = LaunchLog::default();

@@ -1,26 +1,29 @@
-//! Tests of laws of reports and networks, on random machines and jobs: the attribution of an NPU's
-//! time equals a sweep over an observer's notifications, and no network model with contention is
-//! faster than the model without contention, unless a port serves messages of an operation in
-//! another order.
+//! Tests laws of reports and networks on random machines and jobs. The attribution of an NPU's time
+//! equals a sweep over an observer's notifications. No network model with contention is faster than
+//! the model without contention, unless a port serves messages of an operation in another order.
 //!
-//! Ten thousand of each are tested by `cargo test --release --test it physics::laws -- --ignored`.
+//! `cargo test --release --test it physics::laws -- --ignored` tests ten thousand of each.
 //!
 //! # The law of contention
 //!
-//! Suppose that the order of messages at each port and of nodes on each lane is given. Without contention, times are
-//! then the least solution of constraints t_i >= t_j + d: a message leaves after its dependencies and after the
-//! previous message at its port, and enters after its first byte and after the previous message. Every model with
-//! contention keeps all these constraints and adds others. So if its messages enter in the same order, each of its
-//! times is at least that without contention, by induction along the order. This does not hold if rates are shared: a
-//! stream occupies its receiver's port from the moment when it leaves, and the latency is added afterwards. So messages
-//! of different latencies that coincide at the port without contention may pass it at different times.
+//! Suppose that the order of messages at each port, and of nodes on each lane, is given. Without
+//! contention, times are then the least solution of constraints t_i >= t_j + d. A message leaves
+//! after its dependencies and after the previous message at its port. It enters after its first
+//! byte and after the previous message. Every model with contention keeps all these constraints,
+//! and adds others. So if messages enter in the same order, each time is at least the time without
+//! contention, by induction along the order. This is not true if rates are shared: a stream
+//! occupies its receiver's port from the moment when it leaves, and the latency is added
+//! afterwards. So if messages of different latencies meet at the port without contention, they may
+//! pass the port at different times.
 //!
-//! If the order differs, no bound follows, because ports serve messages first come, first served, which need not be
-//! optimal: on a line of three, the root at the end sends chunk 0 to its neighbour, which forwards it, and chunk 1 past
-//! the neighbour to the other end, which sends it back. Both meet at that end. If the chunk that must go on waits for
-//! the chunk that has arrived, everything ends 10 us later, a third of the time. The order depends on the time of one
-//! segment, which one model includes and another does not. These are Graham's anomalies of list schedules (1969): less
-//! work or contention may end later.
+//! If the order differs, no bound follows, because ports serve messages first come, first served,
+//! which need not be optimal. On a line of three, for example, the root at the end sends chunk 0 to
+//! its neighbour, which forwards it. The root sends chunk 1 past the neighbour to the other end,
+//! which sends it back. Both chunks meet at that end. If the chunk that must go on waits for the
+//! chunk that has arrived, everything ends 10 us later, which is a third of the time. The order
+//! depends on the time of one segment, which one model includes and another model does not. These
+//! are Graham's anomalies of list schedules (1969): a schedule with less work or less contention
+//! may end later.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{self, Dim, Replay, job, machine_of, replay_with};
@@ -72,7 +75,7 @@ impl Draw {
     }
 }
 
-/// Returns one to three dimensions and at most 16 NPUs.
+/// Returns one to three dimensions with at most 16 NPUs.
 fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
     let mut dims = Vec::new();
     let mut npus = 1;
@@ -138,7 +141,7 @@ impl RandomJob {
             ranks: vec![Vec::new(); ranks as usize],
             groups,
         };
-        // The last node of each rank's chain, and receives without dependents so far.
+        // The last node of each rank's chain, and receives on which no node depends so far.
         let mut last: Vec<Vec<u64>> = vec![Vec::new(); ranks as usize];
         for _ in 0..steps {
             let mut add = |rank: u32, line: Line, early: bool| {
@@ -146,7 +149,8 @@ impl RandomJob {
                 let before = &mut last[rank as usize];
                 let id = lines.len() as u64 + 1;
                 if early {
-                    // A receive has the same dependencies as its predecessor, and the node after the next waits for it.
+                    // A receive has the same dependencies as its predecessor, and the second node
+                    // after it waits for it.
                     lines.push(line.after(&before[..before.len().min(1)]));
                     before.push(id);
                 } else {
@@ -211,11 +215,11 @@ const MODELS: [NetworkModel; 5] = [
     CONTENDED[3],
 ];
 
-/// Identity of a message: its sender, the index of its operation among the sender's, its turn at its receiver, and the
-/// number of earlier such messages.
+/// Identity of a message: its sender, the index of its operation among the sender's operations, its
+/// turn at its receiver, and the number of earlier messages with the same values.
 type MessageName = (Npu, u32, (u32, u64), u32);
 
-/// A side of a port: NPU, dimension, side of the NPU, and `true` for the sending direction.
+/// A side of a port: the NPU, the dimension, the side of the NPU, and `true` for the sending direction.
 type PortSide = (Npu, usize, u32, bool);
 
 /// For each port, the order of each operation's messages.
@@ -225,14 +229,14 @@ type PortOrder = BTreeMap<PortSide, BTreeSet<Vec<MessageName>>>;
 struct NotedNetwork<'a, N> {
     network: N,
     topology: &'a Topology,
-    /// The operation that opened each port.
+    /// The operation that opened each range of ports.
     opened: BTreeMap<u32, u32>,
     operations: u32,
     next_port: u32,
     /// The last operation of each sender, and its index among the sender's operations.
     last: BTreeMap<Npu, (u32, u32)>,
     counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
-    /// For each op the message in flight, its receiver and its operation.
+    /// For each op, the message in flight, its receiver and its operation.
     in_flight: BTreeMap<OpIndex, (MessageName, Npu, u32)>,
     passed: BTreeMap<(PortSide, u32), Vec<MessageName>>,
 }
@@ -268,7 +272,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
     fn open_ports(&mut self, count: u32) -> PortRange {
         self.operations += 1;
         let range = match N::SHARED {
-            // Operations share all ports; separate port ranges only identify the operation here.
+            // Operations share all ports. Separate port ranges only identify the operation here.
             true => PortRange::new(self.next_port, count),
             false => self.network.open_ports(count),
         };
@@ -335,7 +339,7 @@ impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
     }
 }
 
-/// Returns the order of messages at ports under `model`, with messages simulated, and the makespan.
+/// Returns the order of messages at ports under `model` with simulated messages, and the makespan.
 fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (PortOrder, u64) {
     fn run<N: NetworkBackend>(
         prepared: &CompiledReplay<'_>,
@@ -357,10 +361,11 @@ fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (P
     }
 }
 
-/// Returns the least makespan that the law allows under a model with contention, if it is `free` ps
-/// without contention. Shared rates are rounded to the picosecond at each change of rates. Where
-/// messages of several chunks or operations meet, ports may serve them in another order and end
-/// earlier: in 10,000 single operations and 10,000 jobs, by at most a third.
+/// Returns the least makespan that the law allows under a model with contention, if the makespan
+/// without contention is `free` ps. Shared rates are rounded to the picosecond whenever rates
+/// change. If messages of several chunks or operations meet, ports may serve them in another order
+/// and end earlier. In 10,000 single operations and 10,000 jobs, they end earlier by at most a
+/// third.
 fn least(free: u64, found: &Replay, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
@@ -404,9 +409,10 @@ fn check_models(
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
         let is_faster = found.ps() < least(free.ps(), &found, false);
-        // Streams that share a port occupy it when they leave, for any latency of their paths.
+        // Streams that share a port occupy it when they leave, whatever the latency of their paths.
         let explained = || {
-            // With ideal switching a message does not identify its chunk, so swapped chunks are not detected.
+            // With ideal switching, a message does not identify its chunk, so swapped chunks are
+            // not detected.
             if model == NetworkModel::FairSharing || chunks > 1 && ideal {
                 return true;
             }
@@ -483,21 +489,23 @@ fn to_ordered_bits(seed: u64) -> Vec<String> {
     check_models((seed, false), &machine, &job.workload(), &told)
 }
 
-/// Parts of an NPU's time: compute, transfer, waiting in collectives, waiting for messages, other.
+/// Parts of an NPU's time: compute, transfer, waiting in collectives, waiting for messages, and
+/// other time.
 type Parts = [u64; 5];
 
 /// A rank and the index of one of its nodes.
 type RankNode = (u32, u32);
 
-/// Returns the attribution of each rank's time, from the issue and end of its nodes alone.
+/// Returns the attribution of each rank's time, computed only from the issue and the end of its
+/// nodes.
 fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     let events = &replay.log.events;
     let mut times: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();
     for &(at, completed, rank, node) in events {
         times.entry((rank, node)).or_default()[usize::from(completed)] = at;
     }
-    // The k-th send from one rank to another matches the k-th receive, the k-th call of a group the members' k-th
-    // calls.
+    // The k-th send from one rank to another matches the k-th receive, and the k-th call of a group
+    // matches the members' k-th calls.
     let mut begins: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     let mut halves: BTreeMap<(u32, u32), [Vec<RankNode>; 2]> = BTreeMap::new();
     let mut calls: BTreeMap<(String, usize), Vec<(u32, u32)>> = BTreeMap::new();
@@ -643,8 +651,8 @@ fn hold(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
     );
 }
 
-/// 5 kB over two links of 6 ps/B: 30 ns for the bytes, 24.576 ns for a segment of 4,096 B at the device between the
-/// links, and 20 ns of latency.
+/// 5 kB over two links of 6 ps/B take 30 ns for the bytes, 24.576 ns for a segment of 4,096 B at
+/// the device between the links, and 20 ns of latency.
 #[test]
 fn a_message_waits_for_its_segment_in_every_model() {
     let ring = Dim {
@@ -671,8 +679,9 @@ fn a_message_waits_for_its_segment_in_every_model() {
     }
 }
 
-/// Reduces and gathers of groups that are no sub-grid. A bug once gave them a single port for all dimensions: 1,140,
-/// 2,160 and 100.1 us, while the other models gave 640, 1,280 to 1,522 and 60.6 to 71.1.
+/// Tests reduces and gathers of groups that are no sub-grids. A bug once gave such groups a single
+/// port for all dimensions: 1,140, 2,160 and 100.1 us, while the other models gave 640, 1,280 to
+/// 1,522, and 60.6 to 71.1 us.
 #[test]
 fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
     let of = |shape, size, ps_per_byte, link_ns, algorithm| Dim {
@@ -684,8 +693,8 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
     };
     use CollectiveAlgorithm::{Direct, DoubleBinaryTree, Pairwise};
     use DimensionShape::{FullyConnected, Mesh, Switch};
-    // 8 MB over links of 80 ps/B take 640 us: one message after another from two sides, while others arrive along the
-    // other dimension.
+    // 8 MB over links of 80 ps/B take 640 us: messages from two sides follow one another, while
+    // other messages arrive along the other dimension.
     for (dims, kind, bytes, members, root) in [
         (
             [

@@ -1,8 +1,8 @@
-//! Traces in short notation: one line per node.
+//! Traces in a short notation, with one line per node.
 
 use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, Op};
 
-/// A node of a trace; its id is its position in the trace, from 1.
+/// A node of a trace. The node's id is its position in the trace, from 1.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub op: Op<'static>,
@@ -73,7 +73,7 @@ pub fn receive(peer: u32, bytes: u64) -> Line {
     message(true, peer, bytes)
 }
 
-/// Returns a collective of all ranks; a root, if it has one, is rank 0.
+/// Returns a collective of all ranks. If it has a root, the root is rank 0.
 pub fn call(kind: CollectiveKind, bytes: u64) -> Line {
     line(Op::Collective {
         kind,

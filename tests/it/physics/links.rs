@@ -1,5 +1,5 @@
-//! Tests of links shared by all operations: compared with sums by hand, with packets, and with
-//! times without contention.
+//! Tests links that all operations share. Times are compared with sums by hand, with packets, and
+//! with times without contention.
 
 use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
@@ -22,13 +22,14 @@ fn by(segment: Option<u64>) -> SwitchingMode {
     }
 }
 
-/// Returns a dimension with 20 ps per byte and 500 ns per link; 10,000 B take 200 ns.
+/// Returns a dimension with 20 ps per byte and 500 ns per link, so 10,000 B take 200 ns.
 fn one(shape: DimensionShape, size: u32) -> Dim {
     dim(shape, size, Ring).of_links()
 }
 
-/// The message from 0 to 2 reaches 1 at 500 ns. A message that 1 sends at 0 has left by then; one sent at 400 occupies
-/// the link until 600, and one sent at 550 finds it occupied until 700.
+/// The message from 0 to 2 reaches 1 at 500 ns. If 1 sends a message at 0, it has left by then. A
+/// message that 1 sends at 400 occupies the link until 600, and a message that 1 sends at 550 finds
+/// the link occupied until 700.
 #[test]
 fn who_passes_through_and_who_sends_take_turns() {
     for shape in [DimensionShape::Ring, DimensionShape::Mesh] {
@@ -40,7 +41,8 @@ fn who_passes_through_and_who_sends_take_turns() {
         assert_eq!(found(0), [1_200_000, 700_000]);
         assert_eq!(found(400), [1_300_000, 1_100_000]);
         assert_eq!(found(550), [1_200_000, 1_400_000]);
-        // With ports, both messages enter at 2, one from 1,000 ns, the other 500 ns after it begins to leave.
+        // With ports, both messages enter at 2: one from 1,000 ns, and the other 500 ns after it
+        // begins to leave.
         let flows = [flow(0, 0, 2, 10_000), flow(550, 1, 2, 10_000)];
         assert_eq!(arrivals(&machine, Ports, &flows), [1_200_000, 1_400_000]);
         assert_eq!(
@@ -59,8 +61,8 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
         flow(0, 0, 2, 10_000),
         flow(0, 0, 5, 10_000),
     ];
-    // The message from 1 to 2 occupies its link for 1,000 ns; 0's message waits there from 500. The downward direction
-    // is another link.
+    // The message from 1 to 2 occupies its link for 1,000 ns, and 0's message waits there from 500.
+    // The downward direction is a separate link.
     let expected = [
         [1_000_000, 1_500_000],
         [200_000, 1_700_000],
@@ -69,21 +71,22 @@ fn a_send_is_over_when_its_first_link_is_free_of_it() {
     assert_eq!(ends(&machine, Links, &flows), expected);
 }
 
-/// A broadcast over one switch, and a message from its root to an NPU outside the group.
+/// A broadcast runs over one switch, and its root sends a message to an NPU outside the group.
 ///
-/// 80,000 B take 1,600 ns, 10,000 B 200 ns, two links of latency 1,000 ns. The root sends its second message when the
-/// first has left, so a message that another operation sends in the meantime goes first.
+/// 80,000 B take 1,600 ns, 10,000 B take 200 ns, and two links have 1,000 ns of latency. The root
+/// sends its second message when the first has left. So if another operation sends a message in the
+/// meantime, this message goes first.
 #[test]
 fn a_message_and_a_collective_meet() {
     let dims = [dim(DimensionShape::Switch, 4, Direct)];
     for (model, sent_ns, all, one) in [
-        // First the message, then 2 x 1,600 ns.
+        // The message goes first, and then the broadcast takes 2 x 1,600 ns.
         (Links, 0, 4_400_000, 1_200_000),
         (Ports, 0, 4_400_000, 1_200_000),
         // The message goes between the two.
         (Links, 100, 4_400_000, 2_800_000),
         (Ports, 100, 4_400_000, 2_800_000),
-        // No contention.
+        // There is no contention.
         (ContentionFree, 100, 4_200_000, 1_300_000),
     ] {
         let broadcast = call(K::Broadcast, 80_000).group("three").on(0);
@@ -96,10 +99,10 @@ fn a_message_and_a_collective_meet() {
     }
 }
 
-/// Two rings of 3 with one common member, which has only one upward link.
+/// Two rings of 3 share one member, which has only one upward link.
 #[test]
 fn two_collectives_meet_on_a_member_s_link() {
-    // Ring all-gather of 3 x 40,000 B: 2 rounds of 800 + 1,000 ns.
+    // A ring all-gather of 3 x 40,000 B has 2 rounds of 800 + 1,000 ns.
     let shared = |kernel_ns| {
         let gather = |name| call(K::AllGather, 40_000).group(name);
         let first = vec![gather("a").on(0)];
@@ -119,21 +122,22 @@ fn two_collectives_meet_on_a_member_s_link() {
         [replay.end(0, 1), replay.end(4, 2)]
     };
     assert_eq!(shared(5000), [3_600_000, 8_600_000]);
-    // 400 ns later: rank 2's upward link is occupied until 800, so its message reaches 3 at 2,600 instead of 2,200.
-    // Rank 3 forwards it to 4, where it arrives at 4,400 instead of 4,000.
+    // The second ring begins 400 ns later. Rank 2's upward link is occupied until 800, so its
+    // message reaches 3 at 2,600 instead of 2,200. Rank 3 forwards the message to 4, where it
+    // arrives at 4,400 instead of 4,000.
     assert_eq!(shared(400), [3_600_000, 4_400_000]);
 }
 
-/// The result does not depend on unrelated messages, nor on the message ids that result from them.
+/// The result depends neither on unrelated messages, nor on the message ids that result from them.
 #[test]
 fn traffic_elsewhere_changes_nothing() {
     let machine = machine(&[one(DimensionShape::Switch, 8)]);
-    // Both messages reach 0 at the same time, or 0's downward link 500 ns later; message 1 is the
+    // Both messages reach 0 at the same time, or 0's downward link 500 ns later. Message 1 is the
     // first.
     let two = [flow(10_000, 2, 0, 20_000), flow(10_000, 1, 0, 10_000)];
     let expected = [11_600_000, 11_200_000];
     assert_eq!(arrivals(&machine, Links, &two), expected);
-    // These messages end earlier, in either order; then their ids are reused.
+    // The unrelated messages end earlier, in either order, and then their ids are reused.
     for elsewhere in [[10, 10], [10, 1000], [1000, 10]] {
         let [one, other] = elsewhere;
         let flows = [flow(0, 4, 5, one), flow(0, 6, 7, other), two[0], two[1]];
@@ -144,7 +148,8 @@ fn traffic_elsewhere_changes_nothing() {
     }
 }
 
-/// Algorithms whose messages never share a link take the same time as without contention.
+/// If the messages of an algorithm never share a link, it takes the same time as without
+/// contention.
 #[test]
 fn collectives_whose_members_keep_apart_take_as_long() {
     let rings = [
@@ -176,19 +181,22 @@ fn collectives_whose_members_keep_apart_take_as_long() {
     }
 }
 
-/// Direct on a ring of 4: a message two positions up shares a link with the neighbour's message.
+/// With direct on a ring of 4, a message two positions up shares a link with the neighbour's
+/// message.
 ///
-/// All-to-all of 4 x 10,000 B, 200 ns each: to +1, then +2, then +3, which is one down. The message to +2 leaves from
-/// 200 to 400 ns and reaches the neighbour at 700, whose upward link is free by then; it arrives from 1,200 to 1,400.
-/// The message down arrives at 1,100.
+/// In an all-to-all of 4 x 10,000 B, messages of 200 ns each go to +1, then to +2, and then to +3,
+/// which is one position down. The message to +2 leaves from 200 to 400 ns, and reaches the
+/// neighbour at 700. The neighbour's upward link is free by then, so the message arrives from 1,200
+/// to 1,400. The message down arrives at 1,100.
 #[test]
 fn direct_on_a_ring_meets_where_routes_do() {
     let machine = machine(&[dim(DimensionShape::Ring, 4, Direct).of_links()]);
     let ranks = vec![vec![call(K::AllToAll, 40_000)]; 4];
     let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
     assert_eq!(ps(Links), 1_400_000);
-    // With 50,000 B a message takes 1,000 ns: the message to +2 leaves from 1,000 to 2,000 and reaches the neighbour at
-    // 1,500, which sends its own message to +2 until 2,000; so it leaves the neighbour by 3,000 and arrives at 3,500.
+    // With 50,000 B, a message takes 1,000 ns. The message to +2 leaves from 1,000 to 2,000, and
+    // reaches the neighbour at 1,500. The neighbour sends its own message to +2 until 2,000, so the
+    // first message leaves the neighbour by 3,000, and arrives at 3,500.
     let ranks = vec![vec![call(K::AllToAll, 200_000)]; 4];
     let ps = |model| replay_with(&job(&ranks, &[]), &machine, &over(model)).ps();
     assert_eq!(ps(Links), 3_500_000);
@@ -198,7 +206,7 @@ fn segment() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![Just(Some(0)), (1..100_000_u64).prop_map(Some), Just(None)]
 }
 
-/// Returns a stack of up to three dimensions, at most 64 NPUs.
+/// Returns a stack of up to three dimensions with at most 64 NPUs.
 fn stack() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(any_dim(4), 1..=3)
 }
@@ -207,15 +215,15 @@ fn npus(dims: &[Dim]) -> u32 {
     dims.iter().map(|dim| dim.size).product()
 }
 
-/// Returns the NPU to which `npu` sends in a permutation along dimension `d` in which no two
-/// messages share a link.
+/// Returns the NPU to which `npu` sends in a permutation along dimension `d`. In this permutation,
+/// no two messages share a link.
 fn other_side(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);
     let to = match dims[d].shape {
-        // All send up, or all down.
+        // All NPUs send up, or all send down.
         DimensionShape::Ring => [x + 1, x + n - 1][by as usize % 2] % n,
-        // Two neighbours exchange.
+        // Two neighbours exchange messages.
         DimensionShape::Mesh => Some((x + by % 2) ^ 1)
             .and_then(|y| y.checked_sub(by % 2))
             .filter(|&y| y < n)?,
@@ -257,10 +265,10 @@ proptest! {
     }
 }
 
-/// Pattern of messages on a machine.
+/// Pattern of the messages on a machine.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
-    /// Each NPU sends to one other NPU and receives from one.
+    /// Each NPU sends to one other NPU, and receives from one other NPU.
     Permutation,
     /// Most messages go to one NPU.
     Incast,
@@ -294,8 +302,8 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
             for (dim, &shape) in dims.iter_mut().zip(shapes) {
                 dim.shape = shape;
             }
-            // A train that crosses a fast dimension between two slower ones spreads out, so no middle dimension is that
-            // fast.
+            // If a train crosses a fast dimension between two slower dimensions, it spreads out. So
+            // no middle dimension is that fast.
             if let [a, b, c] = &mut dims[..] {
                 b.ps_per_byte = b.ps_per_byte.max(a.link_ps().min(c.link_ps()));
             }
@@ -308,7 +316,7 @@ fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value 
                     Pattern::Incast => (a % n, if b % 4 > 0 { 0 } else { b % n }),
                     Pattern::Any => (a % n, b % n),
                 };
-                // On faster later links a train equals its packets only if its segments are whole.
+                // On faster later links, a train equals its packets only if its segments are whole.
                 let bytes = match segment {
                     Some(s) if faster_after && bytes > s => bytes / s * s,
                     _ => bytes,
@@ -341,13 +349,13 @@ proptest! {
 
     /// Single packets arrive at the same times as trains.
     ///
-    /// A train keeps its segments without gaps: it is ready at max(head, tail - (s - γ)). It has N
-    /// packets of γ each. The first arrives at the head, and the last at the tail; the last may be
-    /// that late because N - 1 = (s - γ)/γ packets go before it. So packets are ready at the same
-    /// moment as the train, and everything after that is the same. If the last packet is shorter,
-    /// both still agree if no link is faster than an earlier link, because then the head decides.
-    /// So here messages consist of whole segments if there are segments, and the allowed difference
-    /// is 0.
+    /// A train keeps its segments without gaps, so it is ready at max(head, tail - (s - γ)). The
+    /// train has N packets of γ each. The first packet arrives at the head, and the last at the
+    /// tail. The last packet may be that late because N - 1 = (s - γ)/γ packets go before it. So
+    /// packets are ready at the same moment as the train, and everything after that is equal. If
+    /// the last packet is shorter, both still agree if no link is faster than an earlier link,
+    /// because then the head determines the time. So if there are segments, messages consist of
+    /// whole segments here, and the allowed difference is 0.
     #[test]
     fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
         let Traffic { dims, segment, flows } = &traffic;
@@ -356,8 +364,8 @@ proptest! {
         prop_assert_eq!(arrivals(&machine, Links, flows), expected);
     }
 
-    /// Single messages of any size: a train may wait for a short last packet the time of a full
-    /// packet, once on each link that is faster than an earlier link.
+    /// For single messages of any size, a train may wait for a short last packet as long as for a
+    /// full packet, once on each link that is faster than an earlier link.
     #[test]
     fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic(SHAPES), odd in bytes()) {
         let Traffic { dims, segment, .. } = &traffic;
@@ -371,7 +379,7 @@ proptest! {
     }
 }
 
-/// Every collective completes on any stack of dimensions, with messages simulated.
+/// Every collective completes on any stack of dimensions, with simulated messages.
 #[test]
 fn every_algorithm_ends_on_every_shape() {
     for (shape, _) in DimensionShape::ALL {

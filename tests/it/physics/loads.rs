@@ -1,14 +1,15 @@
-//! Loads from and stores to memory outside the NPU, and one-dimensional machines with memories, for tests.
+//! Creates loads from and stores to memory outside the NPU, and one-dimensional machines with
+//! memories.
 
 use super::lines::{Line, line};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
-/// The dimension `d`: its shape, bytes per second, ns of latency, and algorithm.
+/// The dimension `d`: its shape, its bytes per second, its ns of latency, and its algorithm.
 pub type OneDimension<'a> = (&'a str, u64, u64, &'a str);
 
-/// Returns a machine of `npus` NPUs along one dimension. `memories` gives tables: name, and keys
-/// except the capacity.
+/// Returns a machine of `npus` NPUs along one dimension. Each entry of `memories` is a table: its
+/// name, and its keys except the capacity.
 pub fn machine(npus: u32, dimension: OneDimension<'_>, memories: &[(&str, &str)]) -> Machine {
     let tables = memories.iter();
     let tables: String = tables

@@ -1,5 +1,5 @@
-//! Tests that double every number of a machine file: the result that changes, its change, and
-//! errors.
+//! Tests the effect of doubling each number of a machine file: which result changes, by how much,
+//! and which errors occur.
 
 use super::doubling::{Keys, MACHINE, doubled};
 use super::lines::{Line, call, kernel, line, receive, send};
@@ -46,7 +46,7 @@ fn peaks(keys: &mut Keys) {
 fn memory_of_the_npu(keys: &mut Keys) {
     let local = |bytes| alone(load(MemoryLocation::Local, bytes));
     let entry = "memory_bandwidth = \"1000 => memory_bandwidth = \"2000";
-    // 3,000,000 B at 1 ps/B; a load has 300 ns more.
+    // 3,000,000 B take 3 us at 1 ps/B, and a load takes 300 ns more.
     doubled(
         keys,
         entry,
@@ -65,16 +65,17 @@ fn memory_of_the_npu(keys: &mut Keys) {
         Ok(3_000_000),
         3_000_000,
     );
-    // 60 GB at 1 ps/B are 60 ms.
+    // 60 GB take 60 ms at 1 ps/B.
     let entry = "memory_capacity = \"40 => memory_capacity = \"80";
     let refused = Err("an NPU of class `a` has a capacity of 40.0 GB");
     doubled(keys, entry, &local(60_000_000_000), refused, 60_000_300_000);
 }
 
-/// Independent kernels of 1 us, each on its own stream or thread: the number of lanes limits them.
+/// Independent kernels of 1 us each have their own stream or thread, so the number of lanes limits
+/// them.
 fn lanes_of_npu_and_host(keys: &mut Keys) {
     let kernels = |n: i64| vec![(0..n).map(|lane| kernel(1000).on(lane)).collect::<Vec<_>>()];
-    // 4 kernels on 2 lanes take two turns, on 4 lanes one.
+    // 4 kernels take two turns on 2 lanes, and one turn on 4 lanes.
     doubled(
         keys,
         "\nlanes = 2 => \nlanes = 4",
@@ -87,7 +88,7 @@ fn lanes_of_npu_and_host(keys: &mut Keys) {
         ..line(Op::Host).on(lane)
     };
     let threads = vec![(0..6).map(host).collect::<Vec<_>>()];
-    // 6 threads on 3 lanes take two turns, on 6 lanes one.
+    // 6 threads take two turns on 3 lanes, and one turn on 6 lanes.
     doubled(
         keys,
         "\nhost_lanes = 3 => \nhost_lanes = 6",
@@ -112,26 +113,30 @@ fn lanes_of_npu_and_host(keys: &mut Keys) {
     );
 }
 
-/// An all-reduce of 80,000 B among 2 x 2. Inside, one message of 40,000 B in 400 + 400 ns; outside,
-/// one of 20,000 B in 3,000 + 800 ns; each twice: 2 x (800 + 3,800) = 9,200 ns.
+/// An all-reduce of 80,000 B runs among 2 x 2 NPUs. Inside, one message of 40,000 B takes 400 + 400
+/// ns. Outside, one message of 20,000 B takes 3,000 + 800 ns. Each occurs twice, so the time is 2 x
+/// (800 + 3,800) = 9,200 ns.
 fn dimensions(keys: &mut Keys) {
     let world = |n| vec![vec![call(CollectiveKind::AllReduce, 80_000)]; n];
     let all = Ok(9_200_000);
-    // 2 x 200 ns less; 2 x 400 ns more; 2 x 400 ns less; 2 x 3,000 ns more.
+    // The changes are 2 x 200 ns less, 2 x 400 ns more, 2 x 400 ns less, and 2 x 3,000 ns more.
     doubled(keys, "\"100 GB/s => \"200 GB/s", &world(4), all, 8_800_000);
     doubled(keys, "\"400 ns => \"800 ns", &world(4), all, 10_000_000);
     doubled(keys, "\"25 GB/s => \"50 GB/s", &world(4), all, 8_400_000);
     doubled(keys, "\"1500 ns => \"3000 ns", &world(4), all, 15_200_000);
-    // 8 ranks need twice the NPUs. A ring of 4: 3 messages of 20,000 B, each 400 + 200 ns; then,
-    // with the remaining 20,000 B, one message of 10,000 B in 3,000 + 400 ns: 2 x (1,800 + 3,400).
+    // 8 ranks need twice the NPUs. In a ring of 4, 3 messages of 20,000 B take 400 + 200 ns each.
+    // Then, with the remaining 20,000 B, one message of 10,000 B takes 3,000 + 400 ns. The sum is 2
+    // x (1,800 + 3,400).
     let refused = Err("the job has 8 ranks, but machine `keys` has 4 NPUs");
     let inner = "\"ring\"\nsize = 2 => \"ring\"\nsize = 4";
     doubled(keys, inner, &world(8), refused, 10_400_000);
-    // A switch of 4: 800 ns inside; 3 messages of 10,000 B: 3,000 + 3 x 400: 2 x (800 + 4,200).
+    // In a switch of 4, a message takes 800 ns inside, and 3 messages of 10,000 B take 3,000 + 3 x
+    // 400 ns. The sum is 2 x (800 + 4,200).
     let refused = Err("take a machine with at least 8 NPUs");
     let outer = "\"switch\"\nsize = 2 => \"switch\"\nsize = 4";
     doubled(keys, outer, &world(8), refused, 10_000_000);
-    // From 0 to 3, 20,000 B cross both dimensions: 400 + 3,000 ns, at 25 GB/s 800 ns.
+    // From 0 to 3, 20,000 B cross both dimensions, which takes 400 + 3,000 ns, and 800 ns at 25
+    // GB/s.
     let mut ranks = vec![vec![kernel(0)]; 4];
     (ranks[0], ranks[3]) = (vec![send(3, 20_000)], vec![receive(0, 20_000)]);
     doubled(
@@ -157,7 +162,7 @@ fn dimensions(keys: &mut Keys) {
     );
 }
 
-/// A single channel: two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
+/// On a single channel, two loads of 100,000 B take 2,000 + 2,000 ns each, one after the other.
 fn remote_memory(keys: &mut Keys) {
     let two = vec![vec![load(MemoryLocation::Remote, 100_000)]; 2];
     doubled(
@@ -174,7 +179,7 @@ fn remote_memory(keys: &mut Keys) {
         Ok(8_000_000),
         12_000_000,
     );
-    // 100 GB at 20 ps/B are 2 s.
+    // 100 GB take 2 s at 20 ps/B.
     let large = alone(load(MemoryLocation::Remote, 100_000_000_000));
     let refused = Err("the remote memory has a capacity of 90.0 GB");
     doubled(
@@ -194,7 +199,7 @@ fn remote_memory(keys: &mut Keys) {
     );
 }
 
-/// The functions above double the number in every line of the file that has one.
+/// For every line of the file with a number, a function above doubles this number.
 #[test]
 fn every_number_moves_what_it_should() {
     let mut keys = Keys::default();

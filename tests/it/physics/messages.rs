@@ -1,5 +1,5 @@
-//! Tests that sends are eager: a send completes when its last byte has left, and a receive when the
-//! last byte has arrived.
+//! Tests that sends are eager: a send completes when its last byte has left, and a receive
+//! completes when the last byte has arrived.
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
@@ -7,7 +7,7 @@ use chakram::generate::{GeneratedJob, P2pPattern, TrafficPattern, WorkloadPatter
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 
-/// Returns a ring of `n` NPUs, 20 ps per byte and 500 ns per link.
+/// Returns a ring of `n` NPUs with 20 ps per byte and 500 ns per link.
 fn ring_of(n: u32) -> chakram::machine::Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring).of_links()])
 }
@@ -24,10 +24,11 @@ fn traffic(traffic: TrafficPattern, bytes: u64, ranks: u32, count: u32) -> Vec<u
     replay(&workload, &ring_of(ranks)).ends()
 }
 
-/// 10,000 B: s = 200 ns. From 0 to 2 there are two links: 1,000 ns.
+/// For 10,000 B, s = 200 ns. There are two links from 0 to 2, so the latency is 1,000 ns.
 #[test]
 fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
-    // The receiver posts at 0, or at 3,000 ns, long after all bytes have arrived.
+    // The receiver posts at 0, just before the message has arrived, or at 3,000 ns, long after all
+    // bytes have arrived.
     for (posted_ns, ends) in [(0, 1_200_000), (1199, 1_200_000), (3000, 3_000_000)] {
         let ranks = [
             vec![send(2, 10_000)],
@@ -41,8 +42,9 @@ fn a_send_is_over_at_injection_and_a_receive_when_all_is_there_and_wanted() {
     }
 }
 
-/// Two sends to one peer take turns on their lane; to two peers they are separate operations and do
-/// not contend. Each leaves in 200 ns; rank 1 is one link away, rank 2 two.
+/// Two sends to one peer take turns on their lane. Two sends to two peers are separate operations,
+/// and do not contend. Each send leaves in 200 ns. Rank 1 is one link away, and rank 2 is two links
+/// away.
 #[test]
 fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
     let to = |peers: [u32; 2]| {
@@ -62,9 +64,9 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
             replay.ends()[2],
         ]
     };
-    // Sent at 200 and 400 ns; the second arrives at 200 + 500 + 200 ns.
+    // The sends leave at 200 and 400 ns, and the second arrives at 200 + 500 + 200 ns.
     assert_eq!(to([1, 1]), [200_000, 400_000, 900_000, 0]);
-    // At 500 + 200 and at 1,000 + 200 ns.
+    // The messages arrive at 500 + 200 and at 1,000 + 200 ns.
     assert_eq!(to([1, 2]), [200_000, 200_000, 700_000, 1_200_000]);
 }
 
@@ -72,7 +74,7 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
 #[test]
 fn the_kth_send_meets_the_kth_receive() {
     let ranks = [
-        // The first send waits for a kernel of 5,000 ns, the second for none.
+        // The first send waits for a kernel of 5,000 ns, and the second waits for no node.
         vec![
             kernel(5000),
             send(1, 10_000).after(&[1]).on(1),
@@ -85,22 +87,23 @@ fn the_kth_send_meets_the_kth_receive() {
     assert_eq!((replay.end(1, 1), replay.end(1, 2)), (5_700_000, 700_000));
 }
 
-/// On a ring of 4, the short path from 0 to 3 is one link. One direction takes 500 + 200 ns; 3
-/// rounds are 6 transfers. Rank 3's last send completes 500 ns before it is received.
+/// On a ring of 4, the short path from 0 to 3 is one link. One direction takes 500 + 200 ns, and 3
+/// rounds are 6 transfers. Rank 3's last send completes 500 ns before the message is received.
 #[test]
 fn a_ping_pong_takes_two_ways_a_round() {
     let ends = traffic(TrafficPattern::PingPong, 10_000, 4, 3);
     assert_eq!(ends, [4_200_000, 0, 0, 3_700_000]);
 }
 
-/// All ranks send and receive at the same time: a round is 500 + 200 ns, for any number of ranks.
+/// All ranks send and receive at the same time, so a round takes 500 + 200 ns for any number of
+/// ranks.
 #[test]
 fn a_ring_shift_takes_one_way_a_round() {
     for ranks in [2, 5, 8] {
         let ends = traffic(TrafficPattern::Ring, 10_000, ranks, 3);
         assert_eq!(ends, vec![2_100_000; ranks as usize]);
     }
-    // 3 positions on a ring of 8 are 3 links: 1,500 + 200 ns.
+    // 3 positions on a ring of 8 are 3 links, which take 1,500 + 200 ns.
     let ends = traffic(TrafficPattern::Stride(3), 10_000, 8, 1);
     assert_eq!(ends, vec![1_700_000; 8]);
     // 6 positions are 2 in the other direction.
@@ -108,10 +111,10 @@ fn a_ring_shift_takes_one_way_a_round() {
     assert_eq!(ends, vec![1_200_000; 8]);
 }
 
-/// Seven senders to rank 0 of 8, two rounds. Without contention between operations each sender
-/// behaves as if alone: its second message leaves at 200 ns and arrives after k links of 500 ns and
-/// its own 200 ns; rank 4 is 4 links away: 2,000 + 2 x 200 ns. Senders end when both messages have
-/// left, at 400 ns.
+/// Seven senders each send to rank 0 of 8 in two rounds. Without contention between operations,
+/// each sender behaves as if alone. Its second message leaves at 200 ns, and arrives after k links
+/// of 500 ns and its own 200 ns. Rank 4 is 4 links away, so it takes 2,000 + 2 x 200 ns. Senders
+/// end when both messages have left, at 400 ns.
 #[test]
 fn an_incast_meets_no_contention_between_operations() {
     let mut want = vec![400_000; 8];
@@ -119,9 +122,9 @@ fn an_incast_meets_no_contention_between_operations() {
     assert_eq!(traffic(TrafficPattern::Incast, 10_000, 8, 2), want);
 }
 
-/// A message crosses dimensions one after the other: latencies add up, and the slowest rate
-/// determines the serialization. From NPU 0 = (0, 0) to NPU 7 = (3, 1): one ring link of 500 ns,
-/// two switch links of 1,000 ns, 10,000 B at 40 ps/B = 400 ns.
+/// A message crosses dimensions one after another. Latencies add up, and the slowest rate
+/// determines the serialization. From NPU 0 = (0, 0) to NPU 7 = (3, 1), the message crosses one
+/// ring link of 500 ns and two switch links of 1,000 ns. 10,000 B at 40 ps/B take 400 ns.
 #[test]
 fn a_message_across_dimensions_adds_latencies_at_the_slowest_rate() {
     let mut outer = dim(DimensionShape::Switch, 2, Ring);

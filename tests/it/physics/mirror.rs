@@ -1,4 +1,4 @@
-//! Tests of ranks without a trace: an absent member arrives with the last present member.
+//! Tests ranks without a trace: an absent member arrives with the last present member.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::naive;
@@ -8,8 +8,8 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, WorkloadError};
 
-/// Returns a job of `ranks` ranks; only those in `present` have traces, on a ring or a switch of
-/// that size.
+/// Returns a job of `ranks` ranks, of which only the ranks in `present` have traces, on a ring or a
+/// switch of this size.
 fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {
     let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
     let workload = builder
@@ -23,8 +23,8 @@ fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Repla
     replay(&workload, &machine(&[dim(shape, ranks, algorithm)]))
 }
 
-/// One rank of 8 is present, after 300 ns: an all-reduce of 80,000 B takes 14 steps of 500 + 200
-/// ns, as if all eight had arrived at 300 ns.
+/// One rank of 8 is present, and arrives after 300 ns. An all-reduce of 80,000 B takes 14 steps of
+/// 500 + 200 ns, as if all eight ranks had arrived at 300 ns.
 #[test]
 fn one_rank_of_eight_takes_the_time_of_all() {
     let lines = vec![kernel(300), call(K::AllReduce, 80_000).after(&[1])];
@@ -35,7 +35,7 @@ fn one_rank_of_eight_takes_the_time_of_all() {
     }
 }
 
-/// Two ranks of 6 are present and arrive at 100 and 900 ns; the others arrive at 900.
+/// Two ranks of 6 are present, and arrive at 100 and 900 ns. The other ranks arrive at 900 ns.
 #[test]
 fn the_missing_come_with_the_last() {
     let member = |ns| vec![kernel(ns), call(K::AllGather, 1000).after(&[1])];
@@ -50,8 +50,8 @@ fn the_missing_come_with_the_last() {
     assert_eq!(replay.ends(), [want[1], want[4]]);
 }
 
-/// A broadcast from rank 0 of 4, where only rank 1 is present, which receives first: 80,000 B in
-/// 1,600 ns and two switch links of 500 ns.
+/// In a broadcast from rank 0 of 4, only rank 1 is present, and receives first: 80,000 B take 1,600
+/// ns and two switch links of 500 ns.
 #[test]
 fn a_missing_root_sends_as_soon_as_it_is_wanted() {
     let replay = run(
@@ -62,7 +62,7 @@ fn a_missing_root_sends_as_soon_as_it_is_wanted() {
     assert_eq!(replay.ends(), [2_600_000]);
 }
 
-/// An absent sender sends when its receiver is ready, at 300 ns: the receive ends one link and 200
+/// An absent sender sends when its receiver is ready, at 300 ns. The receive ends one link and 200
 /// ns later.
 #[test]
 fn a_missing_sender_sends_when_its_receiver_is_ready() {
@@ -84,8 +84,8 @@ fn without_mirror_a_missing_rank_is_named() {
     assert!(text.contains("`missing_ranks` mirror"), "{text}");
 }
 
-/// The rest of a collective after the last present member ends, or of a message to an absent rank,
-/// belongs to no node: the makespan is the completion of the last node.
+/// After the last present member ends, the rest of a collective, or of a message to an absent rank,
+/// belongs to no node. So the makespan is the completion of the last node.
 #[test]
 fn the_makespan_is_that_of_nodes_that_exist() {
     let replay = run(

@@ -49,16 +49,16 @@ proptest! {
     ) {
         let base = time(&dims, kind, bytes);
         let which = which.index(dims.len());
-        // Slower by the factor, so that the faster machine is the base.
+        // The first machine is slower by the factor, so that the faster machine is the base.
         let mut narrow = dims.clone();
         narrow[which].ps_per_byte *= factor;
         prop_assert!(time(&narrow, kind, bytes) >= base);
         let mut far = dims.clone();
         far[which].link_ns *= factor;
         prop_assert!(time(&far, kind, bytes) >= base);
-        // Slowing both bounds the result: no collective is slower by more than the factor, except
-        // for rounding by at most half a picosecond in each of fewer than 1,000 successive
-        // messages, times the factor.
+        // If both numbers become slower, the result is bounded: no collective is slower by more
+        // than the factor, except for rounding. Rounding adds at most half a picosecond, times the
+        // factor, in each of fewer than 1,000 successive messages.
         let mut both = dims.clone();
         for dim in &mut both {
             (dim.ps_per_byte, dim.link_ns) = (dim.ps_per_byte * factor, dim.link_ns * factor);

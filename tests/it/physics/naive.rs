@@ -1,10 +1,11 @@
-//! Collectives as single messages, without events: times are guessed and corrected until they are consistent.
+//! Simulates collectives as single messages, without events. Times are guessed, and corrected until
+//! they are consistent.
 //!
 //! If a ring algorithm uses both directions, each direction is a separate strand with half of the data.
 //!
-//! Every message has three times: it begins to leave, its first byte arrives, and its last byte arrives. All three
-//! follow from those of earlier messages, so applying the rules repeatedly converges from any guess, in the order of
-//! time.
+//! Every message has three times: when it begins to leave, when its first byte arrives, and when
+//! its last byte arrives. All three follow from the times of earlier messages, so repeated
+//! application of the rules converges from any guess, in the order of time.
 
 use super::oracle::{phases, pipeline_pass};
 use super::programs;
@@ -17,14 +18,14 @@ use chakram::trace::CollectiveKind;
 /// Condition for sending a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Needs {
-    /// This number of receptions.
+    /// The member has received this number of messages.
     Count(usize),
-    /// Receptions from these members.
+    /// The member has received messages from these members.
     From(Vec<u32>),
 }
 
-/// A message in a member's program for one line: receiver index, condition, and size as a fraction of the line's
-/// buffer.
+/// A message in a member's program for one line: the receiver's index, the condition, and the size
+/// as a fraction of the line's buffer.
 pub type Post = (u32, Needs, (u64, u64));
 
 /// Returns the messages that the member `index` of a line of `n` sends, in order.
@@ -52,8 +53,8 @@ fn program(
         .collect()
 }
 
-/// Returns the messages of rings and direct exchanges: receiver index, and the number of receptions
-/// before each.
+/// Returns the messages of rings and direct exchanges: the receiver's index, and the number of
+/// receptions before each message.
 fn counted(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,
@@ -63,7 +64,7 @@ fn counted(
 ) -> Vec<(u32, usize)> {
     use CollectivePrimitive as P;
     let next = (index + 1) % n;
-    // Number of members from the root to this one, and from this one to the root.
+    // Number of members from the root to this member, and from this member to the root.
     let from_root = ((index + n - root) % n) as usize;
     let to_root = ((root + n - index) % n) as usize;
     let (is_root, all) = (from_root == 0, n as usize);
@@ -90,7 +91,7 @@ fn counted(
     }
 }
 
-/// A message and its guessed times.
+/// A message, and the guesses of its times.
 struct Message {
     from: usize,
     to: usize,
@@ -101,7 +102,7 @@ struct Message {
     /// The indices of the sender and the receiver in their line.
     index: u32,
     to_index: u32,
-    /// Bytes of the message, as a fraction of the buffer.
+    /// Size of the message, as a fraction of the buffer.
     bytes: (u64, u64),
     latency: u64,
     s: u64,
@@ -121,7 +122,7 @@ pub fn ends(
     run(dims, &stages, root, starts)
 }
 
-/// Returns the time of a stage on a line of all NPUs of `dim` that start together.
+/// Returns the time of a stage on a line of all NPUs of `dim`, if these NPUs start together.
 pub fn line(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -134,8 +135,8 @@ pub fn line(
     ends.into_iter().max().unwrap_or(0)
 }
 
-/// Returns the messages of a collective over all NPUs of `dims`: sender, receiver, and bytes as a
-/// fraction.
+/// Returns the messages of a collective over all NPUs of `dims`, with the sender, the receiver, and
+/// the bytes as a fraction.
 pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<Sent> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
     let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
@@ -145,7 +146,7 @@ pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> 
 
 pub type Sent = (u32, u32, (u64, u64));
 
-/// Returns all messages of `stages`, times not yet computed.
+/// Returns all messages of `stages`, without their times.
 fn messages(
     dims: &[Dim],
     stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
@@ -164,7 +165,8 @@ fn messages(
             let (dim, step) = (&dims[d], stride(d));
             let n = dim.size;
             let along = |npu: usize| (npu / step) as u32 % n;
-            // With a root, only lines that have data take part: in inner dimensions, those that contain the root.
+            // With a root, only lines that have data take part. In inner dimensions, these are the
+            // lines that contain the root.
             if what.has_root() && npu % step != root % step {
                 continue;
             }
@@ -175,7 +177,8 @@ fn messages(
                 && n > 2;
             let strands = if round { 2 } else { 1 };
             for strand in 0..strands {
-                // The reverse direction is the forward direction of a line counted from its end.
+                // The reverse direction equals the forward direction of a line that is counted from
+                // its end.
                 let seen = |x: u32| if strand == 0 { x } else { n - 1 - x };
                 for (to, needs, (numerator, denominator)) in
                     program(algorithm, what, n, seen(index), seen(root))
@@ -238,7 +241,8 @@ fn run(
     panic!("no times fit");
 }
 
-/// Computes the sends of `npu`, each as early as the guessed receptions allow. Returns its end.
+/// Computes the sends of `npu`. Each send is as early as the guessed receptions allow. Returns the
+/// end of the NPU's part.
 fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 {
     let mut now = start;
     for stage in 0..stages {
@@ -248,7 +252,8 @@ fn send(messages: &mut [Message], npu: usize, start: u64, stages: usize) -> u64 
     now
 }
 
-/// Computes the sends of one strand in a stage that begins at `now`. Returns its end.
+/// Computes the sends of one strand in a stage that begins at `now`, and returns the end of the
+/// strand.
 fn send_strand(
     messages: &mut [Message],
     npu: usize,
@@ -277,8 +282,9 @@ fn send_strand(
     now.max(receptions.last().map_or(0, |last| last.0))
 }
 
-/// Computes receptions at the port of `npu` in a dimension, on a ring from one side, in the order of first bytes; of
-/// simultaneous messages, the earlier stage and then the lower sender goes first.
+/// Computes receptions at the port of `npu` in a dimension (on a ring, from one side), in the order
+/// of first bytes. Of simultaneous messages, the message of the earlier stage goes first, and then
+/// the message of the lower sender.
 fn receive(messages: &mut [Message], npu: usize, dim: &Dim, (d, from_above): (usize, bool)) {
     let n = dim.size;
     let above = |m: &Message| match dim.shape {

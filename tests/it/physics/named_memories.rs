@@ -1,6 +1,6 @@
-//! Tests of several memories outside the NPUs that traces name: each has its own channels, links
-//! and ports. Results are compared with sums by hand and with machines that have only one of the
-//! memories.
+//! Tests several memories outside the NPUs, which traces name. Each memory has its own channels,
+//! links and ports. Results are compared with sums by hand, and with machines that have only one of
+//! the memories.
 
 use super::lines::{Line, line, receive, send};
 use super::rig::{Replay, cases, job, released, replay, replay_with};
@@ -11,8 +11,8 @@ use chakram::trace::{MemoryLocation, Op};
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
-/// Returns a machine file of four NPUs on a switch of 10 ps per byte, with these tables of
-/// memories.
+/// Returns a machine file with these tables of memories, of four NPUs on a switch of 10 ps per
+/// byte.
 fn text(memories: &str) -> String {
     format!(
         r#"name = "m"
@@ -61,8 +61,9 @@ bandwidth = "5 GB/s"
 latency = "10 us"
 capacity = "1 TB""#;
 
-/// Two NPUs load 1 MB from each of three memories at once. The pools serve one load after the other: 100 us each at 10
-/// GB/s, and 0.2 + 20 us each at 50 GB/s; each NPU's own drive takes 10 + 200 us.
+/// Two NPUs load 1 MB from each of three memories at the same time. The pools serve one load after
+/// another, which takes 100 us each at 10 GB/s, and 0.2 + 20 us each at 50 GB/s. Each NPU's own
+/// drive takes 10 + 200 us.
 #[test]
 fn each_memory_has_channels_of_its_own() {
     let machine = machine(&format!(
@@ -82,7 +83,7 @@ fn each_memory_has_channels_of_its_own() {
     assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
 }
 
-/// Returns a pool with its own network and this number of groups.
+/// Returns a pool with its own network and with this number of groups.
 fn hierarchical(groups: u32, rate: u32) -> String {
     format!(
         r#"attachment = "hierarchical"
@@ -98,7 +99,7 @@ capacity = "1 TB""#
     )
 }
 
-/// Returns the loads from one of two memories, on their own lanes.
+/// Returns loads from one of two memories, on their own lanes.
 fn of_one(place: MemoryLocation<'static>, loads: &[(u64, u64)], lane: i64) -> Vec<Vec<Line>> {
     let ranks = loads.iter();
     ranks
@@ -118,7 +119,8 @@ fn run(ranks: &[Vec<Line>], at: &[u64], machine: &Machine) -> Replay {
 proptest! {
     #![proptest_config(cases(100))]
 
-    /// Loads from two pools that share links with messages end as on machines with one of the pools, named or unnamed.
+    /// If loads from two pools share links with messages, they end as on machines with only one of
+    /// the pools, named or unnamed.
     #[test]
     fn memories_do_not_hold_one_another_up(
         loads in prop::collection::vec((0_u64..5_000, 1_u64..100_000), 8),
@@ -143,8 +145,8 @@ proptest! {
     }
 }
 
-/// A named memory shares ports with messages like an unnamed one: a message of 400 kB occupies the
-/// receiver's port for 4 us, and so does a load of 400 kB after it.
+/// A named memory shares ports with messages like an unnamed memory. A message of 400 kB occupies
+/// the receiver's port for 4 us, and so does a following load of 400 kB.
 #[test]
 fn named_memories_share_ports_of_the_network() {
     let memory = r#"attachment = "per_npu"
@@ -165,8 +167,8 @@ capacity = "1 TB""#;
     };
     let named = ends(MemoryLocation::Named("x"), "remote_memories.x");
     assert_eq!(named, ends(MemoryLocation::Remote, "remote_memory"));
-    // Both pass one port: the later one ends when 800 kB have passed it, plus a chunk's time in the channel before
-    // that.
+    // Both pass one port. The later one ends when 800 kB have passed the port, plus a chunk's time
+    // in the channel before that.
     let last = named[0].max(named[1]);
     assert!((8_000_000..=8_100_000).contains(&last), "{named:?}");
 }

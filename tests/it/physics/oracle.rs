@@ -1,8 +1,8 @@
-//! Closed forms in integers, derived again: no code here calls the code under test.
+//! Derives closed forms again, in integers. No code here calls the code under test.
 //!
-//! A message of `b` bytes takes `s = b · link_ps` to pass a port, and its first byte arrives `links · link` after the
-//! message began to leave. A port sends one message at a time and receives one at a time; on rings an NPU has a port on
-//! each side.
+//! A message of `b` bytes takes `s = b · link_ps` to pass a port. Its first byte arrives
+//! `links · link` after the message began to leave. A port sends one message at a time, and
+//! receives one message at a time. On rings, an NPU has a port on each side.
 
 use super::naive;
 use super::rig::Dim;
@@ -11,7 +11,7 @@ use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
 
-/// Returns the time of `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
+/// Returns the time of `bytes / parts` at `ps_per_byte`, rounded to the nearest picosecond.
 pub fn pipeline_pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
     let (twice, parts) = (
         2 * u128::from(bytes) * u128::from(ps_per_byte),
@@ -38,16 +38,16 @@ impl Dim {
     }
 }
 
-/// Returns the end of reception at a port for messages whose first bytes arrive at `first_bytes`,
-/// each taking `s`.
+/// Returns the end of reception at a port for messages with first bytes at `first_bytes`. Each
+/// message takes `s`.
 pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.sort_unstable();
     let serve = |free: u64, first: u64| free.max(first) + s;
     first_bytes.into_iter().fold(0, serve)
 }
 
-/// Returns the end of reception for messages given by the sender's distance, on a ring separately
-/// for each side.
+/// Returns the end of reception for messages, which are given by the sender's distance; on a ring,
+/// separately for each side.
 fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (behind, first) in first_bytes {
@@ -59,8 +59,8 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
     received(below, s).max(received(above, s))
 }
 
-/// Returns the algorithm used for `primitive` among `n` members on a dimension with this algorithm:
-/// this algorithm, or the documented substitute.
+/// Returns the algorithm that runs `primitive` among `n` members on a dimension with this
+/// algorithm: the algorithm itself, or the documented substitute.
 pub fn used(
     algorithm: CollectiveAlgorithm,
     primitive: CollectivePrimitive,
@@ -93,8 +93,8 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     }
 }
 
-/// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim` that start
-/// together, with a line buffer of `bytes / parts`.
+/// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim`, which start
+/// together. The line's buffer has `bytes / parts`.
 pub fn phase_name(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -103,8 +103,8 @@ pub fn phase_name(
     let (algorithm, primitive, bytes, parts) = stage;
     use CollectivePrimitive as P;
     let n = u64::from(dim.size);
-    // Rings send half in each direction, each half over its own link, which takes the time of
-    // everything at the rate of both links.
+    // Rings send half in each direction. Each half has its own link, so the time equals the time of
+    // all bytes at the rate of both links.
     let rate = match (algorithm, dim.shape) {
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),
@@ -119,7 +119,7 @@ pub fn phase_name(
     // Size of the part that a member exchanges at distance 2^j.
     let half = |j: u32| pipeline_pass(bytes, parts * (2 << j), rate);
     match (algorithm, primitive) {
-        // Distances 1, 2, 4, …, which are equal for every member.
+        // The distances 1, 2, 4, … are equal for every member.
         (
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter | P::AllGather,
@@ -127,8 +127,8 @@ pub fn phase_name(
         (CollectiveAlgorithm::RecursiveDoubling, P::AllReduce) => {
             (0..levels).map(|j| dim.latency(1 << j) + whole).sum()
         }
-        // Round k goes k positions ahead; with a power of two, members exchange in pairs, whose distances in a ring
-        // differ.
+        // Round k goes k positions ahead. If the number of members is a power of two, members
+        // exchange in pairs, which have different distances in a ring.
         (CollectiveAlgorithm::Pairwise, _)
             if dim.shape != DimensionShape::Ring || n.count_ones() > 1 =>
         {
@@ -142,11 +142,12 @@ pub fn phase_name(
             | CollectiveAlgorithm::Pairwise,
             _,
         ) => naive::line(dim, stage, root),
-        // n - 1 steps to the neighbour, one share each.
+        // There are n - 1 steps to the neighbour, with one share each.
         (CollectiveAlgorithm::Ring, P::ReduceScatter | P::AllGather) => (n - 1) * (next + share),
-        // A share for distance k takes k steps: 1 + 2 + … + (n - 1).
+        // A share for distance k takes k steps, so the sum is 1 + 2 + … + (n - 1).
         (CollectiveAlgorithm::Ring, P::AllToAll) => (1..n).sum::<u64>() * (next + share),
-        // The last of n shares leaves after n·share, and crosses n - 1 links; n - 2 members between forward it.
+        // The last of n shares leaves after n·share, and crosses n - 1 links. The n - 2 members
+        // between forward it.
         (CollectiveAlgorithm::Ring, P::Broadcast | P::Reduce) => {
             n * share + (n - 1) * next + (n - 2) * share
         }
@@ -166,7 +167,8 @@ pub fn phase_name(
             let last = others().map(|k| nth(k) * share + dim.latency(k));
             last.max().unwrap_or(0)
         }
-        // All messages leave at the same time, and queue at the root on the side where they arrive.
+        // All messages leave at the same time, and queue at the root on the side on which they
+        // arrive.
         (CollectiveAlgorithm::Direct, P::Reduce) => {
             received_at(dim, others().map(|k| (k, dim.latency(k))), whole)
         }
@@ -180,7 +182,7 @@ pub fn phase_name(
     }
 }
 
-/// Returns the phases of `kind` over all of `dims`: (dimension, algorithm, primitive, bytes,
+/// Returns the phases of `kind` over all of `dims`, as (dimension, algorithm, primitive, bytes,
 /// parts).
 pub fn phases(
     dims: &[Dim],
@@ -197,9 +199,9 @@ pub fn phases(
         K::Barrier => 0,
         _ => comm_size,
     };
-    // Share of the buffer that remains after the inner dimensions have scattered it.
+    // Share of the buffer that remains after the inner dimensions have scattered the buffer.
     let inside = |i: usize| size(0..i);
-    // Share that a line has while the outer dimensions are not yet gathered.
+    // Share that a line has while the outer dimensions have not been gathered yet.
     let outside = |i: usize| size(i + 1..d);
     let out = |what, parts: &dyn Fn(usize) -> u64| -> Vec<_> {
         (0..d).map(|i| (i, what, bytes, parts(i))).collect()
