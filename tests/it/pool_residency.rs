@@ -1,4 +1,4 @@
-//! Tests of plans that keep data in remote memory if it does not fit into NPUs, and of the capacity
+//! Tests plans that keep data in remote memory if the data do not fit into NPUs, and the capacity
 //! against which each kind of data counts.
 
 use super::commands::chakram;
@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;
 
-/// GPT-2 small has 124,439,808 parameters: 38,597,376 for 50,257 words and 786,432 for 1,024 positions of 768 numbers
-/// each, 12 layers of 7,087,872 (matrices of 12 x 768^2, and 13 x 768 numbers of biases and norms), and a norm of
-/// 1,536. In bf16 with Adam each has 2 B of weight, 2 B of gradient, and 12 B of state.
+/// GPT-2 small has 124,439,808 parameters: 38,597,376 for 50,257 words and 786,432 for 1,024
+/// positions with 768 numbers each, 12 layers of 7,087,872 (matrices of 12 x 768^2, and 13 x 768
+/// numbers of biases and norms), and a norm of 1,536. In bf16 with Adam each parameter has 2 B of
+/// weight, 2 B of gradient, and 12 B of state.
 const STATE: u64 = 16 * 124_439_808;
 
 /// Returns the preset `hiermem` with these capacities of an NPU and of the pool, in bytes.
@@ -89,7 +90,7 @@ fn a_pool_holds_what_npus_do_not() {
         );
     };
     pools(&report, 1 << 40);
-    // A pool of exactly the needed size, and of one byte less.
+    // The pool has exactly the needed size, and then one byte less.
     let (report, code) = json(&machine(folder.path(), own, beyond));
     assert_eq!(code, Some(0));
     pools(&report, beyond);
@@ -108,7 +109,7 @@ fn a_pool_holds_what_npus_do_not() {
     let machine = machine(folder.path(), own, 1 << 40);
     let output = generate(&machine, &[]);
     assert_eq!(output.status.code(), Some(3));
-    // Notes also state it.
+    // The notes also state it.
     let said = text(&output);
     let report = said.split("\n  !").next().unwrap_or_default();
     assert!(!report.contains("remote memory"), "{}", text(&output));
@@ -118,7 +119,7 @@ fn a_pool_holds_what_npus_do_not() {
     assert_eq!(dry(&[]).status.code(), Some(3));
 }
 
-/// There is no recomputation if the activations fit into the pool; without the pool everything is
+/// Nothing is recomputed if the activations fit into the pool. Without the pool everything is
 /// recomputed, and still does not fit.
 #[test]
 fn recomputation_counts_the_pool() {
@@ -166,7 +167,7 @@ fn limits_of_studies_count_the_pool() {
         [false, true],
         "{large:?}"
     );
-    // Both need more than half a gigabyte outside their NPU for the optimizer state alone.
+    // Both points need more than half a gigabyte outside their NPU for the optimizer state alone.
     let small = rows(STATE / 2);
     assert_eq!(
         small.iter().map(fits).collect::<Vec<_>>(),
@@ -175,8 +176,8 @@ fn limits_of_studies_count_the_pool() {
     );
 }
 
-/// A mixture of experts in the size of the ASTRA-sim 2.0 paper's: each rank needs 180.3 GB; 80 GB are in its NPU, and
-/// the rest, 256 x 100.3 GB = 25.7 TB for 256 ranks, is in the pool of 256 TB.
+/// A mixture of experts has the size of the ASTRA-sim 2.0 paper's. Each rank needs 180.3 GB: 80 GB
+/// are in its NPU, and the rest, 256 x 100.3 GB = 25.7 TB for 256 ranks, is in the pool of 256 TB.
 #[test]
 #[ignore = "long: a step of 256 ranks"]
 fn a_large_mixture_of_experts_runs_in_a_hierarchical_pool() {
@@ -185,7 +186,7 @@ fn a_large_mixture_of_experts_runs_in_a_hierarchical_pool() {
     assert!(said.lines().any(|own| own == line), "{said}");
 }
 
-/// As planned, a rank has the 80 GB of its NPU and a 256th of 256 TB: 1.08 TB.
+/// In the plan, a rank has the 80 GB of its NPU and a 256th of 256 TB: 1.08 TB.
 #[test]
 fn a_large_mixture_of_experts_fits_a_hierarchical_pool() {
     let said = generate_large(&["--dry-run"]);

@@ -15,7 +15,7 @@ fn makespan(report: &Value) -> u64 {
     report["makespan_ps"].as_u64().expect("a time")
 }
 
-/// Three kernels of 7 us, one after another, on each of 2 independent ranks.
+/// Each of 2 independent ranks runs three kernels of 7 us, one after another.
 const CHAIN: &str = "generate chain --ranks 2 --nodes 3 --duration 7us --machine dgx-h100";
 
 fn chain(more: &[&str]) -> Value {
@@ -31,7 +31,8 @@ fn kernels_last_as_they_are_told() {
         (&["--kernel", "*=2"][..], 42 * us),
         (&["--kernel", "*=0.5x"], 21 * us / 2),
         (&["--kernel", "*=1us"], 3 * us),
-        // Each change applies to the result of the change before it: 7 us, halved, times 3.
+        // Each change applies to the result of the change before it: 7 us are halved, then
+        // multiplied by 3.
         (&["--kernel", "*=0.5", "--kernel", "*=3"], 63 * us / 2),
         // The other rank ends after 21 us.
         (&["--slow", "1=1.5"], 63 * us / 2),
@@ -52,8 +53,8 @@ fn kernels_last_as_they_are_told() {
     assert_eq!(makespan(&slow), makespan(&chain(&["--kernel", "*=1.25"])));
 }
 
-/// Kernels of 7 us become up to a tenth longer or shorter: a chain of three takes 18.9 to 23.1 us,
-/// and equal for the same seed.
+/// Kernels of 7 us become up to a tenth longer or shorter, so a chain of three takes 18.9 to 23.1
+/// us. The time is the same for the same seed.
 #[test]
 fn jitter_is_drawn_by_its_seed() {
     let draw = |words: &str| makespan(&chain(&["--jitter", words]));
@@ -69,7 +70,7 @@ fn jitter_is_drawn_by_its_seed() {
     assert_eq!(draw("0"), 21_000_000);
 }
 
-/// An all-reduce of 100 MB among 4 NPUs of an NVLink node.
+/// Four NPUs of an NVLink node all-reduce 100 MB.
 const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 100MB --machine dgx-h100";
 
 #[test]
@@ -82,7 +83,7 @@ fn collectives_last_as_they_are_told() {
     assert_eq!(factor("all-reduce=1"), plain);
     assert_eq!(factor("all_reduce=2"), 2 * plain);
     assert_eq!(factor("*=5ms"), 5_000_000_000);
-    // Of several matching changes the last applies.
+    // Of several matching changes, the last applies.
     let twice = with(&["--collective", "*=5ms", "--collective", "all-reduce=2"]);
     assert_eq!(makespan(&twice), 2 * plain);
     let none = chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
@@ -130,8 +131,8 @@ fn keys_of_machines_are_set_as_in_their_files() {
     );
 }
 
-/// Kernels are selected by name, operator, module and class: each kind of pattern against sums over the capture's own
-/// table.
+/// Kernels are selected by name, operator, module and class. Each kind of pattern is compared with
+/// sums over the capture's own table.
 #[test]
 fn patterns_mean_what_tables_show() {
     let job = ["replay", "traces/ddp-resnet18", "--machine", "dgx-h100"];

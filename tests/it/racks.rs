@@ -1,4 +1,4 @@
-//! Tests of large jobs that use only a part of each rack, and of groups across domains.
+//! Tests large jobs that use only a part of each rack, and groups across domains.
 
 use super::commands::{chakram, code};
 use serde_json::Value;
@@ -15,9 +15,9 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-/// An all-reduce spans two racks without a ring: 65 ranks fit in a rack of 72. 73 ranks do not, and
-/// rank 64 is the first of the second rack, NPU 72; 144 ranks need three racks of 64, or all NPUs
-/// of two.
+/// An all-reduce spans two racks without a ring. 65 ranks fit in a rack of 72. 73 ranks do not, and
+/// rank 64 is the first of the second rack, on NPU 72. 144 ranks need three racks of 64, or all
+/// NPUs of two racks.
 #[test]
 fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
     let job = |ranks: &'static str, more: &[&'static str]| {
@@ -55,8 +55,9 @@ fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
     assert_eq!(code(&useless), 2);
 }
 
-/// Three groups of four on nodes of eight: NPUs 6 to 9 and 14 to 17 span two nodes, 10 to 13 are in
-/// one. The stated extra time must equal the difference of the groups' times in the same report.
+/// There are three groups of four on nodes of eight. NPUs 6 to 9 and 14 to 17 span two nodes, and
+/// 10 to 13 are in one node. The stated extra time must equal the difference of the groups' times
+/// in the same report.
 #[test]
 fn groups_that_straddle_nodes_are_named_with_what_that_costs() {
     let job = |map: &'static str| {

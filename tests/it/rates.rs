@@ -1,5 +1,5 @@
-//! Compares samples and tokens per second, and utilization of the peak, with their formulas; also
-//! for jobs read back from disk, and for parts of jobs, whose rates are unknown.
+//! Compares samples and tokens per second, and the utilization of the peak, with their formulas.
+//! This includes jobs read back from disk, and parts of jobs, whose rates are unknown.
 
 use super::commands::answer;
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn rates_are_amounts_over_the_makespan() {
     near("tokens_per_s_per_npu", 16_384.0 / seconds / 4.0);
     let model = plan["model_flops"].as_f64().expect("the plan counts them");
     near("model_flops", model);
-    // All kernels with FLOPs are of one format, whose dense peak is 989.4 TFLOP/s.
+    // All kernels with FLOPs have one format, whose dense peak is 989.4 TFLOP/s.
     near("mfu", model / (seconds * 4.0 * 989.4e12));
     near(
         "hfu",
@@ -56,8 +56,9 @@ fn rates_are_amounts_over_the_makespan() {
     near("flops", plan["flops"].as_f64().unwrap());
 }
 
-/// Kernels execute the FLOPs that the model needs, and recompute the scores of fused attention in the backward pass:
-/// twelve blocks with causal pairs of 1,024 tokens, 2 x 768 FLOPs for each pair.
+/// Kernels execute the FLOPs that the model needs, and also recompute the scores of fused attention
+/// in the backward pass: twelve blocks with causal pairs of 1,024 tokens, 2 x 768 FLOPs for each
+/// pair.
 #[test]
 fn utilization_of_the_model_is_within_that_of_the_hardware() {
     let pairs = 16.0 * 1024.0 * 1025.0 / 2.0;

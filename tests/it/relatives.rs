@@ -1,4 +1,4 @@
-//! Tests of machines written by `chakram machine new`.
+//! Tests machines written by `chakram machine new`.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -54,7 +54,8 @@ fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
     }
 }
 
-/// With twice the bandwidths and peaks the step is shorter, with a proportionally wider interval.
+/// With twice the bandwidths and peaks, the step is shorter and its interval is wider in
+/// proportion.
 #[test]
 fn numbers_move_the_step_and_widen_its_interval() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,6 +1,6 @@
-//! Tests of requests over time: LIGHTSPEED's numbers, queues compared with formulas, closed forms
-//! and policies compared with plain simulators that share no code with them, and rejected
-//! scenarios.
+//! Tests requests over time. Checks LIGHTSPEED's numbers, compares queues with formulas, and
+//! compares closed forms and policies with plain simulators that share no code with them. It also
+//! tests rejected scenarios.
 
 mod alone;
 mod lightspeed;

@@ -215,7 +215,8 @@ pub fn phases(
             let mut both = out(CollectivePrimitive::ReduceScatter, &inside);
             both.extend(back(out(CollectivePrimitive::AllGather, &inside)));
             both.retain(|(i, ..)| dims[*i].size > 1);
-            // The last phase out and the first phase back are adjacent and in the same dimension.
+            // The last phase out and the first phase back follow each other directly and use the
+            // same dimension.
             let last = dims.iter().rposition(|dim| dim.size > 1);
             if let Some(last) = last.filter(|&d| fused(dims[d].algorithm, dims[d].size)) {
                 let out = both.iter().position(|stage| stage.0 == last).unwrap();
@@ -244,7 +245,8 @@ pub fn phases(
 /// other, where all members of a line begin a phase together.
 pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
     let phases = phases(dims, kind, comm_size);
-    // On a ring, members that exchange with index XOR k have different distances.
+    // On a ring, members that exchange data with the member at index XOR k are at different
+    // distances from it.
     let apart = |(d, how, ..): &(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)| {
         let Dim { shape, size, .. } = dims[*d];
         *how == CollectiveAlgorithm::Pairwise

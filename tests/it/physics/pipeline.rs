@@ -47,8 +47,9 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     }
 }
 
-/// Returns the visits of a chunk of `bytes`: the dimension and the time in ps. Every share is a
-/// whole number of bytes. Ring: n - 1 times latency and a share; direct: latency once.
+/// Returns the visits of a chunk of `bytes`: for each, the dimension and the time in picoseconds.
+/// Every share is a whole number of bytes. A ring takes the latency and the time of a share n - 1
+/// times; a direct exchange takes the latency once.
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
@@ -81,9 +82,9 @@ fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64
     }
 }
 
-/// Returns the orders chosen by Themis's greedy rule, in exact fractions over a common denominator,
-/// and the size of each chunk in 256ths of an equal chunk; sizes differ only if chunks should make
-/// loads `equal`.
+/// Returns the orders that Themis's greedy rule chooses, in exact fractions over a common
+/// denominator, and the size of each chunk in 256ths of an equal chunk. The sizes differ only if
+/// `equal` asks for chunks that make the loads equal.
 fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     let product: u64 = dims.iter().map(|d| u64::from(d.size)).product();
     let mut loads = vec![0_u64; dims.len()];
@@ -99,7 +100,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
                 }
             }
         }
-        // A chunk has `256 product` parts, so that a sixteenth of it is `16 product`.
+        // A chunk has `256 product` parts, so a sixteenth of it has `16 product`.
         let load = |d: usize, parts: u64| {
             parts * (u64::from(dims[d].size) - 1) * dims[d].ps_per_byte / u64::from(dims[d].size)
         };
@@ -108,7 +109,7 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
         if gap < load(order[0], 16 * product) {
             order.sort_unstable();
         } else if equal {
-            // Time of one grain there, and the nearest number of grains.
+            // Computes the time of one grain in that dimension, and the nearest number of grains.
             let one = load(order[0], product);
             grains = ((2 * gap + one) / (2 * one)).min(256);
         }
@@ -124,16 +125,18 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     all
 }
 
-/// Returns the end of the last chunk if each dimension takes one chunk at a time, by searching a
+/// Returns the end of the last chunk if each dimension takes one chunk at a time. It searches a
 /// list of chunks at every instant at which a visit ends.
 fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensionPolicy) -> u64 {
-    // `true` if a chunk's current or next visit is an all-gather; and the direction that began last.
+    // Is `true` if a chunk's current or next visit is an all-gather; also keeps the direction that
+    // began last.
     let back = |done: usize, all: usize| match kind {
         K::AllReduce => 2 * done >= all,
         other => other == K::AllGather,
     };
     let mut last = vec![false; dims];
-    // For each chunk: finished visits, start of its wait (with a counter), and end of its current visit.
+    // Each chunk has its finished visits, the start of its wait with a counter, and the end of its
+    // current visit.
     let mut done = vec![0_usize; visits.len()];
     let mut since: Vec<u64> = (0..visits.len() as u64).collect();
     let mut ends: Vec<Option<u64>> = vec![None; visits.len()];
@@ -208,8 +211,8 @@ fn policies() -> impl Strategy<Value = (InterDimensionPolicy, IntraDimensionPoli
     )
 }
 
-/// Returns the bytes of `kind` for which each of `chunks` chunks is `chunk` bytes of the whole
-/// buffer.
+/// Returns the buffer size for `kind` at which each of `chunks` chunks has `chunk` bytes of the
+/// whole buffer.
 fn bytes(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
     let whole = chunk * u64::from(chunks);
     match kind {
@@ -230,9 +233,9 @@ const KINDS: [K; 6] = [
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// With equal starts, the closed form is used, and both it and the messages agree with a plain
-    /// pipeline. Chunks that balance loads lead to near ties, so there all loads are exact in
-    /// binary.
+    /// If all members start together, the closed form is used, and both the closed form and the
+    /// messages agree with a plain pipeline. Chunks that balance loads lead to near ties, so all
+    /// their loads are exact in binary.
     #[test]
     fn chunks_are_a_pipeline(
         dims in dims(),
@@ -269,8 +272,8 @@ proptest! {
         prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
     }
 
-    /// With late members, no member waits for ever, none ends too early, and ring neighbours are
-    /// never later than if all had started with the last.
+    /// If members are late, no member waits for ever, none ends too early, and neighbours on a ring
+    /// are never later than if all had started with the last member.
     #[test]
     fn late_members_keep_to_the_order(
         dims in dims(),
@@ -300,9 +303,9 @@ proptest! {
     }
 }
 
-/// Returns two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of
-/// 2,000 B. Reduce-scatter of a chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same
-/// back.
+/// Returns two dimensions of size 2 with 10 and 20 ps/B, without latency, with direct exchanges.
+/// The tests send 8,000 B in 4 chunks of 2,000 B. The reduce-scatter of a chunk takes 1,000 B · 10
+/// = 10 ns, then 500 B · 20 = 10 ns, and the all-gather takes the same.
 fn small(chunks: u32, active: u32) -> Machine {
     let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
     machine(&dims).with_pipeline(pipeline(
@@ -316,12 +319,14 @@ fn small(chunks: u32, active: u32) -> Machine {
 #[test]
 fn four_chunks_by_hand() {
     let workload = job(K::AllReduce, 8000, 4, 0);
-    // One chunk: 40 + 40 + 40 + 40 ns.
+    // One chunk takes 40 + 40 + 40 + 40 ns.
     assert_eq!(replay(&workload, &small(1, 1)).ps(), 160_000);
-    // Dimension 0: out 0-10, 10-20, 20-30, 30-40. Dimension 1, first come, first served: chunk 0 out 10-20; chunk 0's
-    // way back and chunk 1's way out both arrive at 20, and the chunk that began earlier goes first: 0 back 20-30, 1
-    // out 30-40, 2 out 40-50, 1 back 50-60, 3 out 60-70, 2 back 70-80, 3 back 80-90, or an equivalent order: 8 stages
-    // of 10 ns without a gap, 10-90. The last chunk goes back in dimension 0: 90-100.
+    // Dimension 0 sends the chunks out at 0-10, 10-20, 20-30 and 30-40. Dimension 1 serves first
+    // come, first served. Chunk 0 goes out at 10-20. Chunk 0's way back and chunk 1's way out both
+    // arrive at 20, and the chunk that began earlier goes first: 0 back 20-30, 1 out 30-40, 2 out
+    // 40-50, 1 back 50-60, 3 out 60-70, 2 back 70-80, 3 back 80-90, or an equivalent order. These
+    // are 8 stages of 10 ns without a gap, 10-90. The last chunk goes back in dimension 0 at
+    // 90-100.
     assert_eq!(replay(&workload, &small(4, 1)).ps(), 100_000);
     assert_eq!(
         replay_with(&workload, &small(4, 1), &stepwise()).ps(),
@@ -336,18 +341,21 @@ fn four_chunks_by_hand() {
 
 #[test]
 fn a_collective_of_fewer_bytes_than_chunks_has_as_many_chunks_as_bytes() {
-    // 3 bytes in 3 chunks of 1 B over 2 of 2: halves and quarters of bytes: 1/2 · 10 and 1/4 · 20 = 5 ps each way.
-    // Dimension 1 is busy for 6 stages from 5 ps on, and the last chunk goes back: 5 + 30 + 5.
+    // 3 bytes in 3 chunks of 1 B over two dimensions of size 2 move halves and quarters of bytes:
+    // 1/2 · 10 and 1/4 · 20 = 5 ps each way. Dimension 1 is busy for 6 stages from 5 ps on, and
+    // then the last chunk goes back: 5 + 30 + 5.
     let workload = job(K::AllReduce, 3, 4, 0);
     assert_eq!(replay(&workload, &small(64, 1)).ps(), 40);
     // An empty buffer is one chunk.
     assert_eq!(replay(&job(K::Barrier, 0, 4, 0), &small(64, 1)).ps(), 0);
 }
 
-/// Eight on a switch without latency, S = 640,000 B at 20 ps/B: t = 12,800 ns. In a tree an inner member receives S
-/// from each of two children and S from its parent, which occupies its port for 3t. Two trees halve the data: as an
-/// inner member of one it receives S/2 twice and once, as a leaf of the other S/2 once, and sends as much: 2t. Chunks
-/// add filling and draining: no more than a few levels of a chunk of S/64. Without chunks, levels follow one another.
+/// Eight members are on a switch without latency, and S = 640,000 B at 20 ps/B takes t = 12,800 ns.
+/// In one tree an inner member receives S from each of two children and S from its parent, which
+/// occupies its port for 3t. Two trees halve the data. As an inner member of one tree, a member
+/// receives S/2 three times; as a leaf of the other tree, it receives S/2 once. It sends as much,
+/// so this takes 2t. Chunks add the time to fill and drain the trees: no more than a few levels of
+/// a chunk of S/64. Without chunks, the levels follow one another.
 #[test]
 fn trees_live_by_chunks() {
     let t = 12_800_000;
@@ -374,8 +382,8 @@ fn trees_live_by_chunks() {
     assert!(time(Tree, 1) > one && time(DoubleBinaryTree, 1) > one);
 }
 
-/// A collective whose messages would not fit in memory is an error if it must be simulated; by closed form it needs no
-/// memory.
+/// A collective whose messages would not fit in memory is an error if it must be simulated; the
+/// closed form needs no memory.
 #[test]
 fn what_does_not_fit_is_refused() {
     let ranks = 1 << 17;

@@ -19,30 +19,30 @@ fn transposed() -> ReplayOptions {
     map([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
 }
 
-/// Ranks 0, 1, 2 are in a row, three NPUs of a ring of 4; mapped to NPUs 0, 4, 8 they are a column.
+/// Ranks 0, 1 and 2 are in a row, three NPUs of a ring of 4. Mapped to NPUs 0, 4 and 8, they are a
+/// column.
 #[test]
 fn a_map_moves_a_group_to_another_dimension() {
     let (ranks, members) = among(&[0, 1, 2], &call(K::ReduceScatter, 120_000));
     let workload = job(&ranks, &[("g", &members)]);
     let machine = machine(&four_by_three());
-    // As in `groups`: two steps over a ring with a gap end at 1,100 ns.
+    // As in `groups`, two steps over a ring with a gap end at 1,100 ns.
     assert_eq!(
         replay_with(&workload, &machine, &ReplayOptions::default()).ps(),
         1_100_000
     );
-    // On the switch: 2,000 ns and two messages of 40,000 B at 40 ps/B: 3,200 ns.
+    // On the switch they take 2,000 ns and two messages of 40,000 B at 40 ps/B, 3,200 ns.
     assert_eq!(
         replay_with(&workload, &machine, &transposed()).ps(),
         5_200_000
     );
-    // A reversed row is still a row: the long path is between other ranks, and the time is the
-    // same.
+    // A reversed row is still a row: the long path is between other ranks, so the time is the same.
     let reversed = map((0..12).rev());
     assert_eq!(replay_with(&workload, &machine, &reversed).ps(), 1_100_000);
 }
 
-/// The group of all ranks is a grid in every placement: 2 x (3 x (100 + 150)) + 2 x (2,000 + 2 x
-/// 400) ns.
+/// The group of all ranks is a grid in every placement and takes 2 x (3 x (100 + 150)) + 2 x (2,000
+/// + 2 x 400) ns.
 #[test]
 fn a_map_leaves_the_world_as_it_was() {
     let workload = job(&vec![vec![call(K::AllReduce, 120_000)]; 12], &[]);
@@ -60,7 +60,7 @@ fn a_map_moves_messages() {
     ranks[0] = vec![send(1, 10_000)];
     ranks[1] = vec![receive(0, 10_000)];
     let (workload, machine) = (job(&ranks, &[]), machine(&four_by_three()));
-    // 100 + 100 ns; 2,000 + 400 ns.
+    // The ring takes 100 + 100 ns, and the switch 2,000 + 400 ns.
     for (options, ps) in [
         (ReplayOptions::default(), 200_000),
         (transposed(), 2_400_000),

@@ -1,4 +1,4 @@
-//! Tests of pools of memory shared by NPUs: compares loads at any time and of any size with a plain
+//! Tests pools of memory shared by NPUs: compares loads at any time and of any size with a plain
 //! simulator, and doubles every number of each design.
 
 use super::lines::{Line, line};
@@ -56,7 +56,7 @@ proptest! {
         let links_chunk = chunk * 100 * switches;
         let tree = SwitchTree { groups, group, npus_per_node, node, port, npus, links_chunk };
         let machine = machine(npus, &hierarchical(&tree, switches));
-        // Each rank starts at its own time, and runs two concurrent loads.
+        // Each rank starts at its own time and runs two concurrent loads.
         let at = |rank: u32| if skewed { loads[rank as usize % 20].0 } else { 0 };
         let bytes = |rank: u32, lane: u32| loads[(rank * 2 + lane) as usize % 20].1;
         let ranks: Vec<Vec<Line>> = (0..npus)
@@ -72,7 +72,8 @@ proptest! {
         let expected = switch_pool::load_end_times(&tree, &begins);
         for (i, (load, expected)) in begins.iter().zip(expected).enumerate() {
             let found = replay.end(load.npu, i as u32 % 2 + 1);
-            // Each change of rates rounds an instant, by up to half a picosecond at the sum of all rates.
+            // Each change of rates rounds an instant by up to half a picosecond at the sum of all
+            // rates.
             let off = found as f64 - (expected + 100_000.0);
             prop_assert!(off.abs() < 100.0, "{i}: {found}, off by {off}");
         }
@@ -88,8 +89,9 @@ link_bandwidth = "50 GB/s"
 npu_bandwidth = "4 GB/s"
 chunk = "40 kB"
 latency = "0""#;
-    // The second rank loads after a node that takes no time. 200 kB at 4 GB/s are 50 us; each rank has 40 kB of a round
-    // of 80 kB: 4 us at the memories, and a quarter of 40 kB on each link into a station, 0.2 us.
+    // The second rank loads after a node that takes no time. 200 kB at 4 GB/s take 50 us. Each rank
+    // has 40 kB of a round of 80 kB: 4 us at the memories, and a quarter of 40 kB on each link into
+    // a station, 0.2 us.
     let ranks = [
         vec![line(Op::NoOp), load(200_000)],
         vec![line(Op::NoOp), load(200_000).after(&[1])],
@@ -101,7 +103,8 @@ latency = "0""#;
 /// Bytes that every NPU loads.
 const BYTES: u64 = 1_200_000;
 
-/// Doubles the value of `key` in `remote`, for 8 NPUs that load [`BYTES`] each, and expects these makespans in ns.
+/// Doubles the value of `key` in `remote` for 8 NPUs that load [`BYTES`] each, and expects these
+/// makespans in nanoseconds.
 #[track_caller]
 fn doubled(remote: &str, key: &str, before: u64, after: u64) {
     let at = remote.find(&format!("{key} =")).expect(key) + key.len() + 2;
@@ -128,14 +131,16 @@ node_bandwidth = "60 GB/s"
 in_node_bandwidth = "20 GB/s"
 chunk = "40 kB"
 latency = "5000 ns""#;
-    // Together 9.6 MB from 48 GB/s: 200 us. A round is 2 x 3 x 40 kB = 240 kB: 5 us at the memories, 2 us for 120 kB in
-    // each node, and 1.5 us for 30 kB in each NPU. 200 + 2 + 1.5 + 5 = 208.5 us.
+    // The NPUs load 9.6 MB together, from 48 GB/s: 200 us. A round is 2 x 3 x 40 kB = 240 kB: 5 us
+    // at the memories, 2 us for 120 kB in each node, and 1.5 us for 30 kB in each NPU. 200 + 2 +
+    // 1.5 + 5 = 208.5 us.
     let before = 208_500;
-    // The memories take 100 us, a node's 4.8 MB at 60 GB/s 80 us. A round is twice as large: 4 and 3 us.
+    // The memories take 100 us, and a node's 4.8 MB at 60 GB/s take 80 us. A round is twice as
+    // large and takes 4 and 3 us.
     doubled(remote, "groups", before, 112_000);
     doubled(remote, "group_bandwidth", before, 108_500);
     doubled(remote, "out_switches", before, 212_000);
-    // All 8 NPUs in one node: 9.6 MB / 60 GB/s = 160 us; 240 kB in 4 us.
+    // All 8 NPUs are in one node: 9.6 MB / 60 GB/s = 160 us, and 240 kB take 4 us.
     doubled(remote, "npus_per_node", before, 210_500);
     doubled(remote, "node_bandwidth", before, 207_500);
     doubled(remote, "in_node_bandwidth", before, 207_750);
@@ -152,14 +157,16 @@ group_bandwidth = "60 GB/s"
 npu_bandwidth = "20 GB/s"
 chunk = "120 kB"
 latency = "5000 ns""#;
-    // Together 9.6 MB: 80 us of memory, 2.4 MB / 16 GB/s = 150 us on each of 4 uplinks, 60 us at a port. A round is 240
-    // kB: 2 us at the memories, 30 kB / 20 GB/s = 1.5 us at a port. 150 + 3.5 + 5.
+    // The NPUs load 9.6 MB together: 80 us at the memories, 2.4 MB / 16 GB/s = 150 us on each of 4
+    // uplinks, and 60 us at a port. A round is 240 kB: 2 us at the memories, and 30 kB / 20 GB/s =
+    // 1.5 us at a port. The sum is 150 + 3.5 + 5.
     let before = 158_500;
-    // 4.8 MB / 16 GB/s = 300 us on each of 2 uplinks.
+    // 4.8 MB / 16 GB/s take 300 us on each of 2 uplinks.
     doubled(remote, "fan_in", before, 308_500);
-    // The uplinks take 75 us, so the memories' 80 us are longest: 80 + 60 kB / 32 GB/s + 1.5 + 5.
+    // The uplinks take 75 us, so the memories' 80 us are the longest: 80 + 60 kB / 32 GB/s + 1.5 +
+    // 5.
     doubled(remote, " bandwidth", before, 88_375);
-    // 480 kB in a round, still 2 us of memory, 3 us of a port.
+    // A round is 480 kB and still takes 2 us at the memories, but 3 us at a port.
     doubled(remote, "groups", before, 160_000);
     doubled(remote, "group_bandwidth", before, 157_500);
     doubled(remote, "npu_bandwidth", before, 157_750);
@@ -176,13 +183,16 @@ link_bandwidth = "10 GB/s"
 npu_bandwidth = "20 GB/s"
 chunk = "60 kB"
 latency = "5000 ns""#;
-    // Together 9.6 MB: 80 us at the memories, 9.6 MB / 8 / 10 GB/s = 120 us on the links, 60 us at a port. A round is
-    // 240 kB: 2 us at the memories, 1.5 us at a port. 120 + 3.5 + 5.
+    // The NPUs load 9.6 MB together: 80 us at the memories, 9.6 MB / 8 / 10 GB/s = 120 us on the
+    // links, and 60 us at a port. A round is 240 kB: 2 us at the memories, and 1.5 us at a port.
+    // The sum is 120 + 3.5 + 5.
     let before = 128_500;
-    // Each link still carries an eighth. A round has 480 kB: 2 us of memory, 3 us of a port.
+    // Each link still carries an eighth. A round has 480 kB: 2 us at the memories, and 3 us at a
+    // port.
     doubled(remote, "groups", before, 130_000);
     doubled(remote, "group_bandwidth", before, 127_500);
-    // The links take 60 us, so the memories' 80 us are longest: 80 + 240 kB / 8 / 20 GB/s + 1.5 + 5.
+    // The links take 60 us, so the memories' 80 us are the longest: 80 + 240 kB / 8 / 20 GB/s + 1.5
+    // + 5.
     doubled(remote, "link_bandwidth", before, 88_000);
     doubled(remote, "npu_bandwidth", before, 127_750);
     doubled(remote, "chunk", before, 132_000);
@@ -199,14 +209,17 @@ link_bandwidth = "10 GB/s"
 npu_bandwidth = "20 GB/s"
 chunk = "60 kB"
 latency = "5000 ns""#;
-    // Together 9.6 MB: 80 us at the memories, 9.6 MB x 2 / (4 x 2 x 2) / 10 GB/s = 120 us on the links, 60 us at a
-    // port. A round is 240 kB: 2 us at the memories, 1.5 us at a port. 120 + 3.5 + 5.
+    // The NPUs load 9.6 MB together: 80 us at the memories, 9.6 MB x 2 / (4 x 2 x 2) / 10 GB/s =
+    // 120 us on the links, and 60 us at a port. A round is 240 kB: 2 us at the memories, and 1.5 us
+    // at a port. The sum is 120 + 3.5 + 5.
     let before = 128_500;
-    // With 4 x 2: 9.6 MB x 4 / (4 x 4 x 2) / 10 GB/s = 120 us on the links, 40 us at the memories, 480 kB in a round.
+    // With 4 x 2, 9.6 MB x 4 / (4 x 4 x 2) / 10 GB/s = 120 us on the links, 40 us at the memories,
+    // and 480 kB in a round.
     doubled(remote, "columns", before, 130_000);
     doubled(remote, "rows", before, 130_000);
     doubled(remote, "group_bandwidth", before, 127_500);
-    // The links take 60 us, so the memories' 80 us are longest: 80 + 240 kB / 8 / 20 GB/s + 1.5 + 5.
+    // The links take 60 us, so the memories' 80 us are the longest: 80 + 240 kB / 8 / 20 GB/s + 1.5
+    // + 5.
     doubled(remote, "link_bandwidth", before, 88_000);
     doubled(remote, "npu_bandwidth", before, 127_750);
     doubled(remote, "chunk", before, 132_000);

@@ -1,4 +1,4 @@
-//! Tests of ports shared by all operations, and of the choice of a replay's network model.
+//! Tests ports shared by all operations, and the choice of a replay's network model.
 
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};
@@ -51,15 +51,17 @@ fn each_dimension_has_its_port_and_its_rate() {
     let mut outer = dim(DimensionShape::Switch, 2, Ring);
     outer.ps_per_byte = 80;
     let machine = machine(&[dim(DimensionShape::Ring, 4, Ring).of_links(), outer]);
-    // A message from 0 to 5 goes to 1 inside and leaves by NPU 1's outer port; one from 0 to 4 leaves by NPU 0's.
+    // A message from 0 to 5 goes to 1 inside and leaves by NPU 1's outer port; a message from 0 to
+    // 4 leaves by NPU 0's.
     let flows = [
         flow(0, 0, 5, 10_000),
         flow(0, 0, 4, 10_000),
         flow(0, 1, 5, 10_000),
     ];
     let found = ends(&machine, Ports, &flows);
-    // NPU 1's message occupies its outer port until 800, and enters 5 from 1,000 to 1,800; NPU 0's reaches this port at
-    // 500, occupies it until 1,600, and enters 5 from 1,800 to 2,600. All sends complete after 800, at the outer rate.
+    // NPU 1's message occupies its outer port until 800, and enters 5 from 1,000 to 1,800. NPU 0's
+    // message reaches this port at 500, occupies it until 1,600, and enters 5 from 1,800 to 2,600.
+    // All sends complete after 800, at the outer rate.
     let expected = [
         [800_000, 2_600_000],
         [800_000, 1_800_000],
@@ -68,7 +70,7 @@ fn each_dimension_has_its_port_and_its_rate() {
     assert_eq!(found, expected);
 }
 
-/// The machine file chooses the model; options override it.
+/// The machine file chooses the model, and options override it.
 #[test]
 fn the_file_chooses_a_model_and_options_override_it() {
     let file = super::doubling::MACHINE;
@@ -81,13 +83,14 @@ fn the_file_chooses_a_model_and_options_override_it() {
         let machine = Machine::parse(&format!("{file}{network}"), "m.toml").unwrap();
         replay_with(&job(&incast, &[]), &machine, options).ps()
     };
-    // The ring inside: 400 + 200 ns. The switch outside: 3,000 + 800 ns, from 2. They do not contend.
+    // The ring inside takes 400 + 200 ns. The switch outside takes 3,000 + 800 ns, from 2. They do
+    // not contend.
     assert_eq!(ps("", &stepwise()), 3_800_000);
     let stored = "[network]\nswitching = \"store_and_forward\"\n";
     // A switch that stores whole messages adds 800 ns.
     assert_eq!(ps(stored, &stepwise()), 4_600_000);
     let by = "[network]\nmodel = \"links\"\nsegment = \"1 kB\"\n";
-    // A segment of 1,000 B adds 40 ns, one of 2,000 B 80 ns.
+    // A segment of 1,000 B adds 40 ns, and a segment of 2,000 B adds 80 ns.
     assert_eq!(ps(by, &stepwise()), 3_840_000);
     assert_eq!(ps(&by.replace("1 kB", "2 kB"), &over(Ports)), 3_880_000);
     let machine = |model: &str| {
@@ -95,8 +98,9 @@ fn the_file_chooses_a_model_and_options_override_it() {
             format!("{file}[network]\nmodel = \"{model}\"\n").replacen("size = 2", "size = 6", 1);
         Machine::parse(&text, "m.toml").unwrap()
     };
-    // A ring of 6 with links of 50 GB/s, all upwards. 0 → 2 and 1 → 3 share a link, 80,000 B in 1,600 ns; 3 → 5 and 4 →
-    // 5 share another, and the lower port of 5, 60,000 B in 1,200 ns.
+    // All messages go upwards on a ring of 6 with links of 50 GB/s. 0 → 2 and 1 → 3 share a link,
+    // where 80,000 B take 1,600 ns. 3 → 5 and 4 → 5 share another link and the lower port of 5,
+    // where 60,000 B take 1,200 ns.
     let ranks = [
         vec![send(2, 80_000)],
         vec![send(3, 80_000)],
@@ -111,9 +115,9 @@ fn the_file_chooses_a_model_and_options_override_it() {
         });
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
     };
-    // Two links and 1,600 ns. The message from 4 enters 5 from 400 to 1,600, and then the message
-    // from 3 until 2,800. The message from 1 occupies the link to 2 until 1,600, and then the
-    // message from 0 until 3,200, which arrives 400 later.
+    // Without contention, the time is two links and 1,600 ns. The message from 4 enters 5 from 400
+    // to 1,600, and then the message from 3 until 2,800. The message from 1 occupies the link to 2
+    // until 1,600, and then the message from 0 until 3,200, which arrives 400 ns later.
     let [free, ports, links] = [2_400_000, 2_800_000, 3_600_000];
     for (own, other, expected) in [
         ("contention_free", None, free),
@@ -151,9 +155,9 @@ proptest! {
     }
 }
 
-/// Rank 0 sends an empty message and then 5,000 B to rank 2, at the same time: the first arrives
-/// after 1,000 ns, and the second takes 100 ns more. Both reach rank 2's port at the same instant,
-/// and enter in the order in which they left, for any earlier actions of ranks 1 and 3.
+/// Rank 0 sends an empty message and then 5,000 B to rank 2, at the same time. The first arrives
+/// after 1,000 ns, and the second takes 100 ns more. Both reach rank 2's port at the same instant
+/// and enter in the order in which they left, whatever ranks 1 and 3 did before.
 #[test]
 fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
     let switch = machine(&[dim(DimensionShape::Switch, 4, Ring)]);

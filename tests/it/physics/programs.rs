@@ -1,5 +1,6 @@
-//! Messages of each member and their prerequisites, derived from the definitions of the algorithms: trees as sets that
-//! are split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
+//! Derives the messages of each member and their prerequisites from the definitions of the
+//! algorithms: trees as sets that are split, exchanges as pairs. Every message waits for named
+//! senders, not for a number of receptions.
 
 use super::naive::{Needs, Post};
 use chakram::extend::CollectivePrimitive;
@@ -19,7 +20,7 @@ pub fn program(
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter,
         ) => {
-            // The bits, from the lowest, have half of the buffer, a quarter, …
+            // The bits, from the lowest, have a half of the buffer, a quarter, and so on.
             let bits = 0..n.trailing_zeros();
             let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
@@ -69,8 +70,9 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
         .collect()
 }
 
-/// Returns the messages of pairwise rounds. In round k a member sends to the member k ahead, after
-/// the messages of earlier rounds; or, if members form pairs, exchange with index XOR k.
+/// Returns the messages of pairwise rounds. In round k a member sends to the member k ahead after
+/// the messages of earlier rounds; or, if members form pairs, it exchanges data with the member at
+/// index XOR k.
 fn pairwise(n: u32, index: u32) -> Vec<Post> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {
@@ -84,7 +86,7 @@ fn pairwise(n: u32, index: u32) -> Vec<Post> {
     (1..n).map(post).collect()
 }
 
-/// A tree: the parent of every index but 0, and each index's children in sending order.
+/// A tree: the parent of every index except 0, and each index's children in sending order.
 pub struct Tree {
     pub parent: Vec<u32>,
     pub children: Vec<Vec<u32>>,
@@ -129,7 +131,7 @@ pub fn halved(n: u32) -> Tree {
     tree
 }
 
-/// Returns an in-order binary tree over 1 … n−1 with 0 as the parent of its top: the top of a range
+/// Returns an in-order binary tree over 1 … n−1 whose top has 0 as its parent. The top of a range
 /// is placed so that its lower subtree is full.
 pub fn sorted(n: u32) -> Tree {
     /// Adds the members `low..high` as a subtree of `parent`.

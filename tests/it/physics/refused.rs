@@ -163,7 +163,7 @@ fn more_ranks_than_npus() {
     );
 }
 
-/// A member with a trace that lacks the group's collectives.
+/// One member has a trace that lacks the group's collectives.
 #[test]
 fn members_that_never_call() {
     let mut ranks = vec![vec![kernel(1)]; 3];

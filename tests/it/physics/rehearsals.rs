@@ -1,5 +1,5 @@
-//! Tests of collectives replayed in isolation, with their results reused: times are the same as
-//! with messages, for any events in between.
+//! Tests collectives replayed in isolation whose results are reused: the times are the same as with
+//! messages, whatever happens between them.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
@@ -15,7 +15,7 @@ use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
 use chakram::units::Time;
 use chakram::workload::{NodeKind, Workload};
 
-/// Busy time of each link, as text.
+/// The busy time of each link, as text.
 #[derive(Debug, Default, PartialEq)]
 struct BusyLinks(String);
 
@@ -28,8 +28,9 @@ impl Observer for BusyLinks {
     }
 }
 
-/// Replays over exclusive links. Returns the outcome, the events in an order independent of the engine's, and the
-/// records of collectives without the method that replayed them.
+/// Replays the workload over exclusive links. Returns the outcome, the events in an order
+/// independent of the engine's, and the records of collectives without the method that replayed
+/// them.
 fn run(
     workload: &Workload,
     machine: &Machine,
@@ -56,10 +57,10 @@ fn run(
     (outcome, (log, busy))
 }
 
-/// Returns a job of two stages of eight ranks in tensor groups of four and replicas of two, which
-/// do the same in each of several passes: all-reduces, gathers, all-to-alls and broadcasts, each
-/// after kernels during which links become idle. At random times there are also kernels that last
-/// longer on some ranks in some passes, loads and stores through ports, and messages between
+/// Returns a job of two stages of eight ranks, in tensor groups of four and replicas of two. The
+/// ranks do the same in each of several passes: all-reduces, gathers, all-to-alls and broadcasts,
+/// each after kernels during which links become idle. At random times there are also kernels that
+/// last longer on some ranks in some passes, loads and stores through ports, and messages between
 /// stages.
 fn stages(random: &mut Random) -> Vec<Vec<Line>> {
     let mut ranks = vec![Vec::<Line>::new(); 16];
@@ -82,7 +83,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             for [what, size, after, which] in &plans[stage as usize] {
                 let tensor = ["t0", "t1", "t2", "t3"][(rank / 4) as usize];
                 let all = ["d0", "d1"][stage as usize];
-                // With separate lanes, members may be ready for either of two collectives first.
+                // With separate lanes, members may be ready first for either of two collectives.
                 let is_wide = which % 4 == 0;
                 let of = |kind, bytes| {
                     let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
@@ -105,8 +106,8 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
                     .on(7 + i64::from(which % 2 == 0)),
                     _ => kernel(1),
                 };
-                // Nodes run after a kernel of their own, or, for loads and similar nodes, at any
-                // time in the pass.
+                // Nodes run after a kernel of their own; loads and similar nodes may also run at
+                // any time in the pass.
                 let before = lines.len() as u64;
                 let begins = if before == first && before > 0 {
                     vec![before]
@@ -178,7 +179,7 @@ fn answers_of_rehearsals_are_those_of_every_message() {
     // With this seed a collective is withdrawn after another collective has reserved a link that
     // the first no longer used.
     random_jobs(1595..1596);
-    // Both occur: answers that remain valid, and answers that other traffic invalidates.
+    // Both cases occur: answers that remain valid, and answers that other traffic invalidates.
     assert!(
         answered > 2000 * seeds / 120 && taken_back > 200 * seeds / 120,
         "{answered} {taken_back}"
@@ -191,9 +192,10 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
     random_jobs(1000..21_000);
 }
 
-/// Links of a line of four with five all-reduces, each after kernels during which all links become
-/// idle. The fourth member sends to the first over three links of 1 ns, so a ring of six steps of
-/// 400 B at 1000 GB/s has no closed form. Each link is busy for the same time as with messages.
+/// Checks the links of a line of four with five all-reduces, each after kernels during which all
+/// links become idle. The fourth member sends to the first over three links of 1 ns, so a ring of
+/// six steps of 400 B at 1000 GB/s has no closed form. Each link is busy for the same time as with
+/// messages.
 #[test]
 fn links_are_as_busy_as_message_by_message() {
     let line = machine("mesh", [1, 1], [4, 2], 8);

@@ -1,4 +1,4 @@
-//! Tests of ranks that represent equal ranks: the report is the report of a replay of all ranks.
+//! Tests ranks that represent equal ranks: the report equals the report of a replay of all ranks.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, released};
@@ -191,10 +191,11 @@ fn a_representative_gives_the_report_of_all_ranks_at_length() {
     assert!(folded > 7000, "{folded}");
 }
 
-/// Eight ranks compute for 100 ns and reduce 8,000 B over all; rank 5 computes for 200 ns. A ring of eight with 20 ps/B
-/// and 500 ns a link, half of the bandwidth to each side, takes 14 steps, which begin when the last member arrives only
-/// if the answer is analytical. Here the members arrive at different times, so the reduction is simulated for each rank,
-/// and no rank may represent another.
+/// Eight ranks compute for 100 ns and reduce 8,000 B over all ranks; rank 5 computes for 200 ns. A
+/// ring of eight with 20 ps/B and 500 ns per link has half of the bandwidth to each side and takes
+/// 14 steps. The steps begin when the last member arrives only if the answer is analytical. Here
+/// the members arrive at different times, so the reduction is simulated for each rank, and no rank
+/// may represent another.
 #[test]
 fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
     let ring = machine(&[dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)]);
@@ -212,9 +213,10 @@ fn ranks_that_wait_in_a_simulated_collective_are_replayed_one_by_one() {
     assert!(!is_folded(200));
 }
 
-/// Two groups of eight ranks on two nodes; each rank computes for 100 us and then reduces 1 MB over its group, which takes
-/// a measured time. Rank 3 takes 150 us, so the seven other members of its group wait for 50 us each: 350 us together.
-/// The ranks have three classes: rank 3, the ranks that wait for it, and the ranks of the other group.
+/// Two groups of eight ranks are on two nodes. Each rank computes for 100 us and then reduces 1 MB
+/// over its group, which takes a measured time. Rank 3 computes for 150 us, so the seven other
+/// members of its group wait for 50 us each: 350 us together. The ranks have three classes: rank 3,
+/// the ranks that wait for it, and the ranks of the other group.
 #[test]
 fn a_representative_waits_for_the_ranks_that_it_represents() {
     let nodes = Machine::load_preset("dgx-h100x2").unwrap();

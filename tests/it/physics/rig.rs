@@ -1,4 +1,4 @@
-//! Short notations for machines and jobs, and a log of a replay's notifications.
+//! Defines short notations for machines and jobs, and a log of a replay's notifications.
 
 use super::lines::Line;
 use chakram::engine::{
@@ -19,8 +19,8 @@ use chakram::workload::{
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 use std::num::NonZeroU32;
 
-/// A dimension whose numbers make every time exact: `ps_per_byte` is an NPU's time for a byte over all its links, and
-/// divides 10^12.
+/// A dimension whose numbers make every time exact. `ps_per_byte` is an NPU's time for a byte over
+/// all its links, and divides 10^12.
 #[derive(Clone, Copy, Debug)]
 pub struct Dim {
     pub shape: DimensionShape,
@@ -45,7 +45,7 @@ impl Dim {
         self.ps_per_byte * self.links()
     }
 
-    /// Gives each link the bandwidth that was given for the NPU.
+    /// Gives each link the bandwidth that was stated for the NPU.
     pub fn of_links(self) -> Self {
         let ps_per_byte = self.ps_per_byte / self.links();
         assert_eq!(
@@ -60,7 +60,7 @@ impl Dim {
     }
 }
 
-/// Returns a dimension of 20 ps per byte, which is 50 GB/s, and 500 ns per link.
+/// Returns a dimension with 20 ps per byte, which is 50 GB/s, and 500 ns per link.
 pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
     Dim {
         shape,
@@ -163,7 +163,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Returns the traces of these ranks, with each rank released at the given time in ns.
+/// Returns the traces of these ranks, with each rank released at the given time in nanoseconds.
 pub fn released<'l>(
     ranks: impl IntoIterator<Item = (u32, &'l [Line])>,
     at_ns: impl Fn(u32) -> u64,
@@ -180,7 +180,7 @@ pub fn released<'l>(
     builder
 }
 
-/// Returns a job in which rank r runs `ranks[r]`, with these groups declared.
+/// Returns a job in which rank r runs `ranks[r]`, with these declared groups.
 pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workload, WorkloadError> {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
@@ -195,7 +195,7 @@ pub fn job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Workload {
 /// All notifications of an observer, in order.
 #[derive(Debug, Default, PartialEq)]
 pub struct Log {
-    /// Time in ps, `true` for a completion, instance, node.
+    /// The time in picoseconds, `true` for a completion, the instance, and the node.
     pub events: Vec<(u64, bool, u32, u32)>,
     pub records: Vec<CollectiveRecord>,
 }
@@ -212,7 +212,7 @@ impl Observer for Log {
     }
 }
 
-/// Outcome and log of a replay.
+/// The outcome and the log of a replay.
 #[derive(Debug, PartialEq)]
 pub struct Replay {
     pub outcome: ReplayOutcome,
@@ -252,26 +252,26 @@ pub fn stepwise() -> ReplayOptions {
 }
 
 impl Replay {
-    /// Returns the makespan in ps.
+    /// Returns the makespan in picoseconds.
     pub fn ps(&self) -> u64 {
         self.outcome.makespan.0
     }
 
-    /// Returns the completion of node `id` of instance `instance`, in ps.
+    /// Returns the completion of node `id` of instance `instance`, in picoseconds.
     pub fn end(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (true, instance, id - 1);
         events.find(wanted).expect("every node completes").0
     }
 
-    /// Returns the issue of node `id` of instance `instance`, in ps.
+    /// Returns the issue of node `id` of instance `instance`, in picoseconds.
     pub fn start(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (false, instance, id - 1);
         events.find(wanted).expect("every node is issued").0
     }
 
-    /// Returns the completion of each instance's last node, in ps.
+    /// Returns the completion of each instance's last node, in picoseconds.
     pub fn ends(&self) -> Vec<u64> {
         let mut ends = Vec::new();
         for &(at, completed, instance, _) in &self.log.events {

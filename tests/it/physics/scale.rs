@@ -1,6 +1,6 @@
-//! Tests of the law of scale: with latencies doubled, bandwidths halved and kernel times doubled,
-//! everything takes exactly twice its time if all durations are whole picoseconds; and choices of
-//! algorithms never change, even with rounding.
+//! Tests the law of scale: if latencies and kernel times are doubled and bandwidths halved,
+//! everything takes exactly twice its time, as long as all durations are whole picoseconds. The
+//! choices of algorithms never change, even with rounding.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
@@ -15,7 +15,7 @@ use chakram::trace::CollectiveKind as K;
 use chakram::units::Bytes;
 use std::num::NonZeroU32;
 
-/// Random numbers from a seed (splitmix64).
+/// Random numbers from a seed, by splitmix64.
 struct Dice(u64);
 
 impl Dice {
@@ -45,8 +45,8 @@ struct Case {
 }
 
 /// All sizes are multiples of this unit, which is divisible by up to 8 members in one or two
-/// dimensions, by 4 chunks, and by the 256 grains of unequal chunks. So every message takes whole
-/// picoseconds with every algorithm.
+/// dimensions, by 4 chunks, and by the 256 grains of unequal chunks. With this unit, every message
+/// takes whole picoseconds with every algorithm.
 const UNIT: u64 = 840 * 4 * 256;
 
 impl Case {
@@ -100,7 +100,7 @@ impl Case {
         this
     }
 
-    /// Adds a random operation on its ranks in program order, so the job cannot get stuck.
+    /// Adds a random operation to its ranks in program order, so the job cannot get stuck.
     fn happen(&mut self, dice: &mut Dice, unit: u64) {
         let ranks = self.ranks.len() as u64;
         let bytes = unit * dice.pick(&[1, 1, 2, 3, 7]);

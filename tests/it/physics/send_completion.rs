@@ -1,8 +1,9 @@
-//! Tests of sends that complete when their last byte has left, or when it has arrived, as the
-//! machine file states.
+//! Tests sends that complete when their last byte has left, or when it has arrived, as the machine
+//! file states.
 //!
-//! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts two links between
-//! NPUs: the last of 10,000 B leaves after s = 200 ns and arrives after 1,000 + 200 ns.
+//! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts
+//! two links between NPUs. So the last of 10,000 B leaves after s = 200 ns and arrives after 1,000
+//! + 200 ns.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
@@ -17,8 +18,8 @@ use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, Workload};
 use proptest::prelude::*;
 
-/// Returns the same machine, with sends that complete when their last byte has left, and with sends
-/// that complete when it has arrived.
+/// Returns the same machine twice: with sends that complete when their last byte has left, and with
+/// sends that complete when it has arrived.
 fn both(machine: &Machine) -> [Machine; 2] {
     [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
 }
@@ -62,9 +63,9 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     }
 }
 
-/// Messages of two senders contend at their receiver: one after the other under `ports` and
-/// `links`, at half the rate under `fair_sharing`. A send waits for the end of its own message,
-/// even if other messages delay this message.
+/// The messages of two senders contend at their receiver. They enter one after the other under
+/// `ports` and `links`, and at half the rate under `fair_sharing`. A send waits for the end of its
+/// own message, even if other messages delay that message.
 #[test]
 fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
@@ -72,15 +73,16 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let workload = job(&[of(1), of(2), receiver], &[]);
     let machines = switch(4, CollectiveAlgorithm::Ring);
     for (model, left, there) in [
-        // Operations do not contend: 200 ns, and 1,000 + 200 ns.
+        // The operations do not contend: 200 ns, and 1,000 + 200 ns.
         (NetworkModel::ContentionFree, [200, 200], [1200, 1200]),
-        // The second waits 200 ns at the receiver, but has left as early as the first.
+        // The second message waits for 200 ns at the receiver, but has left as early as the first.
         (NetworkModel::Ports, [200, 200], [1200, 1400]),
         (NetworkModel::Links, [200, 200], [1200, 1400]),
-        // Each message gets half of the receiver's link: it takes 400 ns, and arrives 1,000 ns
+        // Each message gets half of the receiver's link, so it takes 400 ns and arrives 1,000 ns
         // later.
         (NetworkModel::FairSharing, [400, 400], [1400, 1400]),
-        // All links of a path are occupied for 1,200 ns, the receiver's by one message after the other.
+        // All links of a path are occupied for 1,200 ns, and the receiver's link by one message
+        // after the other.
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
         let [injected, delivered] = under(model, &machines, &workload);
@@ -109,7 +111,7 @@ fn a_send_holds_its_lane_until_it_is_complete() {
     ];
     let [injected, delivered] =
         switch(2, CollectiveAlgorithm::Ring).map(|machine| replay(&job(&ranks, &[]), &machine));
-    // 200 + 1,200 ns, and 1,200 + 1,200 ns.
+    // The injected send ends after 200 + 1,200 ns, and the delivered send after 1,200 + 1,200 ns.
     assert_eq!((injected.start(0, 2), injected.ps()), (200_000, 1_400_000));
     assert_eq!(
         (delivered.start(0, 2), delivered.ps()),
@@ -168,8 +170,8 @@ send_completion = "WHEN"
     assert_eq!(ends, [1_000_000_000, 1_004_000_000]);
 }
 
-/// In a custom algorithm position 0 sends twice, the second time when the first send has completed; the receiver waits
-/// for both. 200 + 1,200 ns, or 1,200 + 1,200 ns.
+/// In a custom algorithm position 0 sends twice, the second time when the first send has completed,
+/// and the receiver waits for both. This takes 200 + 1,200 ns, or 1,200 + 1,200 ns.
 #[test]
 fn sends_of_custom_algorithms_are_complete_alike() {
     let scripts = [
@@ -226,8 +228,9 @@ fn algorithms_of_collectives_take_as_long_either_way() {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Collectives by closed form, which messages after sends may invalidate at any moment, and collectives with
-    /// messages. No send completes before it has left, and chains of sends never end earlier.
+    /// Collectives are answered by closed form, which messages after sends may invalidate at any
+    /// moment, and by messages. No send completes before it has left, and chains of sends never end
+    /// earlier.
     #[test]
     fn closed_forms_are_taken_back_alike(
         starts in prop::collection::vec(0_u64..4000, 4),
@@ -249,8 +252,8 @@ proptest! {
         let stepped = replay_with(&workload, &machine, &over(model));
         prop_assert_eq!(&closed.log.events, &stepped.log.events);
         for rank in 0..4 {
-            // The send completes together with the receive at the other end, or before, because the receive is posted
-            // at 0.
+            // The send completes together with the receive at the other end, or before it, because
+            // the receive is posted at 0.
             prop_assert_eq!(closed.end(rank, 2), closed.end((rank + 1) % 4, 4));
             prop_assert_eq!(closed.end(rank, 3), closed.end((rank + 2) % 4, 5));
             prop_assert_eq!(closed.start(rank, 3), closed.end(rank, 2));

@@ -1,5 +1,5 @@
-//! Compares slopes of the makespan and their ranges of validity with replays with changed times:
-//! finite differences of random jobs.
+//! Compares slopes of the makespan, and the ranges in which they hold, with replays with changed
+//! times: finite differences of random jobs.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::job;
@@ -16,8 +16,8 @@ use chakram::workload::Workload;
 
 const RANKS: u32 = 4;
 
-/// Returns the ranks that compute on two lanes, in any order that their dependencies allow,
-/// all-reduce together and send to the next rank.
+/// Returns ranks that compute on two lanes, in any order that their dependencies allow, all-reduce
+/// together and send to the next rank.
 fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
     let steps = 6 + random.below(8);
     let shared: Vec<[u64; 2]> = (0..steps)
@@ -113,7 +113,8 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
             }
             let line = |factor: f64| makespan - row.slope_ps as f64 * (1.0 - factor);
             let tolerance = confirmed.path_nodes as f64;
-            // There is a finite difference at a random point in the range, and another at its end.
+            // One finite difference is at a random point in the range, and another is at the end of
+            // the range.
             let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
             for factor in [inside, row.holds_to] {
                 let found = replayed(&workload, &machine, row, factor);
@@ -137,13 +138,14 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
     [rows, by_graph]
 }
 
-/// Returns a network on which messages and collectives take this long per byte, and for each link,
+/// Returns a network on which messages and collectives take these times per byte and per link,
 /// relative to 50 GB/s and 700 ns.
 fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
     format!(
         "name = \"four\"\n[[dimension]]\nname = \"net\"\nshape = \"{shape}\"\nsize = {RANKS}\nalgorithm = \"ring\"\n\
          bandwidth = \"{} GB/s\"\nlatency = \"{} ns\"\n",
-        // In this order: at ties, the last bit of a rate decides how every step of a collective is rounded.
+        // The operations must have this order: at ties, the last bit of a rate decides how every
+        // step of a collective is rounded.
         50.0 * (1.0 / per_byte),
         700.0 * per_link
     )
@@ -227,8 +229,9 @@ fn slopes_are_finite_differences_inside_their_ranges() {
     );
 }
 
-/// Kernels of 30 and 20 ns run concurrently with a chain of 40 ns: 50 in total, 10 more than the chain. If the first
-/// kernel takes no time, the chain determines the end; the slope of 30 is valid down to a factor of 1 - 10 / 30.
+/// Kernels of 30 and 20 ns run concurrently with a chain of 40 ns. They take 50 ns together, 10
+/// more than the chain. If the first kernel takes no time, the chain determines the end; the slope
+/// of 30 is valid down to a factor of 1 - 10 / 30.
 #[test]
 fn a_slope_holds_until_the_next_path() {
     let of = |class: MemoryBoundKernel, ns| Line {

@@ -1,5 +1,5 @@
-//! Tests of the law for settings: an edited key of a machine file changes the results of a run, or
-//! the report names the key as having no effect, with a reason; and a named key changes nothing.
+//! Tests the law for settings: an edited key of a machine file changes the results of a run, or the
+//! report names the key as having no effect, with a reason. A named key changes nothing.
 
 use super::lines::{Line, call, kernel, line, receive, send, shaped};
 use super::rig::job;
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::thread;
 use toml::Value as Toml;
 
-/// Words that some key accepts; a key rejects the words of other keys.
+/// Words that some key accepts; each key rejects the words of other keys.
 const WORDS: [&str; 31] = [
     "ring",
     "direct",
@@ -76,7 +76,7 @@ struct PlacedJob {
     name: &'static str,
     workload: Workload,
     options: ReplayOptions,
-    /// Prefix of the paths of keys for which the job runs; slow or specialized jobs run for few
+    /// The prefix of the paths of keys for which the job runs; slow or specialized jobs run for few
     /// keys.
     keys: &'static str,
 }
@@ -196,12 +196,12 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         let ranks = vec![loads(&[1 << 10, 1 << 20]); edges.len()];
         let pooled = PlacedJob::new("pool", job(&ranks, &[]), &edges);
         jobs.push(pooled.for_keys(keys, |_| {}));
-        // More than half of the memory's capacity.
+        // This load takes more than half of the memory's capacity.
         let full = job(&[loads(&[remote.capacity.unwrap().0 / 4 * 3])], &[]);
         jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
     }
     if machine.rank_domain().is_some() {
-        // More ranks than fit in one domain, with the default placement.
+        // The job has more ranks than fit in one domain, with the default placement.
         let ranks = machine.topology().npu_count() / 2 + 1;
         let world = job(
             &vec![vec![call(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],
@@ -213,8 +213,8 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     jobs
 }
 
-/// Returns the kernels of every class that moves bytes, and small and large attention with one
-/// query per sequence.
+/// Returns kernels of every class that moves bytes, and small and large attention with one query
+/// per sequence.
 fn shapes() -> Workload {
     let mut lines = Vec::new();
     for (class, _) in MemoryBoundKernel::ALL {
@@ -242,8 +242,8 @@ fn shapes() -> Workload {
     job(&[lines], &[])
 }
 
-/// Returns a kernel that runs longer than the launches that fit in a queue take, and 1,500 short
-/// ones after it on its stream.
+/// Returns a kernel that runs longer than the host needs to launch as many kernels as a queue
+/// holds, and 1,500 short kernels after it on its stream.
 fn full_queue() -> Workload {
     let copy = |bytes| shaped(KernelShape::Moving(MemoryBoundKernel::Copy), 0, bytes).on(0);
     let mut lines = vec![copy(1 << 40)];
@@ -251,7 +251,8 @@ fn full_queue() -> Workload {
     job(&[lines], &[])
 }
 
-/// Buffer sizes for collectives among more members than were measured; each size has another fastest protocol.
+/// Buffer sizes for collectives among more members than were measured; another protocol is the
+/// fastest for each size.
 const SIZES: [u64; 4] = [1 << 10, 1 << 16, 1 << 20, 1 << 28];
 
 fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
@@ -263,8 +264,9 @@ fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
     })
 }
 
-/// Returns, on each rank, kernels in every format, bound by FLOPs and by bytes; loads and stores;
-/// 40 concurrent kernels; a message to the next rank, and one to the rank half of the job away.
+/// Returns a job with these nodes on each rank: kernels in every format, bound by FLOPs and by
+/// bytes; loads and stores; 40 concurrent kernels; a message to the next rank, and a message to the
+/// rank half of the job away.
 fn nodes(ranks: u32) -> Workload {
     let of_rank = |rank: u32| {
         let mut lines = Vec::new();
@@ -298,8 +300,8 @@ fn nodes(ranks: u32) -> Workload {
     job(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &[])
 }
 
-/// Returns collectives of every kind with these buffer sizes, among all ranks, the first two and
-/// the first four ranks.
+/// Returns collectives of every kind with these buffer sizes, among all ranks, the first two ranks
+/// and the first four ranks.
 fn collectives(ranks: u32, sizes: &[u64]) -> Workload {
     let names = ["two", "four"];
     let members: Vec<Vec<u32>> = [2, 4].map(|n: u32| (0..n.min(ranks)).collect()).to_vec();
@@ -379,7 +381,7 @@ fn results(report: &Report) -> Value {
     value
 }
 
-/// Collects the value at each leaf of a document, by path; lists of numbers and quantities are
+/// Collects the value at each leaf of a document, by path. Lists of numbers and quantities count as
 /// leaves.
 fn leaves(value: &Toml, path: &str, found: &mut Vec<String>) {
     let below = |key: &str| match path {
@@ -405,8 +407,8 @@ fn at<'v>(value: &'v mut Toml, path: &str) -> &'v mut Toml {
     })
 }
 
-/// Returns other values for a leaf: numbers doubled and halved, flags toggled, words replaced by
-/// others.
+/// Returns other values for a leaf: numbers doubled and halved, flags toggled, and words replaced
+/// by other words.
 fn others(value: &Toml) -> Vec<Toml> {
     let times = |factor: f64| scale_bytes(value, factor);
     match value {
@@ -440,8 +442,8 @@ fn scale_bytes(value: &Toml, factor: f64) -> Toml {
     }
 }
 
-/// Returns a path without names and indices of classes, dimensions and rows, so that it is the same
-/// key on all machines.
+/// Returns a path without names and without indices of classes, dimensions and rows, so that the
+/// same key has the same path on all machines.
 fn general(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let is_class = |i: usize| i == 1 && (parts[0] == "npu" || parts[0] == "assign");
@@ -456,7 +458,7 @@ fn general(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Keys, each with true if it changed a result of some job.
+/// Keys, each with `true` if it changed a result of some job.
 #[derive(Debug, Default)]
 struct Tried {
     keys: BTreeMap<String, bool>,
@@ -464,11 +466,11 @@ struct Tried {
     runs: u64,
 }
 
-/// Maximum number of similar tables, such as curves, whose keys are tried.
+/// The maximum number of similar tables, such as curves, whose keys are tried.
 const MAX_ALIKE: usize = 2;
 
-/// Tries every `stride`-th key of the machine `text`, called `name`, whose path contains these parts; among similar
-/// tables, only the first are tried.
+/// Tries every `stride`-th key of the machine `text`, called `name`, whose path contains these
+/// parts. Of similar tables, only the first are tried.
 fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Tried {
     let mut tried = Tried::default();
     let original = Machine::parse(text, name).unwrap();
@@ -556,9 +558,9 @@ fn an_edited_key_acts_or_is_named() {
     assert!(tried.runs > 50, "{}", tried.runs);
 }
 
-/// Returns the machines whose keys are tried, each with a part that paths must contain: every
-/// preset, with its outermost dimension doubled where the name allows it; and a wafer that states
-/// the default of `dram/around`, for this key alone.
+/// Returns the machines whose keys are tried, each with a part that paths must contain. These are
+/// every preset, with its outermost dimension doubled where the name allows it, and a wafer that
+/// states the default of `dram/around`, for this key alone.
 fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {
@@ -579,8 +581,9 @@ fn machines() -> Vec<(String, String, &'static str)> {
     machines
 }
 
-/// Tries every key of every preset, which takes some minutes: `cargo test --release --test it -- --ignored every_key`.
-/// `CHAKRAM_KEYS` restricts it to paths that contain its value, such as `host/queue`.
+/// Tries every key of every preset, which takes some minutes. To run it:
+/// `cargo test --release --test it -- --ignored every_key`. `CHAKRAM_KEYS` restricts the test to
+/// paths that contain its value, such as `host/queue`.
 #[test]
 #[ignore = "takes minutes"]
 fn every_key_of_every_preset_acts_or_is_named() {

@@ -1,5 +1,5 @@
-//! Tests of members that start at different times: no closed form is used, and every member ends at
-//! the time of the naive simulation.
+//! Tests members that start at different times: no closed form is used, and every member ends at
+//! the time that the naive simulation gives.
 
 use super::lines::{Line, call, kernel};
 use super::naive;
@@ -12,7 +12,7 @@ use chakram::trace::CollectiveKind as K;
 use chakram::units::Span;
 use proptest::prelude::*;
 
-/// Returns a job in which each rank computes for its time of `starts_ns` and then joins the
+/// Returns a job in which each rank computes for its time in `starts_ns` and then joins the
 /// collective.
 pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<Line>> {
     let node = match kind.has_root() {
@@ -35,17 +35,19 @@ fn by_hand(dims: &[Dim], kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> V
     naive::ends(dims, kind, bytes, root as usize, &starts)
 }
 
-/// A ring all-gather of 4 x 1,000 B at 50 GB/s and 500 ns per link: half of 1,000 B in each direction at 25 GB/s takes
-/// s = 20 ns, and a step takes 520 ns. Rank 2 starts 1,000 ns late; the others wait for it only through the ring.
-/// Upwards:
+/// A ring all-gathers 4 x 1,000 B at 50 GB/s and 500 ns per link. Half of 1,000 B goes in each
+/// direction at 25 GB/s and takes s = 20 ns, so a step takes 520 ns. Rank 2 starts 1,000 ns late;
+/// the others wait for it only through the ring. The upward direction has these steps.
 ///
-/// Step 0 of 0, 1, 3 is received by 1, 2, 0 at 520 ns, the step of 2 by 3 at 1,520. Step 1 of 0, 1 leaves at 520 and is
-/// received by 1, 2 at 1,040; 2 forwards the data received at 520 when it has sent its own, at 1,020, received by 3 at
-/// 1,540; 3 sends at 1,520, received by 0 at 2,040. Step 2: 0 at 2,040 to 1 at 2,560; 1 at 1,040 to 2 at 1,560; 2 at
-/// 1,040 to 3 at 1,560; 3 at 1,540 to 0 at 2,060. The last message of 0 has left at 2,060. So 0 to 3 end at 2,060,
-/// 2,560, 1,560 and 1,560.
+/// Step 0: the messages of 0, 1 and 3 are received by 1, 2 and 0 at 520 ns, and the message of 2 by
+/// 3 at 1,520. Step 1: the messages of 0 and 1 leave at 520 and are received by 1 and 2 at 1,040. 2
+/// forwards the data received at 520 when it has sent its own, at 1,020, and 3 receives them at
+/// 1,540. 3 sends at 1,520, and 0 receives this at 2,040. Step 2: 0 sends at 2,040 to 1, until
+/// 2,560; 1 at 1,040 to 2, until 1,560; 2 at 1,040 to 3, until 1,560; 3 at 1,540 to 0, until 2,060.
+/// The last message of 0 has left at 2,060. So 0 to 3 end at 2,060, 2,560, 1,560 and 1,560.
 ///
-/// Downwards 1 and 3 swap roles, because 2 is opposite to 0: 2,060, 1,560, 1,560 and 2,560.
+/// In the downward direction 1 and 3 swap roles, because 2 is opposite to 0: 2,060, 1,560, 1,560
+/// and 2,560.
 #[test]
 fn a_late_member_delays_its_followers_in_turn() {
     let dims = [dim(DimensionShape::Ring, 4, Ring)];
@@ -53,7 +55,7 @@ fn a_late_member_delays_its_followers_in_turn() {
     let replay = run(&dims, K::AllGather, 1000, 0, &starts);
     assert_eq!(replay.ends(), [2_060_000, 2_560_000, 1_560_000, 2_560_000]);
     assert_eq!(replay.outcome.stepwise, 1);
-    // 4 members x 3 messages in each of two directions.
+    // There are 4 members x 3 messages in each of two directions.
     assert_eq!(replay.outcome.messages, 24);
     assert_eq!(
         by_hand(&dims, K::AllGather, 1000, 0, &starts),
@@ -98,7 +100,7 @@ fn a_generated_skew_goes_message_by_message() {
     }
 }
 
-/// Returns the start times that often coincide: few values, some of them multiples of a step.
+/// Returns start times that often coincide: few values, some of them multiples of a step.
 fn starts(n: usize) -> impl Strategy<Value = Vec<u64>> {
     let late = prop_oneof![0_u64..5, Just(520_u64), Just(1040), 0_u64..5000];
     prop::collection::vec(late, n)

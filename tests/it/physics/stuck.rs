@@ -1,4 +1,4 @@
-//! Tests of replays that cannot continue: the waiting nodes, their reasons, and the cycle.
+//! Tests replays that cannot continue: the waiting nodes, their reasons, and the cycle.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, dim, job, machine};
@@ -63,8 +63,8 @@ fn a_circle_of_three_and_one_that_waits_for_it() {
     assert_eq!(cycle, [(0, 1), (1, 2), (1, 1), (2, 2), (2, 1), (0, 2)]);
 }
 
-/// As below, with the barrier on a kernel's stream: no node occupies the lane meanwhile, and the
-/// member that is not ready is still named.
+/// This is the job of the next test with the barrier on a kernel's stream: no node occupies the
+/// lane meanwhile, and the member that is not ready is still named.
 #[test]
 fn a_member_that_is_missing_where_members_gather() {
     let barrier = || call(K::Barrier, 0).on(0);

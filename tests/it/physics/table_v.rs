@@ -1,10 +1,10 @@
-//! Tests of Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty
+//! Tests Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty
 //! HierMems.
 //!
 //! The paper trains a mixture of experts whose trace is not public. Its claims follow from the
-//! share f of remote memory in the baseline's time: at the optimum this share takes a fifth of its
+//! share f of remote memory in the baseline's time. At the optimum, this part takes a fifth of its
 //! time (500 instead of 100 GB/s), and the rest does not change. So the speedup is 1 / (1 - f + f /
-//! 5); the paper's 4.6 corresponds to f = 0.978.
+//! 5), and the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
 use chakram::generate::{GeneratedJob, MemoryPattern, WorkloadPattern};
@@ -13,10 +13,10 @@ use chakram::units::Span;
 use chakram::workload::Workload;
 
 const NPUS: u64 = 256;
-/// Bytes of a load: 10 ms at 100 GB/s.
+/// The bytes of a load, which takes 10 ms at 100 GB/s.
 const BYTES: u64 = 1_000_000_000;
 
-/// Returns one load on every NPU, and a kernel after it.
+/// Returns a job with one load on every NPU, and a kernel after it.
 fn job(kernel_ns: u64) -> Workload {
     let mut options = MemoryPattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
@@ -45,13 +45,14 @@ fn ps(bytes: u64, gb: u64) -> f64 {
     bytes as f64 * 1000.0 / gb as f64
 }
 
-/// Returns the paper's pipeline: 256 groups, 16 switches, 16 nodes, 64 kB chunks, 8,192 GB/s for a
-/// node.
+/// Returns the time by the paper's pipeline with 256 groups, 16 switches, 16 nodes, chunks of 64
+/// kB, and 8,192 GB/s for a node.
 fn formula(in_node: u64, group: u64) -> u64 {
     let chunk = 64_000;
     let stages = (BYTES * NPUS) as f64 / (256 * 16 * chunk) as f64;
     let stage = [
-        // A link has a 16th of its group's bandwidth; a link to a node has a 16th of the node's.
+        // A link has a 16th of its group's bandwidth, and a link to a node has a 16th of the
+        // node's.
         ps(chunk * 16, group),
         ps(256 * chunk * 16, 16 * 8192),
         ps(256 * 16 * chunk, 256 * in_node),
@@ -80,7 +81,8 @@ fn forty_machines_take_what_the_formula_says() {
 
 #[test]
 fn the_optimum_is_the_one_of_the_paper() {
-    // The load of 10 ms is the share f of the baseline's time, a kernel the rest: 10 ms x (1 - f) / f.
+    // The load of 10 ms is the share f of the baseline's time, and a kernel is the rest: 10 ms x (1
+    // - f) / f.
     for (f, kernel_ns, expected) in [
         (1.0, 0, 5.00),
         (0.98, 204_082, 4.63),
@@ -97,8 +99,9 @@ fn the_optimum_is_the_one_of_the_paper() {
         assert!((speedup / law - 1.0).abs() < 0.003, "{f}: {speedup}, {law}");
         assert!((law - expected).abs() < 0.005, "{f}: {law}");
         assert!((speedup - expected).abs() < 0.015, "{f}: {speedup}");
-        // "The best performance with the least resource provision": among machines within a thousandth of the best, the
-        // one with the least bandwidth in a node and of a group.
+        // The paper chooses "the best performance with the least resource provision". This is,
+        // among machines within a thousandth of the best, the machine with the least bandwidth in a
+        // node and of a group.
         let best = times.iter().map(|(.., time)| *time).min().unwrap() as f64;
         let good = times
             .iter()
@@ -117,7 +120,8 @@ fn the_presets_are_points_of_the_sweep_and_zero_infinity_is_beside_them() {
     assert_eq!(alone, 10_000_000_000);
     assert_eq!(preset("hiermem"), formula(256, 100));
     assert_eq!(preset("hiermem-opt"), formula(512, 500));
-    // "ZeRO-Infinity performs 0.1% better": 6 us of 10 ms, for the additional stages.
+    // The paper says that "ZeRO-Infinity performs 0.1% better"; here the additional stages take 6
+    // us of 10 ms.
     let worse = preset("hiermem") as f64 / alone as f64 - 1.0;
     assert!((0.000_5..0.001).contains(&worse), "{worse}");
 }

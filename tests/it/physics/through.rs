@@ -1,4 +1,4 @@
-//! Tests of remote memory through the ports of the network: compares single accesses with the
+//! Tests remote memory through the ports of the network. Compares single accesses with the
 //! pipeline's formula, accesses with messages and collectives with sums by hand, and random jobs
 //! with a simulator of successive servers (`random`).
 
@@ -34,8 +34,8 @@ fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Mach
     )
 }
 
-/// Returns a memory of `ps` per byte connected through the ports of `d`, which sends 10 kB to each
-/// of `npus` NPUs concurrently.
+/// Returns a memory with `ps` per byte, connected through the ports of `d`, which sends 10 kB to
+/// each of `npus` NPUs concurrently.
 fn pool(npus: u32, ps: u64) -> String {
     let (rate, chunk) = (1000 / ps, 10 * npus);
     format!(
@@ -75,20 +75,23 @@ fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay 
     folded
 }
 
-/// An all-reduce of 40 kB by two NPUs at 10 ps/B with 100 ns a link: each sends 20 kB at 0, which leave in 200 ns and
-/// enter from 200 to 400, and then its reduced half, until 800 ns. Loads of 80 kB in chunks of 10 kB, which take 50 ns
-/// in a memory of 5 ps/B and 100 ns in a port: chunk k reaches the fabric at 50 ns + (k − 1) 100, and the port 100 ns
-/// later; alone, the last has entered at 950 ns.
+/// Two NPUs all-reduce 40 kB at 10 ps/B with 100 ns per link. Each sends 20 kB at 0, which leave in
+/// 200 ns and enter from 200 to 400, and then its reduced half, until 800 ns. The loads have 80 kB
+/// in chunks of 10 kB, which take 50 ns in a memory of 5 ps/B and 100 ns in a port. Chunk k reaches
+/// the fabric at 50 ns + (k − 1) 100, and the port 100 ns later; alone, the last chunk has entered
+/// at 950 ns.
 ///
-/// With `ports`, in ns: chunk 1 reaches the port at 150 and has entered at 250. The message reaches it at 200 and has
-/// entered at 450; chunks 2 to 5 reach it at 250, 350, 450 and 550 and have entered by 850. NPU 1, which receives no
-/// load, had its half at 400 and sent its sum, which reaches the port at 600 and has entered by 1,050. Chunks 6 to 8
-/// follow until 1,350. NPU 0 sends its sum at 450, and NPU 1 has it at 850.
+/// With `ports`, in nanoseconds, chunk 1 reaches the port at 150 and has entered at 250. The
+/// message reaches it at 200 and has entered at 450; chunks 2 to 5 reach it at 250, 350, 450 and
+/// 550 and have entered by 850. NPU 1, which receives no load, had its half at 400 and sent its
+/// sum, which reaches the port at 600 and has entered by 1,050. Chunks 6 to 8 follow until 1,350.
+/// NPU 0 sends its sum at 450, and NPU 1 has this sum at 850.
 ///
-/// With `links` the server is the switch's downward link. The message reaches it at 100, occupies it until 300, and
-/// arrives at 400, as if alone. Chunks 1 to 4 reach it from 150 to 450 and occupy it until 700. NPU 1's sum left at
-/// 400, reaches it at 500, occupies it until 900 and reaches NPU 0 at 1,000. Chunks 5 to 8 occupy it until 1,300. NPU 0
-/// sent its sum at 400, and NPU 1 has it at 800.
+/// With `links` the server is the switch's downward link. The message reaches it at 100, occupies
+/// it until 300, and arrives at 400, as it would alone. Chunks 1 to 4 reach it from 150 to 450 and
+/// occupy it until 700. NPU 1's sum left at 400, reaches it at 500, occupies it until 900 and
+/// reaches NPU 0 at 1,000. Chunks 5 to 8 occupy it until 1,300. NPU 0 sent its sum at 400, and NPU
+/// 1 has this sum at 800.
 #[test]
 fn a_load_and_an_all_reduce_share_a_port() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -109,10 +112,11 @@ fn a_load_and_an_all_reduce_share_a_port() {
         let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
         assert_eq!(ends, expected.map(|ns| ns * 1000), "{network}");
     }
-    // A load that starts in the middle, at 300 ns, invalidates the closed form. Its chunks reach the port from 450 on,
-    // and find it free until 600: chunk 1 has entered at 550, chunk 2 at 650. The sum reaches it at 600 and has entered
-    // at 850; chunks 3 to 8 enter until 1,450. With `links` the sum reaches the link at 500: chunk 1 has passed it at
-    // 550, the sum at 750, to arrive at 850, and the other chunks until 1,450.
+    // A load that starts in the middle, at 300 ns, invalidates the closed form. The load's chunks
+    // reach the port from 450 on, and find it free until 600: chunk 1 has entered at 550, and chunk
+    // 2 at 650. The sum reaches it at 600 and has entered at 850; chunks 3 to 8 enter until 1,450.
+    // With `links` the sum reaches the link at 500. Chunk 1 has passed the link at 550, the sum at
+    // 750, to arrive at 850, and the other chunks pass until 1,450.
     let late = [kernel(300).on(3), load(80_000).on(2).after(&[2])];
     let late = job(
         &[[vec![reduce.clone()], late.to_vec()].concat(), vec![reduce]],
@@ -127,8 +131,8 @@ fn a_load_and_an_all_reduce_share_a_port() {
     }
 }
 
-/// A collective that begins during a load is simulated by messages; one that begins at the load's end uses its closed
-/// form. The load of 80 kB above ends at 950 ns.
+/// A collective that begins during a load is simulated by messages; a collective that begins at the
+/// load's end uses its closed form. The load of 80 kB above ends at 950 ns.
 #[test]
 fn a_load_under_way_keeps_closed_forms_off_its_port() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -148,12 +152,14 @@ fn a_load_under_way_keeps_closed_forms_off_its_port() {
     }
 }
 
-/// 40 kB in 4 chunks and a message of 30 kB, both leaving NPU 0 at 0: the message occupies the port until 300 ns.
+/// 40 kB in 4 chunks and a message of 30 kB both leave NPU 0 at 0. The message occupies the port
+/// until 300 ns.
 ///
-/// With a memory of 5 ps/B, chunks reach the port 100 ns apart, at the port's own rate, and wait 300 ns each: the last
-/// has left at 700, and is stored at 850, after 50 ns in the memory and 100 ns of latency; alone it is stored at 550.
-/// With a memory of 20 ps/B, chunks come 200 ns apart, and have left at 400, 500, 600 and 700; from the first on the
-/// memory takes 200 ns for each, until 1,200, and with 100 ns of latency the end is 1,300; alone 1,000.
+/// With a memory of 5 ps/B, chunks reach the port 100 ns apart, at the port's own rate, and wait
+/// for 300 ns each. The last chunk has left at 700, and is stored at 850, after 50 ns in the memory
+/// and 100 ns of latency; alone it is stored at 550. With a memory of 20 ps/B, chunks come 200 ns
+/// apart, and have left at 400, 500, 600 and 700. From the first chunk on the memory takes 200 ns
+/// for each, until 1,200, and with 100 ns of latency the end is 1,300; alone it is 1,000.
 #[test]
 fn a_store_waits_for_a_send() {
     for (ps, alone, expected) in [(5, 550, 850), (20, 1000, 1300)] {
@@ -182,9 +188,10 @@ fn a_store_waits_for_a_send() {
     }
 }
 
-/// A store of 20 kB whose second chunk reaches the port at 100 ns. At that instant a kernel ends, then a node that
-/// takes no time, and then a message of 10 kB is sent: it leaves first, until 200 ns, and arrives at 400. The chunk
-/// waits for 100 ns and has left at 300; then come 50 ns in the memory and 100 ns of latency.
+/// The second chunk of a store of 20 kB reaches the port at 100 ns. At that instant a kernel ends,
+/// then a node that takes no time, and then a message of 10 kB is sent. The message leaves first,
+/// until 200 ns, and arrives at 400. The chunk waits for 100 ns and has left at 300; then follow 50
+/// ns in the memory and 100 ns of latency.
 #[test]
 fn chunks_come_last_of_an_instant() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
@@ -203,19 +210,21 @@ fn chunks_come_last_of_an_instant() {
     }
 }
 
-/// Both NPUs load 80 kB from a memory of 5 ps/B, which takes 100 ns for one chunk of each, like the ports: chunk k
-/// reaches the fabric at k 100 ns and the port 100 ns later; alone, the last has entered at 1,000.
+/// Both NPUs load 80 kB from a memory of 5 ps/B, which takes 100 ns for one chunk of each, as the
+/// ports do. Chunk k reaches the fabric at k 100 ns and the port 100 ns later; alone, the last
+/// chunk has entered at 1,000.
 ///
-/// With `ports` the message of the all-reduce and chunk 1 reach the port at 200: the message is first and enters until
-/// 400. Chunks 1 to 4 reach it until 500 and enter until 800. The sums left at 400 and reach it at 600, before chunk 5;
-/// they enter until 1,000. Chunks 5 to 8 enter until 1,400. With `links` the message occupies the downward link from
-/// 100 on, before chunk 1 (at 200), until 300; it arrives at 400. Chunks 1 to 3 reach the link until 400 and occupy it
-/// until 600. The sums reach it at 500, before chunk 4, occupy it until 800, and arrive at 900. Chunks 4 to 8 occupy it
-/// until 1,300.
+/// With `ports` the message of the all-reduce and chunk 1 reach the port at 200; the message is
+/// first and enters until 400. Chunks 1 to 4 reach the port until 500 and enter until 800.
+/// 400. The sums left at 400 and reach the port at 600, before chunk 5; they enter until 1,000.
+///      Chunks 5 to 8 enter until 1,400. With `links` the message occupies the downward link from
+///      100 on, before chunk 1 (at 200), until 300, and arrives at 400. Chunks 1 to 3 reach the
+///      link until 400 and occupy it until 600. The sums reach the link at 500, before chunk 4,
+///      occupy it until 800, and arrive at 900. Chunks 4 to 8 occupy the link until 1,300.
 ///
-/// If NPUs are fully connected, a message crosses one link less and reaches the receiver's end of it at 100, also with
-/// `links`; it enters until 300. The sum reaches it at 400, before chunk 3, and enters from 500 until 700; chunks 3 to
-/// 8 enter until 1,300.
+/// If NPUs are fully connected, a message crosses one link less and reaches the receiver's end of
+/// it at 100, also with `links`, and enters until 300. The sum reaches it at 400, before chunk 3,
+/// and enters from 500 until 700; chunks 3 to 8 enter until 1,300.
 #[test]
 fn two_loads_and_a_collective_share_their_ports() {
     for (shape, network, expected) in [
@@ -236,16 +245,19 @@ fn two_loads_and_a_collective_share_their_ports() {
     }
 }
 
-/// 4 NPUs gather 10 kB each, so each receives 40 kB: the pool's 4 chunks of 10 kB consist of 2.5 kB for each of the 4
-/// accesses, and a port of 10 ps/B takes 100 ns for one. The memory reads each chunk of 10 kB once, at 2 ps/B: 20 ns.
-/// Alone: 20 + 4 x 100 ns, and 100 ns for the link.
+/// Each of 4 NPUs gathers 10 kB, so each receives 40 kB. The pool's 4 chunks of 10 kB consist of
+/// 2.5 kB for each of the 4 accesses, and a port of 10 ps/B takes 100 ns for one chunk. The memory
+/// reads each chunk of 10 kB once, at 2 ps/B: 20 ns. Alone, the access takes 20 + 4 x 100 ns, and
+/// 100 ns for the link.
 ///
-/// With an all-to-all of 20 kB, 5 kB to each other NPU, messages take 50 ns and leave at 0, 50 and 100. With `ports`
-/// they reach the port at 200, 250 and 300. Chunk 1 reaches it at 120 and enters until 220, then the first message
-/// until 270; chunk 2, there at 220, until 370; messages 2 and 3 until 470; chunks 3 and 4, there at 320 and 420, until
-/// 670. With `links` the messages reach the link at 100, 150 and 200: the first occupies it until 150, chunk 1 until
-/// 250, the other messages until 350, chunks 2 to 4 until 650. Stores: the messages leave first, until 150 ns; then the
-/// chunks until 550, plus 20 + 100 ns.
+/// In an all-to-all of 20 kB, with 5 kB to each other NPU, messages take 50 ns and leave at 0, 50
+/// and 100. With `ports` they reach the port at 200, 250 and 300. Chunk 1 reaches the port at 120
+/// and enters until 220, then the first message until 270; chunk 2, at the port at 220, until 370;
+/// messages 2 and 3 until 470; chunks 3 and 4, at the port at 320 and 420, until 670. With `links`
+/// the messages reach the link at 100, 150 and 200. The first occupies it until 150, chunk 1 until
+/// 250, the other messages until 350, and chunks 2 to 4 until 650.
+/// 670. With stores, the messages leave first, until 150 ns, and then the chunks until 550, plus 20
+///      + 100 ns.
 #[test]
 fn what_switches_gather_comes_to_the_ports() {
     let text = pool(4, 2).replace("40 kB", "10 kB");
@@ -276,13 +288,13 @@ fn what_switches_gather_comes_to_the_ports() {
     }
 }
 
-/// The machine has a channel of 20 ps/B and a port of 10, or of 40; chunks of 10 kB; a latency of 7
-/// ns for the channel and 100 ns for the link. 35 kB are 3.5 chunks. The pipeline's formula gives
-/// 700 ns + 100 for a chunk in the port, or 1,400 + 200 for one in the channel. With ports, the
-/// last, half chunk takes only its own time: 50 ns of the port after the channel. If the port is
-/// slower, this chunk waits there for the earlier chunks, so there is no gain; a store then takes
-/// 100 ns of the channel. A second access waits for the channel, which is occupied for 707 ns, or
-/// 1,407.
+/// The machine has a channel of 20 ps/B and a port of 10 or 40 ps/B, chunks of 10 kB, and latencies
+/// of 7 ns for the channel and 100 ns for the link. 35 kB are 3.5 chunks. The pipeline's formula
+/// gives 700 ns + 100 for a chunk in the port, or 1,400 + 200 for a chunk in the channel. With
+/// ports, the last, half chunk takes only its own time: 50 ns of the port after the channel. If the
+/// port is slower, this chunk waits there for the earlier chunks and gains nothing; a store then
+/// takes 100 ns of the channel. A second access waits for the channel, which is occupied for 707 ns
+/// or 1,407 ns.
 #[test]
 fn channels_come_through_ports_too() {
     for (ps, shared, formula, held) in [(10, [750, 750], 800, 707), (40, [1600, 1500], 1600, 1407)]
@@ -340,7 +352,7 @@ fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
             .map(|_| ())
             .map_err(|e| e.to_string())
     };
-    // One byte per chunk: 2^20 chunks, the maximum, and one more.
+    // One byte per chunk gives 2^20 chunks, the maximum, and then one chunk more.
     assert_eq!(prepared(1 << 20, NetworkModel::Links), Ok(()));
     assert_eq!(
         prepared((1 << 20) + 1, NetworkModel::ContentionFree),

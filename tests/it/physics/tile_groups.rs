@@ -1,5 +1,5 @@
-//! Tests of equal ranks that are simulated once for all: the result is the same as with each rank
-//! simulated, in fewer events while the ranks stay together.
+//! Tests equal ranks that are simulated once for all: the result is the same as with each rank
+//! simulated, with fewer events while the ranks stay together.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
@@ -66,8 +66,8 @@ fn run(
     (answer, counts)
 }
 
-/// Runs both ways, requires equal results, and returns the loop's counters: first with each rank simulated, then with
-/// groups.
+/// Runs the job both ways, requires equal results, and returns the loop's counters: first with each
+/// rank simulated, then with groups.
 fn both(
     workload: &Workload,
     machine: &Machine,
@@ -150,13 +150,13 @@ const NAMES: [&str; 16] = [
     "g15",
 ];
 
-/// Lines of each rank, and the declared groups with their names.
+/// The lines of each rank, and the declared groups with their names.
 type StageJob = (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>);
 
-/// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas, with
-/// random work: kernels, all-reduces over the tensor group, the replicas and all ranks, loads and
-/// stores, and messages to and from the neighbouring stages, on random lanes and after random
-/// nodes.
+/// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas. The
+/// ranks have random work on random lanes and after random nodes: kernels, all-reduces over the
+/// tensor group, the replicas and all ranks, loads and stores, and messages to and from the
+/// neighbouring stages.
 fn stages(random: &mut Random) -> StageJob {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
@@ -241,8 +241,9 @@ fn on_of(pass: u64) -> i64 {
     (pass % 2) as i64
 }
 
-/// Tests random stages at random positions of meshes and tori, on three network models. Returns the
-/// number of groups, of groups that stayed together, and of rejoined parts.
+/// Tests random stages at random positions of meshes and tori, with three network models. Returns
+/// the number of groups, the number of groups that stayed together, and the number of rejoined
+/// parts.
 fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
     let mut all = [0; 3];
     for seed in seeds {
@@ -291,9 +292,9 @@ fn one_rank_for_all_gives_the_answer_of_each_by_itself_at_length() {
     random_stages(1000..21_000);
 }
 
-/// Sixteen cores in a closed row, as a ring of neighbours: all are equal, so one of them runs 20 kernels in each of
-/// four rounds with a sum after each, 84 nodes for 1,344. If a sum has a closed form, its end is one event in addition
-/// to the node's.
+/// Sixteen cores in a closed row form a ring of neighbours. All are equal, so one of them runs 20
+/// kernels in each of four rounds with a sum after each round: 84 nodes for 1,344. If a sum has a
+/// closed form, its end is one event in addition to the node's.
 #[test]
 fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     let torus = machine("torus", [1, 1], [16, 2], 8);
@@ -318,8 +319,8 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
         10 * together.events <= alone.events,
         "{together:?} {alone:?}"
     );
-    // With exclusive links, the messages of all members remain for the first sum and for the rehearsal of the second,
-    // each with 30 steps of 16 messages; each other sum is one event.
+    // With exclusive links, the messages of all members remain for the first sum and for the
+    // rehearsal of the second, each with 30 steps of 16 messages. Each other sum is one event.
     let mut lines = Vec::new();
     for _ in 0..160 {
         for _ in 0..20 {
@@ -339,8 +340,8 @@ fn sixteen_that_stay_together_take_a_tenth_of_the_events() {
     );
 }
 
-/// On a line of four the path from the last core back to the first has three links, so the first ends the sum last. The
-/// group splits there; the kernels before the sum run once for all.
+/// On a line of four the path from the last core back to the first has three links, so the first
+/// core ends the sum last. The group splits there, and the kernels before the sum run once for all.
 #[test]
 fn places_that_differ_are_found() {
     let line = machine("mesh", [1, 1], [4, 2], 8);
@@ -357,10 +358,11 @@ fn places_that_differ_are_found() {
     assert_ne!(split.ahead, split.behind);
 }
 
-/// A load on which some cores wait longer splits a group, and a sum around a ring of neighbours joins it again: the
-/// last core to arrive sends its first part to the next at once, which forwards it, and so on around the ring, so all
-/// cores end at the same time. Ports are at (0, 0) and (3, 1), and two cores of the row load at each. Kernels before
-/// the load run once for all, kernels between it and the sum twice, and kernels after the sum once again.
+/// A load on which some cores wait longer splits a group, and a sum around a ring of neighbours
+/// joins it again. The last core to arrive sends its first part to the next core at once, which
+/// forwards it, and so on around the ring, so all cores end at the same time. The ports are at (0,
+/// 0) and (3, 1), and two cores of the row load at each port. Kernels before the load run once for
+/// all, kernels between the load and the sum run twice, and kernels after the sum run once again.
 #[test]
 fn a_ring_brings_members_together_again() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -391,7 +393,7 @@ fn a_ring_brings_members_together_again() {
 }
 
 /// Two ranks have ended the same number of nodes, but different nodes: when a sum ends for both,
-/// each rank has received from another sender. Their states differ, so they are not joined.
+/// each rank has received from a different sender. Their states differ, so they are not joined.
 #[test]
 fn as_many_nodes_are_not_the_same_nodes() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -421,7 +423,7 @@ fn as_many_nodes_are_not_the_same_nodes() {
     }
 }
 
-/// Two ranks have ended the same nodes, but began other nodes in different orders: each replies
+/// Two ranks have ended the same nodes, but began other nodes in different orders. Each replies
 /// first to the sender that it heard first, on one lane, and these replies of 1 us are in flight
 /// when a sum ends for both.
 #[test]
@@ -456,8 +458,8 @@ fn the_same_nodes_in_another_order_are_another_state() {
 }
 
 /// A sum that shares its lane with kernels starts when the last member is ready, in the middle of a
-/// round's posts. If no other node requests the lane in that round, one rank still runs for all; a
-/// kernel that requests it splits the group.
+/// round's posts. If no other node requests the lane in that round, one rank still runs for all. A
+/// kernel that requests the lane splits the group.
 #[test]
 fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -490,7 +492,7 @@ fn loads_at_one_port_tell_cores_apart() {
         in_switch: false,
     });
     let lines = vec![kernel(100), load.after(&[1]).on(1), kernel(50).after(&[2])];
-    // Ports at (0, 0) and (3, 1), with two cores at each, or one.
+    // The ports are at (0, 0) and (3, 1), with two cores or one core at each.
     let four = job(&vec![lines.clone(); 4], &[]);
     let [_, counts] = both(&four, &tiles, (Exclusive, &[0, 1, 2, 3]), "two at a port");
     assert_eq!(counts.together, 0);

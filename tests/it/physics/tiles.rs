@@ -1,7 +1,8 @@
-//! Tests of machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
+//! Tests machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
 //!
-//! One die of 4 x 4 cores, links of 1024 GB/s and 1 ns, four memory ports of 256 GB/s; a MB is 10^6 bytes, and a byte
-//! takes 1/1.024 ps. Goldens are in ps, from runs of PALM's public code; its arithmetic is given with each.
+//! The machine has one die of 4 x 4 cores, links of 1024 GB/s and 1 ns, and four memory ports of
+//! 256 GB/s. A MB is 10^6 bytes, and a byte takes 1/1.024 ps. The golden values are in picoseconds,
+//! from runs of PALM's public code, and each has its arithmetic beside it.
 
 use super::lines::{Line, call, line, receive, send};
 use super::rig::{Replay, job, replay_with};
@@ -12,7 +13,7 @@ use chakram::machine::Machine;
 use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
 
 const MB: u64 = 1_000_000;
-/// A MB over a link: 10^6 / 1024e9 s.
+/// The time of a MB over a link: 10^6 / 1024e9 s.
 const T: f64 = 976_562.5;
 
 const DIE: &str = r#"name = "die"
@@ -94,7 +95,8 @@ fn load(store: bool, bytes: u64) -> Line {
     })
 }
 
-/// Ring on a line of four: 6 steps of 2 MB; the slowest message of each goes back over three links: 6 (2 T + 3 ns).
+/// A ring on a line of four takes 6 steps of 2 MB, and the slowest message of each step goes back
+/// over three links: 6 (2 T + 3 ns).
 #[test]
 fn rings_take_what_they_take_in_the_paper_s_simulator() {
     let die = die("", "", 1000);
@@ -118,14 +120,15 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         run(&die, &ranks, &group, &line, Exclusive).ps(),
         23_461_500.0,
     );
-    // With `count` concurrent all-reduces, all take exactly `count` times the time of one.
+    // Each of `count` concurrent all-reduces takes exactly `count` times the time of a single one.
     for (count, golden) in [(2, 23_473_500.0), (3, 35_210_250.0), (5, 58_683_750.0)] {
         let (ranks, group) = all_reduces(K::AllReduce, count, 8 * MB, &line);
         near(run(&die, &ranks, &group, &line, Exclusive).ps(), golden);
     }
 }
 
-/// Eq. 3: in each of 6 steps the message back crosses three links one after another: 3 (2 T + 1 ns).
+/// By Eq. 3, the message back crosses three links one after another in each of 6 steps: 3 (2 T + 1
+/// ns).
 #[test]
 fn store_and_forward_takes_the_links_one_after_another() {
     let die = die("", &store_and_forward(""), 1000);
@@ -135,13 +138,13 @@ fn store_and_forward_takes_the_links_one_after_another() {
         run(&die, &ranks, &group, &line, Exclusive).ps(),
         18.0 * (2.0 * T + 1000.0),
     );
-    // From one corner to the opposite one: 6 links.
+    // The path from one corner to the opposite corner has 6 links.
     let ranks = [vec![send(1, MB)], vec![receive(0, MB)]];
     near(
         run(&die, &ranks, &[], &[0, 15], Exclusive).ps(),
         6.0 * (T + 1000.0),
     );
-    // A load by (1, 0) at its port at (0, 1): the memory, then each of two links.
+    // A load by (1, 0) at its port at (0, 1) takes the memory, then each of two links.
     let ranks = [vec![load(false, MB)]];
     let memory = 1_000_000.0 + 4.0 * T;
     near(
@@ -150,13 +153,14 @@ fn store_and_forward_takes_the_links_one_after_another() {
     );
 }
 
-/// Corner to corner: T and 6 ns. Of two sends that share one link, the second begins when the first has ended.
+/// From corner to corner, the time is T and 6 ns. Of two sends that share one link, the second
+/// begins when the first has ended.
 #[test]
 fn transfers_hold_their_whole_way() {
     let die = die("", "", 1000);
     let corner = [vec![send(1, MB)], vec![receive(0, MB)]];
     near(run(&die, &corner, &[], &[0, 15], Exclusive).ps(), 982_562.5);
-    // 0 to 2, and 1 to 3: the link from 1 to 2 is common. Twice T + 2 ns.
+    // 0 sends to 2, and 1 to 3, so the link from 1 to 2 is common: twice T + 2 ns.
     let two = [
         vec![send(1, MB)],
         vec![receive(0, MB)],
@@ -192,9 +196,9 @@ fn transfers_hold_their_whole_way() {
     );
 }
 
-/// 16 cores load 1 MB each: four at each port, one after another, over 1, 0, 2 and 1 links: 4 (1 us + 4 T) + 4 ns. The
-/// public code takes 1 us for the latency of DRAM where its configuration says 1 ns; with 1 ns the result is 3 x 999
-/// ns + ... less.
+/// 16 cores load 1 MB each, four at each port, one after another, over 1, 0, 2 and 1 links: 4 (1 us
+/// + 4 T) + 4 ns. The public code takes 1 us for the latency of DRAM, although its configuration
+/// states 1 ns; with 1 ns the result is 3 x 999 ns + ... less.
 #[test]
 fn loads_hold_their_way_and_their_port() {
     let us = die("", "", 1000);
@@ -212,7 +216,7 @@ fn loads_hold_their_way_and_their_port() {
     let ns = die("", "", 1);
     near(run(&us, &one, &[], &[0], Exclusive).ps(), 4_907_250.0);
     near(run(&ns, &one, &[], &[0], Exclusive).ps(), 3_908_250.0);
-    // Each hop from the port adds 1 ns: (0, 1), (0, 0), (1, 0).
+    // Each hop from the port adds 1 ns, at (0, 1), (0, 0) and (1, 0).
     for (core, hops) in [(4, 0), (0, 1), (1, 2)] {
         for network in [Exclusive, Links, ContentionFree] {
             let ps = run(&ns, &one, &[], &[core], network).ps();
@@ -221,9 +225,9 @@ fn loads_hold_their_way_and_their_port() {
     }
 }
 
-/// Each core has its own DRAM instead of ports at the edge: 16 cores load 1 MB each concurrently,
-/// over no link, in 1 ns and 10^6 B / 256 GB/s = 4 T, the time of a single core, and a concurrent
-/// message between two of them takes its T and 1 ns.
+/// Each core has its own DRAM instead of ports at the edge. 16 cores load 1 MB each concurrently,
+/// over no link, in 1 ns and 10^6 B / 256 GB/s = 4 T, which is the time of a single core. A
+/// concurrent message between two of them takes its T and 1 ns.
 #[test]
 fn dram_of_every_core_takes_no_links() {
     let at_edges = ["left", "right"];
@@ -254,7 +258,8 @@ fn dram_of_every_core_takes_no_links() {
     }
 }
 
-/// A load over a link delays a message there, with `links` only while the load's bytes pass.
+/// A load over a link delays a message on that link, but with `links` only while the load's bytes
+/// pass.
 #[test]
 fn loads_and_messages_share_links() {
     let die = die("", "", 1);
@@ -309,7 +314,8 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     assert!(text.contains("no route"), "{text}");
     let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
     assert!(text.contains("take `network` exclusive"), "{text}");
-    // If the path in the other order of dimensions is free, it is used: (0, 0) to (3, 1) through (0, 1).
+    // If the path in the other order of dimensions is free, this path is used: (0, 0) to (3, 1)
+    // through (0, 1).
     near(
         run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),
         T + 4000.0,
@@ -317,9 +323,9 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     near(run(&broken, &pair, &[], &[0, 7], Links).ps(), T + 4000.0);
 }
 
-/// Fig. 6: a ring all-reduce on 4 and on 16 cores, within 5 % of an ideal ring: 2 (P - 1) / P of the bytes at a link's
-/// rate. Sixteen cores have a cycle of neighbours, so each step crosses one link; on the line of four, the message back
-/// crosses three.
+/// Fig. 6 shows a ring all-reduce on 4 and on 16 cores, within 5 % of an ideal ring: 2 (P - 1) / P
+/// of the bytes at a link's rate. Sixteen cores have a cycle of neighbours, so each step crosses
+/// one link; on the line of four, the message back crosses three.
 #[test]
 fn rings_of_fig_6_take_their_bytes() {
     let die = die("", "", 1);
@@ -339,13 +345,13 @@ fn rings_of_fig_6_take_their_bytes() {
     }
 }
 
-/// Fig. 7: all-reduces, all-to-alls, loads and stores of four concurrent cores, against the same
-/// without contention. A single all-reduce has no contention, but 8 ns of waiting: each of its six
-/// steps lasts the time of the message back over three links, while without contention six
-/// successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1 links. More tasks increase the error of the
-/// model without contention, and from 8 MB on the error does not depend on the size. The paper has
-/// 30 % for five tasks of 8 MB and at most 50 %; its mix is not published, so those numbers are not
-/// asserted.
+/// Fig. 7 compares all-reduces, all-to-alls, loads and stores of four concurrent cores with the
+/// same operations without contention. A single all-reduce has no contention, but waits for 8 ns.
+/// Each of its six steps lasts the time of the message back over three links, while without
+/// contention six successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1 links. More tasks increase
+/// the error of the model without contention, and from 8 MB on the error does not depend on the
+/// size. The paper states 30 % for five tasks of 8 MB and at most 50 %. Its mix is not published,
+/// so the test does not assert those numbers.
 #[test]
 fn stacked_tasks_of_fig_7_miss_contention() {
     let die = die("", "", 1);

@@ -1,9 +1,10 @@
-//! A plain simulation of packets on links: every packet has its times on every server of its path.
+//! Simulates packets on links plainly: every packet has its times on every server of its path.
 //!
-//! A server has a queue of trains in the order in which they become ready, and serves a train's packets one after
-//! another. A packet is forwarded when it has arrived completely; only the far end of a wire between two fully
-//! connected NPUs accepts a packet while it arrives. A train is ready for a server when the server can serve it without
-//! gaps: at the maximum over packets p of p's arrival minus the server's time for the packets before p.
+//! A server has a queue of trains in the order in which they become ready, and serves a train's
+//! packets one after another. A packet is forwarded when it has arrived completely. Only the far
+//! end of a wire between two fully connected NPUs accepts a packet while it arrives. A train is
+//! ready for a server when the server can serve it without gaps. This is at the maximum, over
+//! packets p, of p's arrival minus the server's time for the packets before p.
 
 use super::flows::Flow;
 use super::rig::Dim;
@@ -14,12 +15,12 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// A server on a path.
 #[derive(Clone, Copy, Debug)]
 struct Server {
-    /// Dimension, NPU, and name of the server at that NPU.
+    /// The dimension, the NPU, and the name of the server at that NPU.
     name: (usize, u32, &'static str),
     ps_per_byte: u64,
-    /// Latency from here to the next device.
+    /// The latency from this server to the next device.
     latency: u64,
-    /// `true` if it accepts packets while they arrive.
+    /// `true` if the server accepts packets while they arrive.
     far_end: bool,
 }
 
@@ -74,14 +75,14 @@ fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
 }
 
 /// Returns the number of servers on the path between two NPUs, and their total time for one packet,
-/// in ps.
+/// in picoseconds.
 pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
     let way = route(dims, from, to).into_iter();
     way.map(|server| server.ps_per_byte * bytes).sum()
 }
 
-/// Returns the arrival times of `flows` in ps, with packets of at most `segment` bytes, or whole
-/// messages.
+/// Returns the arrival times of `flows` in picoseconds, with packets of at most `segment` bytes, or
+/// with whole messages.
 pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> {
     let ways: Vec<_> = flows.iter().map(|f| route(dims, f.from, f.to)).collect();
     let packets: Vec<Vec<u64>> = flows
@@ -96,7 +97,8 @@ pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> 
         .collect();
     let mut free: BTreeMap<(usize, u32, &str), u64> = BTreeMap::new();
     let mut arrived = vec![0; flows.len()];
-    // Trains in the order of readiness; at the same time, trains in transit go before newly sent ones, then by sender.
+    // Trains are served in the order of readiness. At the same time, trains in transit go before
+    // newly sent trains, then by sender.
     let mut ready: BinaryHeap<_> = flows
         .iter()
         .enumerate()
@@ -106,7 +108,8 @@ pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> 
         let server = ways[i][k];
         let until = free.entry(server.name).or_default();
         let mut clock = now.max(*until);
-        // Time at which each packet reaches its next server, which may need only the packet's beginning.
+        // Computes the time at which each packet reaches its next server, which may need only the
+        // packet's beginning.
         let next = ways[i].get(k + 1);
         let mut there = Vec::with_capacity(packets[i].len());
         for bytes in &packets[i] {

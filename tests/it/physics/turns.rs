@@ -1,4 +1,4 @@
-//! Tests of turns: lanes, collectives of one group, and collectives of several groups.
+//! Tests turns: lanes, collectives of one group, and collectives of several groups.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
@@ -15,8 +15,8 @@ fn ring_of(n: u32) -> Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring)])
 }
 
-/// Two members, 20,000 B: reduce-scatter and all-gather of one message of 10,000 B each:
-/// T = 2 x (500 + 200) ns.
+/// The time of a collective of two members with 20,000 B, where reduce-scatter and all-gather send
+/// one message of 10,000 B each: T = 2 x (500 + 200) ns.
 const T: u64 = 1_400_000;
 
 fn all_reduce() -> Line {
@@ -41,8 +41,8 @@ fn collectives_of_one_group_take_turns() {
     }
 }
 
-/// Groups that share a member overlap on it: with separate lanes and without contention between
-/// operations, no collective waits.
+/// Groups that share a member overlap on that member: with separate lanes and without contention
+/// between operations, no collective waits.
 #[test]
 fn collectives_of_two_groups_overlap() {
     let (a, b) = (all_reduce().group("a"), all_reduce().group("b"));
@@ -52,17 +52,18 @@ fn collectives_of_two_groups_overlap() {
     let ring = machine(&[dim(DimensionShape::Ring, 3, Ring).of_links()]);
     let replay = replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [T, T, T]);
-    // On one stream of rank 0 the second collective starts at T. Rank 2's part has arrived by then, so rank 0 begins to
-    // gather when its own part has left, at T + 200, and rank 2 when this part has arrived, at T + 700: rank 2 has
-    // everything at T + 200 + 700, rank 0 at T + 700 + 700 ns.
+    // On one stream of rank 0 the second collective starts at T. Rank 2's part has arrived by then.
+    // So rank 0 begins to gather when its own part has left, at T + 200, and rank 2 begins when
+    // this part has arrived, at T + 700. Rank 2 has everything at T + 200 + 700, and rank 0 at T +
+    // 700 + 700 ns.
     let one_stream = |lines: &Vec<Line>| lines.iter().map(|l| l.clone().on(7)).collect();
     let ranks: Vec<Vec<Line>> = ranks.iter().map(one_stream).collect();
     let replay = super::rig::replay(&job(&ranks, &groups), &ring);
     assert_eq!(replay.ends(), [2 * T, T, T + 900_000]);
 }
 
-/// The first in program order waits for a kernel of 10,000 ns; the second is ready at 0 and goes first: it ends at T,
-/// long before the other starts.
+/// The first collective in program order waits for a kernel of 10,000 ns. The second is ready at 0
+/// and goes first: it ends at T, long before the first starts.
 #[test]
 fn a_collective_that_is_ready_first_goes_first() {
     let rank = vec![kernel(10_000), all_reduce().after(&[1]), all_reduce()];
@@ -75,15 +76,17 @@ fn a_collective_that_is_ready_first_goes_first() {
     }
 }
 
-/// Rank 0 is ready for the second at 0 and for the first at 10,000 ns; rank 1 for the first at 1,000 and for the second
-/// at 2,000 ns. The second cannot go first while rank 1 is not ready for it; the first gets its turn when rank 1 is
-/// ready for the first. Rank 1's part has arrived by 10,000 ns, so rank 0 begins to gather when its own part has left,
-/// at 10,200, and rank 1 when this part has arrived, at 10,700. Rank 1 has everything at 10,200 + 700, rank 0 at
-/// 10,700 + 700 ns.
+/// Rank 0 is ready for the second collective at 0 and for the first at 10,000 ns. Rank 1 is ready
+/// for the first at 1,000 and for the second at 2,000 ns. The second cannot go first while rank 1
+/// is not ready for it; the first gets its turn when rank 1 is ready for the first. Rank 1's part
+/// has arrived by 10,000 ns. So rank 0 begins to gather when its own part has left, at 10,200, and
+/// rank 1 begins when this part has arrived, at 10,700. Rank 1 has everything at 10,200 + 700, and
+/// rank 0 at 10,700 + 700 ns.
 ///
-/// Then the second: rank 1 sends at 10,900, until 11,100; rank 0 at 11,400, until 11,600, exactly when the other's part
-/// has entered. Rank 1 has rank 0's part at 12,100, and gathers until 12,300; rank 0 has this data at 12,800. Rank 0
-/// gathers from 11,600, and rank 1 has its data at 12,300.
+/// Then the second collective runs: rank 1 sends at 10,900, until 11,100, and rank 0 at 11,400,
+/// until 11,600, exactly when the other part has entered. Rank 1 has rank 0's part at 12,100, and
+/// gathers until 12,300; rank 0 has this data at 12,800. Rank 0 gathers from 11,600, and rank 1 has
+/// its data at 12,300.
 #[test]
 fn program_order_holds_until_all_are_ready() {
     let ranks = [
@@ -106,8 +109,8 @@ fn program_order_holds_until_all_are_ready() {
     );
 }
 
-/// Rank 1 is ready for the second collective at 500 ns, before the first: all members are ready, so
-/// the second goes first, on both ranks at 500 ns.
+/// Rank 1 is ready for the second collective at 500 ns, before the first. All members are then
+/// ready, so the second goes first, on both ranks at 500 ns.
 #[test]
 fn one_that_all_are_ready_for_overtakes() {
     let ranks = [
@@ -124,8 +127,8 @@ fn one_that_all_are_ready_for_overtakes() {
     assert_eq!(ends, (500_000 + T, 500_000 + T));
 }
 
-/// Two collectives with different dependencies on each rank: on rank 0 the second is ready first, but on rank 1 it
-/// waits for the first. So the first must go first.
+/// Two collectives have different dependencies on each rank: on rank 0 the second is ready first,
+/// but on rank 1 it waits for the first. So the first must go first.
 #[test]
 fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     let ranks = [
@@ -139,8 +142,8 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     assert!(result.is_ok(), "{}", result.unwrap_err());
 }
 
-/// Three ranks. The second is ready first on rank 0; on rank 2 it waits for a message that rank 1 sends after the
-/// first. No single trace shows that the first must go first.
+/// On three ranks, the second collective is ready first on rank 0. On rank 2 it waits for a message
+/// that rank 1 sends after the first. No single trace shows that the first must go first.
 #[test]
 fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
     let ranks = [
@@ -151,8 +154,8 @@ fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
     assert_eq!(replay(&job(&ranks, &[]), &ring_of(3)).outcome.nodes, 9);
 }
 
-/// Returns one rank's trace: `calls` all-reduces among kernels, each node with up to two earlier
-/// dependencies.
+/// Returns one rank's trace: `calls` all-reduces among kernels, where each node has up to two
+/// earlier dependencies.
 fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
     let kernels = prop::collection::vec((0_u64..3, 0_i64..3), calls + 1);
     let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);
@@ -182,8 +185,8 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// If the collectives of a group can complete in program order, they complete with turns, for
-    /// any dependencies, even if they occupy lanes.
+    /// If the collectives of a group can complete in program order, they also complete with turns,
+    /// for any dependencies, even if they occupy lanes.
     #[test]
     fn what_runs_in_program_order_is_never_stuck(
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),
@@ -194,18 +197,19 @@ proptest! {
     }
 }
 
-/// Two groups of the same two ranks that share a lane, ready in opposite orders: no rank may hold the lane for the
-/// collective that the other rank has queued, so the collectives run one after the other.
+/// Two groups of the same two ranks share a lane and are ready in opposite orders. No rank may hold
+/// the lane for the collective that the other rank has queued, so the collectives run one after the
+/// other.
 #[test]
 fn groups_that_share_a_lane_go_in_one_order_everywhere() {
     let groups: &[(&str, &[u32])] = &[("a", &[0, 1]), ("b", &[0, 1])];
     let [a, b] = ["a", "b"].map(|g| all_reduce().group(g));
-    // On one named stream, both ready at 0.
+    // Both are on one named stream and ready at 0.
     let [on_a, on_b] = [a.clone().on(0), b.clone().on(0)];
     let ranks = [vec![on_a.clone(), on_b.clone()], vec![on_b, on_a]];
     assert_eq!(replay(&job(&ranks, groups), &ring_of(2)).ps(), 2 * T);
-    // On separate lanes, ready 1 us apart and in reverse order on the other rank: each starts when its second member is
-    // ready, after 2 us, and they overlap.
+    // On separate lanes, they are ready 1 us apart, and in reverse order on the other rank. Each
+    // starts when its second member is ready, after 2 us, and they overlap.
     let rank = |first: &Line, second: &Line| {
         vec![
             kernel(1000).on(1),

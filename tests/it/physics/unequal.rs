@@ -1,4 +1,4 @@
-//! Tests of all-to-alls whose members exchange unequal parts, by hand, and of equal parts given
+//! Tests all-to-alls whose members exchange unequal parts, with sums by hand, and equal parts given
 //! explicitly.
 
 use super::lines::{Line, call, kernel};
@@ -30,20 +30,20 @@ fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> Replay {
     replay_with(&workload, &machine(dims), options)
 }
 
-/// Returns three fully connected members: α = 500 ns, and 20 ns for 1,000 B.
+/// Returns three fully connected members with α = 500 ns, and 20 ns for 1,000 B.
 fn three(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
     [dim(DimensionShape::FullyConnected, 3, algorithm)]
 }
 
 /// Returns the bytes that each of three members sends to the next member and to the one after it.
-/// The part for the next is always 1,000 B, so that no receiver gets two messages at once.
+/// The part for the next member is always 1,000 B, so that no receiver gets two messages at once.
 fn rows() -> Vec<Vec<u64>> {
     vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
 }
 
-/// Direct: the second message leaves after the first, at 20 ns. The message from 0 to 2 takes 60 ns
-/// and arrives at 20 + 500 + 60 = 580; the message from 1 to 0 takes 10 ns and arrives at 530.
-/// Member 1 gets no second message and ends when the first arrives, at 520.
+/// With direct exchanges, the second message leaves after the first, at 20 ns. The message from 0
+/// to 2 takes 60 ns and arrives at 20 + 500 + 60 = 580; the message from 1 to 0 takes 10 ns and
+/// arrives at 530. Member 1 gets no second message and ends when the first arrives, at 520.
 #[test]
 fn direct_exchanges_end_when_the_longest_is_there() {
     for network in NETWORKS {
@@ -53,9 +53,9 @@ fn direct_exchanges_end_when_the_longest_is_there() {
     }
 }
 
-/// Pairwise: all have received in round 1 by 520, and begin round 2. Member 2 has its 3,000 B at 520 + 500 + 60 =
-/// 1,080, and 0 its 500 B at 520 + 500 + 10 = 1,030. In round 2, member 2 sends no message, and member 1 receives none
-/// but sends 500 B.
+/// With pairwise exchanges, all members have received in round 1 by 520, and begin round 2. Member
+/// 2 has its 3,000 B at 520 + 500 + 60 = 1,080, and 0 its 500 B at 520 + 500 + 10 = 1,030. In round
+/// 2, member 2 sends no message, and member 1 receives none but sends 500 B.
 #[test]
 fn pairwise_exchanges_go_round_by_round() {
     for network in NETWORKS {
@@ -88,7 +88,8 @@ fn nothing_takes_no_time() {
     }
 }
 
-/// Four members; only 0 sends, in the order 1, 2, 3: 1,000, 2,000 and 3,000 B have left by 20, 60 and 120 ns.
+/// Only member 0 of four sends, in the order 1, 2, 3: 1,000, 2,000 and 3,000 B have left by 20, 60
+/// and 120 ns.
 #[test]
 fn one_may_send_to_all_and_none_to_it() {
     let rows = [
@@ -109,8 +110,9 @@ fn one_may_send_to_all_and_none_to_it() {
     }
 }
 
-/// 2 × 2, rank = x + 2 y, direct in both. The only data are 1,000 B from 0 to 3: they go along x to 1, where they
-/// arrive at 520, and along y to 3, at 1,040.
+/// The machine has 2 × 2 NPUs with rank = x + 2 y and direct exchanges in both dimensions. The only
+/// data are 1,000 B from 0 to 3. They go along x to 1, where they arrive at 520, and then along y
+/// to 3, where they arrive at 1,040.
 #[test]
 fn data_go_along_one_dimension_after_another() {
     let mut rows = vec![vec![0; 4]; 4];
@@ -126,7 +128,8 @@ fn data_go_along_one_dimension_after_another() {
     }
 }
 
-/// Explicit equal parts give exactly the same times, with messages and by closed form, for every algorithm.
+/// Equal parts given explicitly take exactly the same times, with messages and by closed form, for
+/// every algorithm.
 #[test]
 fn equal_parts_are_an_all_to_all_like_any_other() {
     for (algorithm, _) in CollectiveAlgorithm::ALL {
@@ -151,8 +154,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
     }
 }
 
-/// Rank 2 has no trace: its sends follow from the other ranks' receives, and it sends nothing to 1. The size of its
-/// part for itself is unknown.
+/// Rank 2 has no trace. Its sends follow from the other ranks' receives, and it sends nothing to 1.
+/// The size of its part for itself is unknown.
 #[test]
 fn the_receivers_know_what_an_absent_rank_sent() {
     let rows = rows();
@@ -167,8 +170,9 @@ fn the_receivers_know_what_an_absent_rank_sent() {
         let replay = replay_with(&workload, &machine, &over(network));
         assert_eq!(replay.ends(), [530_000, 520_000], "{network}");
     }
-    // With only rank 0 present, the two absent ranks are assumed to exchange equal parts: 4,007 B ÷ 3 = 1,335 B, which
-    // take 26.7 ns. Rank 1's part for 0 leaves after this, and arrives 500 + 10 later.
+    // Only rank 0 is present, so the two absent ranks are assumed to exchange equal parts: 4,007 B
+    // ÷ 3 = 1,335 B, which take 26.7 ns. Rank 1's part for 0 leaves after this part, and arrives
+    // 500 + 10 later.
     let workload = traces([(0, &lines[0][..])])
         .finish_workload(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
@@ -196,8 +200,9 @@ fn each_call_has_its_own_parts() {
         let workload = job(&ranks.collect::<Vec<_>>(), &[]);
         replay_with(&workload, &machine(&dims), &over(NetworkModel::Ports))
     };
-    // The second call begins at 2,530, 2,520 and 2,580. Rank 0's part for 2 leaves after its part for 1, at 2,550, or
-    // at 2,570 if all parts are doubled; it arrives 500 + 60, or 500 + 120, later, as the last one.
+    // The second call begins at 2,530, 2,520 and 2,580. Rank 0's part for 2 leaves after its part
+    // for 1, at 2,550, or at 2,570 if all parts are doubled. It is the last to arrive, 500 + 60, or
+    // 500 + 120, later.
     assert_eq!((twice(1).ps(), twice(2).ps()), (3_110_000, 3_190_000));
 }
 

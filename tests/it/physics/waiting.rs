@@ -1,5 +1,5 @@
-//! Tests of waiting for messages, separate from their transfer, and of the bubble of a pipeline, by
-//! hand. Random jobs are in `laws`.
+//! Tests waiting for messages, separately from their transfer, and the bubble of a pipeline, with
+//! sums by hand. Random jobs are in `laws`.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, machine, priced, traces};
@@ -12,7 +12,7 @@ use chakram::units::Span;
 use chakram::workload::{GroupRoles, MissingRankPolicy};
 
 /// Returns a report of a job on four NPUs behind a switch: 20 ps per byte and 1 us for two links.
-/// Group 1 has `role`.
+/// Group 1 has the role `role`.
 fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) -> Report {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     builder.declare_groups([("1".to_owned(), vec![0, 1])].into());
@@ -29,15 +29,15 @@ fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) ->
     report::replay_to_report(&prepared, ()).unwrap().0
 }
 
-/// Returns compute, communication, bubble and the rest, in ns.
+/// Returns the times of compute, communication, bubble and the rest, in nanoseconds.
 fn parts(report: &Report, rank: usize) -> [u64; 4] {
     let parts = report.rows[rank].time.parts.map(|part| part.0 / 1000);
     [parts[0], parts[1], parts[2], parts[3..].iter().sum()]
 }
 
 /// Rank 0 computes for 100 us and sends 50 kB, which leave in 1 us and arrive in 2 us. Rank 1 posts
-/// its receive at once and computes for 30 us concurrently: 70 us of waiting are exposed, and 2 of
-/// transfer.
+/// its receive at once and computes for 30 us concurrently, so 70 us of waiting and 2 us of
+/// transfer are exposed.
 #[test]
 fn a_receive_waits_until_its_send_is_issued() {
     let ranks = [
@@ -64,9 +64,8 @@ fn a_receive_waits_until_its_send_is_issued() {
     }
 }
 
-/// In a job of three ranks, two ranks form a tensor group: messages between these two are not
-/// between stages, messages to the third are. If a pipeline group is declared, only its members are
-/// stages.
+/// Two of three ranks form a tensor group. Messages between these two are not between stages;
+/// messages to the third rank are. If a pipeline group is declared, only its members are stages.
 #[test]
 fn roles_say_which_waiting_is_a_bubble() {
     let ranks = |peer: u32| {
@@ -94,8 +93,8 @@ fn roles_say_which_waiting_is_a_bubble() {
     }
 }
 
-/// As recorded, a send of 7 us that needs its receiver waits for it: 40 us; an eager send does not wait, and neither
-/// does its receive.
+/// As recorded, a send of 7 us that needs its receiver waits for it, for 40 us. An eager send does
+/// not wait, and neither does its receive.
 #[test]
 fn a_send_as_recorded_waits_for_its_receiver() {
     for (eager, parts_of_sender) in [
@@ -118,7 +117,7 @@ fn a_send_as_recorded_waits_for_its_receiver() {
     }
 }
 
-/// A report from a version before bubbles has no such keys: it can be read, and the bubble is zero.
+/// A report from a version before bubbles has no such keys. It can be read, and its bubble is zero.
 #[test]
 fn reports_without_a_bubble_are_read() {
     let ranks = [

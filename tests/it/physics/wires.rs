@@ -1,32 +1,35 @@
-//! The ports and links that bytes use, and a lower bound on each one's busy time, without queues or events.
+//! Determines the ports and links that bytes use, and a lower bound on the busy time of each,
+//! without queues or events.
 
 use super::rig::Dim;
 use chakram::topology::DimensionShape;
 use std::collections::BTreeMap;
 
-/// Kind of wires in a network model.
+/// The kind of wires in a network model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// A port for each neighbour, or a single port if NPUs connect to a switch or are fully connected.
+    /// A port for each neighbour, or a single port if NPUs connect to a switch or are fully
+    /// connected.
     Ports,
     /// All links separately.
     Links,
 }
 
-/// A port or link: dimension, NPU, and its name there.
+/// A port or link: the dimension, the NPU, and the name at that NPU.
 type Name = (usize, u32, &'static str);
 
-/// Busy time of each port and link, in ps.
+/// The busy time of each port and link, in picoseconds.
 #[derive(Debug, Default)]
 pub struct Busy(BTreeMap<Name, u128>);
 
 impl Busy {
-    /// Returns the busy time of the busiest port or link, in ps.
+    /// Returns the busy time of the busiest port or link, in picoseconds.
     pub fn most(&self) -> u64 {
         self.0.values().max().map_or(0, |&ps| ps as u64)
     }
 
-    /// Adds the transfer of `bytes / parts` from one NPU to another. Costs are truncated to whole ps.
+    /// Adds the transfer of `bytes / parts` from one NPU to another. Costs are truncated to whole
+    /// picoseconds.
     pub fn carry(
         &mut self,
         wiring: Wiring,

@@ -8,7 +8,8 @@ use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
 use std::collections::BTreeMap;
 
-/// Shapes of GEMMs, with the results of an independent program for the same formula and constants.
+/// Compares shapes of GEMMs with the results of an independent program for the same formula and
+/// constants.
 #[test]
 fn gemm_curves_follow_their_formula() {
     let Some(rows) = rows("prices_gemm_check.csv") else {
@@ -44,7 +45,8 @@ fn gemm_curves_follow_their_formula() {
     assert!(seen >= 200, "only {seen} shapes");
 }
 
-/// One wave of one tile, by hand: 128 x 128 x 1024 on a single multiprocessor without other limits.
+/// One wave of one tile is computed by hand: 128 x 128 x 1024 on a single multiprocessor without
+/// other limits.
 #[test]
 fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     let machine = Machine::load_preset("dgx-a100").expect("it is a preset");
@@ -53,15 +55,15 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     (curve.operands, curve.results, curve.memory, curve.reduction) = (1e30, 1e9, 1.0, 1.0);
     curve.throttling = None;
     let memory = Bandwidth::new(1e30).expect("it is a rate");
-    // 2 x 128 x 128 x 1024 / 1e12 = 33.55 us for the loop, 128 x 128 x 2 / 1e9 = 32.77 us for the results, and 1 us to
-    // start.
+    // The loop takes 2 x 128 x 128 x 1024 / 1e12 = 33.55 us, the results take 128 x 128 x 2 / 1e9 =
+    // 32.77 us, and the start takes 1 us.
     let seconds = curve.predict_seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
     assert!(
         (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
         "{seconds}"
     );
-    // The half-way constant is ten times this matrix product's time, and the slowdown a tenth: 1 +
-    // 0.1 x 1 / 11.
+    // The half-way constant is ten times this matrix product's time, and the slowdown is a tenth: 1
+    // + 0.1 x 1 / 11.
     let mut hot = curve;
     hot.throttling = Some(PowerThrottling {
         slower: 0.1,
@@ -77,7 +79,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     );
 }
 
-/// Prefill on A100 and H100, and decoding with one query at a time on H100.
+/// Compares prefill on A100 and H100, and decoding with one query at a time on H100.
 #[test]
 fn attention_curves_are_near_what_was_measured() {
     let bf16 = Dtype::Bf16 as usize;
@@ -152,8 +154,8 @@ fn attention_curves_are_near_what_was_measured() {
     );
 }
 
-/// NCCL's measured times at all sizes and of all versions, against the curves of presets; and separately sizes above 1
-/// MB that are no points of the curves.
+/// Compares NCCL's measured times at all sizes and of all versions with the curves of presets, and
+/// separately the sizes above 1 MB that are no points of the curves.
 #[test]
 fn collective_curves_are_near_what_was_measured() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
@@ -227,7 +229,8 @@ fn collective_curves_are_near_what_was_measured() {
     }
 }
 
-/// Every other size in NCCL's newest tables as a curve, against the sizes in between.
+/// Uses every other size in NCCL's newest tables as a curve, and compares it with the sizes in
+/// between.
 #[test]
 fn sizes_that_were_left_out_are_interpolated() {
     let Some(rows) = rows("nccl_a100_h100_b200.csv") else {
@@ -255,7 +258,7 @@ fn sizes_that_were_left_out_are_interpolated() {
     );
     let (mut errors, mut large) = (Vec::new(), Vec::new());
     for points in tables.values_mut() {
-        // Some sizes were measured several times: use the median.
+        // Some sizes were measured several times, so the test uses the median.
         points.sort_by(|a, b| a.partial_cmp(b).expect("they are numbers"));
         let sizes = points.chunk_by(|a, b| a.0 == b.0);
         let points: Vec<(f64, f64)> = sizes.map(|runs| runs[runs.len() / 2]).collect();

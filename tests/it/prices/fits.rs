@@ -1,4 +1,4 @@
-//! Tests of constants and corrections fitted to measured runs.
+//! Tests constants and corrections fitted to measured runs.
 
 use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
@@ -23,7 +23,8 @@ fn with_slower_launches() -> String {
     machine
 }
 
-/// Runs measured on a machine whose host is 1.5 times slower: constants fitted to the other runs predict each run.
+/// Runs are measured on a machine whose host is 1.5 times slower. The constants fitted to the other
+/// runs predict each run.
 #[test]
 fn constants_are_fitted_to_the_runs_of_other_folds() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -71,7 +72,7 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
 }
 
 /// Measured steps on a machine whose host is 1.5 times slower correct a machine file. The file then
-/// predicts deeper models of the same width; predictions of models without that matrix product do
+/// predicts deeper models of the same width. Predictions of models without that matrix product do
 /// not change.
 #[test]
 fn measured_steps_correct_the_prices_of_a_machine() {
@@ -151,7 +152,8 @@ fn measured_steps_correct_the_prices_of_a_machine() {
         assert!(error(&after, i).abs() < 0.03, "{i}: {}", error(&after, i));
     }
     assert_eq!(predicted(&after, 4), predicted(&before, 4));
-    // A second fit that starts from the first result replaces the corrections; it does not compound them.
+    // A second fit that starts from the first result replaces the corrections and does not compound
+    // them.
     let again = path("again.toml");
     run(&[
         "calibrate",

@@ -1,11 +1,12 @@
-//! Tests of the times of generated models: hosts that launch kernels, and the default kernel times
-//! by curves.
+//! Tests the times of generated models: hosts that launch kernels, and the default kernel times by
+//! curves.
 
 use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
 use serde_json::Value;
 
-/// A host that takes no time changes nothing; a host slower than its kernels determines the step.
+/// A host that takes no time changes nothing, and a host slower than its kernels determines the
+/// step.
 #[test]
 fn hosts_that_are_slower_than_kernels_set_the_time() {
     let csv = "width,tp,seconds\n256,1,1\n";
@@ -40,9 +41,9 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
     (makespan, report.get("interval").is_some())
 }
 
-/// Two hosts reach a collective with times that vary by `jitter`: the last is `jitter / sqrt(pi)`
-/// after the mean on average. This time divided by the makespan, once per collective, is another
-/// part of the interval's variance.
+/// Two hosts reach a collective with times that vary by `jitter`. The last host is
+/// `jitter / sqrt(pi)` after the mean on average. This time divided by the makespan is, once per
+/// collective, another part of the interval's variance.
 #[test]
 fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -78,8 +79,8 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
-/// Stragglers lengthen jobs on more than one node: one job in twenty by more than 20 %, in addition
-/// to errors of kernel times.
+/// Stragglers lengthen jobs on more than one node. They make one job in twenty longer by more than
+/// 20 %, in addition to errors of kernel times.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
     for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {
@@ -102,8 +103,8 @@ fn intervals_across_nodes_reach_further_up() {
 }
 
 /// By default curves give the times of a model's kernels, its host launches them, and collectives
-/// use measurements, both in a direct replay and in a replay from files; with an efficiency, or on
-/// machines without curves, the result is that of the roofline model.
+/// use measurements, both in a direct replay and in a replay from files. With an efficiency, or on
+/// machines without curves, the result is the result of the roofline model.
 #[test]
 fn generated_models_are_priced_by_curves_where_there_are_any() {
     let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
@@ -148,8 +149,9 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
     );
 }
 
-/// On a machine without curves all kernels use the roofline model, with peaks that no measurement confirms: the upper
-/// end is extended by 0.37 in the logarithm, times the kernels' share. 90 % are 1.645 standard deviations on each side.
+/// On a machine without curves all kernels use the roofline model, with peaks that no measurement
+/// confirms. The upper end is extended by 0.37 in the logarithm, times the kernels' share. 90 % are
+/// 1.645 standard deviations on each side.
 #[test]
 fn a_roofline_at_the_peaks_has_an_interval_that_reaches_far_up() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,4 +1,4 @@
-//! Tests of kernels of captured jobs whose times are used for other jobs.
+//! Tests the use of a captured job's kernel times for other jobs.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus_path, sample_one_of_each};
@@ -22,7 +22,7 @@ fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e9
 }
 
-/// A captured job is replayed with the mean times of its own kernels: sums are preserved, so the
+/// A captured job is replayed with the mean times of its own kernels. Sums are preserved, so the
 /// makespan hardly changes.
 #[test]
 fn kernels_of_a_captured_job_price_it() {
@@ -188,7 +188,8 @@ fn ranks_that_differ_are_measured_by_themselves() {
         let found = makespan_ms(job, measured, "curves");
         assert!(off.contains(&(found / all - 1.0).abs()), "{found} {all}");
     }
-    // A second calibration takes the place of the first, and an NPU without a rank gets the means over all ranks.
+    // A second calibration replaces the first, and an NPU without a rank gets the means over all
+    // ranks.
     let first = std::fs::read_to_string(measured).expect("it was written");
     let arguments = ["calibrate", "--kernels", job, "--by-rank", "--machine"];
     let again = format!("{measured}.again.toml");
@@ -226,9 +227,9 @@ fn ranks_that_differ_are_measured_by_themselves() {
     }
 }
 
-/// Captured jobs with the mean times of their own kernels are within 5 % of the time with recorded
-/// kernels; within 8 % in a pipeline, whose stages wait for each other's kernels that are slower
-/// than the mean of their size.
+/// With the mean times of their own kernels, captured jobs are within 5 % of the time with recorded
+/// kernels. In a pipeline they are within 8 %, because stages wait for each other's kernels that
+/// are slower than the mean of their size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
     let Some(captures) = corpus_path("captures/pytorch") else {

@@ -1,4 +1,4 @@
-//! Tests of measured collectives and kernels on links and NPUs with other rates than in the
+//! Tests measured collectives and kernels on links and NPUs with other rates than in the
 //! measurement.
 
 use serde_json::Value;
@@ -35,8 +35,8 @@ fn report(folder: &Path, text: &str) -> Value {
     serde_json::from_str(&chakram(folder, &words)).unwrap()
 }
 
-/// The measured time of 512 MiB is 2111 us, and of 128 MiB 578.7 us: a byte takes 1532.3 us / 384
-/// MiB, so 512 MiB take 1532.3 x 4/3 = 2043.0667 us, after a start-up of 67.9333. The start-up
+/// The measured times are 2111 us for 512 MiB and 578.7 us for 128 MiB. A byte takes 1532.3 us /
+/// 384 MiB, so 512 MiB take 1532.3 x 4/3 = 2043.0667 us, after a start-up of 67.9333. The start-up
 /// consists of 2 x 7 steps over two links.
 const TRANSFER: f64 = 1532.3 * 4.0 / 3.0;
 const START: f64 = 2111.0 - TRANSFER;
@@ -65,7 +65,7 @@ fn measured_collectives_follow_the_keys_of_their_links() {
             "bandwidth = \"900 GB/s\" ",
             START + TRANSFER / 2.0,
         ),
-        // 28 times 3.6 us more, or 28 times 400 ns less.
+        // The time is 28 times 3.6 us more, or 28 times 400 ns less.
         (nvlink, "latency = \"4 us\" ", 2111.0 + 28.0 * 3.6),
         (nvlink, "latency = \"0 ns\" ", 2111.0 - 28.0 * 0.4),
     ] {

@@ -1,4 +1,4 @@
-//! Tests of scores of predictions, and of tables without usable runs.
+//! Tests scores of predictions, and tables without usable runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus_path;
@@ -74,7 +74,7 @@ fn machines_are_found_beside_the_columns() {
     assert_eq!(seconds(&fixed), slow);
 }
 
-/// A run measured exactly as predicted has no error, with any other columns in the table.
+/// A run measured exactly as predicted has no error, whatever other columns the table has.
 #[test]
 fn scores_are_errors_of_predictions() {
     let first = score(
@@ -89,7 +89,7 @@ fn scores_are_errors_of_predictions() {
             .as_f64()
             .expect("it is a number")
     };
-    // The measured values are the prediction, and half of it.
+    // The measured values are the prediction and half of the prediction.
     let csv = format!(
         "width,tp,seconds\n256,1,{}\n256,2,{}\n",
         seconds(0),
@@ -103,14 +103,15 @@ fn scores_are_errors_of_predictions() {
         let found = ours[key].as_f64().expect("it is a number");
         assert!((found - expected).abs() < 1e-9, "{key}: {found}");
     };
-    // Errors 0 and 1: mean and bias 0.5, the largest 1.
+    // The errors are 0 and 1: the mean and the bias are 0.5, and the largest is 1.
     near("mean", 0.5);
     near("bias", 0.5);
     near("max", 1.0);
     assert_eq!(ours["runs"], 2);
 }
 
-/// A table in tokens per second with half of its rows selected, one in FLOPs, and one in seconds.
+/// One table is in tokens per second with half of its rows selected, one is in FLOPs, and one is in
+/// seconds.
 #[test]
 fn tables_state_rates_pick_rows_and_set_options() {
     let (good, text) = score(
@@ -125,7 +126,8 @@ fn tables_state_rates_pick_rows_and_set_options() {
             .as_f64()
             .expect("it is a number")
     };
-    // 2 samples of 128 tokens on 1 and 2 NPUs, measured at half of the predicted rate.
+    // The runs have 2 samples of 128 tokens on 1 and 2 NPUs, measured at half of the predicted
+    // rate.
     let csv = format!(
         "width,cut,rate,phase\n256,one,{},train\n256,two,{},train\n256,two,nothing,tune\n",
         2.0 * 128.0 / of(0) / 2.0,
@@ -143,7 +145,7 @@ fn tables_state_rates_pick_rows_and_set_options() {
     assert_eq!(ours["runs"], 2, "the third row is of another phase");
     let bias = ours["bias"].as_f64().expect("it is a number");
     assert!((bias + 0.5).abs() < 1e-9, "{bias}");
-    // Equation 3 of SC'21, without recomputation: 72 B s l h^2 (1 + s / 6h + V / 12lh).
+    // Equation 3 of SC'21 gives, without recomputation, 72 B s l h^2 (1 + s / 6h + V / 12lh).
     let (s, h, l, v) = (128.0, 256.0, 2.0, 1024.0);
     let flops = 2.0 * 72.0 * s * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
     let csv = format!("width,tp,seconds\n256,1,{}\n", flops / 1e12 / of(0));
@@ -228,7 +230,7 @@ fn a_model_has_as_many_layers_as_its_row_says() {
     let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
     // 32 layers are the model's own number.
     assert_eq!(all, own);
-    // All blocks take the same time: 28 more blocks take seven times the time of four more.
+    // All blocks take the same time, so 28 more blocks take seven times the time of four more.
     let ratio = (all - four) / (eight - four);
     assert!((ratio - 7.0).abs() < 0.1, "{ratio}");
 }
@@ -251,12 +253,12 @@ fn a_refused_row_is_named_and_the_others_are_scored() {
 
 #[test]
 fn plans_of_published_tables_are_predicted() {
-    // A single replica cannot shard its optimizer; 12 blocks in 5 stages are uneven.
+    // A single replica cannot shard its optimizer, and 12 blocks in 5 stages are uneven.
     let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,1,1,1,,1\ngpt2-small,,,1,1,1,1,1\ngpt2-small,,,5,1,5,,1\ngpt2-small,,,4,1,4,,1\n";
     let rows = predicted(csv, OF_MODEL);
     assert_eq!(rows.len(), 4);
     assert_eq!(rows[0].1, rows[1].1);
-    // The largest of five stages has at most three blocks, like each of four.
+    // The largest of five stages has at most three blocks, as each of four stages has.
     assert!(rows[2].1 < rows[0].1, "{rows:?}");
     let (_, text) = score(csv, OF_MODEL, &[]);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -301,8 +303,8 @@ fn measured_iterations_are_predicted() {
     }
 }
 
-/// A setting for all runs is compared with the runs without it: it is named as without effect exactly if no prediction
-/// changes.
+/// A setting for all runs is compared with the runs without it. It is named as without effect
+/// exactly if no prediction changes.
 #[test]
 fn settings_that_move_no_prediction_are_named() {
     let of = |more: &[&str]| {
@@ -315,11 +317,12 @@ fn settings_that_move_no_prediction_are_named() {
     let default = "all runs are the same without the option";
     let as_long = "all runs take the same time without the option";
     for (option, reason) in [
-        // These are the values in the file of columns, the default, and a preset of the size that the runs need.
+        // The values are the value in the file of columns, the default, and a preset of the size
+        // that the runs need.
         (["--set", "layers=2"], Some(default)),
         (["--set", "recompute=none"], Some(default)),
         (["--machine", "dgx-a100"], Some(default)),
-        // With one stage, the order of micro-batches does not matter; kernels with times from
+        // With one stage, the order of micro-batches does not matter, and kernels with times from
         // curves are launched one by one in any case.
         (["--set", "schedule=gpipe"], Some(as_long)),
         (
@@ -352,7 +355,8 @@ fn settings_that_move_no_prediction_are_named() {
         text.contains("  ! `layers = 2` has no effect: all runs"),
         "{text}"
     );
-    // If a row is a usable run only with a setting, the setting has an effect, with any prediction.
+    // If a row is a usable run only with a setting, the setting has an effect, whatever the
+    // prediction.
     let (good, text) = score(
         "width,tp,seconds\n256,1,1\n256,16,1\n",
         COLUMNS,
@@ -361,7 +365,8 @@ fn settings_that_move_no_prediction_are_named() {
     assert!(good && !text.contains("no effect"), "{text}");
 }
 
-/// Both axes of the chart are logarithmic with the same scale, so runs predicted exactly are on the diagonal.
+/// Both axes of the chart are logarithmic with the same scale, so runs predicted exactly are on the
+/// diagonal.
 #[test]
 fn the_picture_has_each_run_where_it_belongs() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -397,7 +402,7 @@ fn the_picture_has_each_run_where_it_belongs() {
         ["measured_s", "predicted_s"].map(|key| row[key].parse::<f64>().expect("seconds").ln())
     });
     let logarithms: Vec<[f64; 2]> = logarithms.collect();
-    // Any pair of runs gives the same scale along an axis; the picture's y decreases upwards.
+    // Any pair of runs gives the same scale along an axis, and the picture's y decreases upwards.
     for (axis, sign) in [(0, 1.0), (1, -1.0)] {
         let scale = |a: usize, b: usize| {
             sign * (circles[a][axis] - circles[b][axis])

@@ -1,4 +1,4 @@
-//! Tests of machines with times from tables of GEMMs and logs of nccl-tests.
+//! Tests machines with times from tables of GEMMs and logs of nccl-tests.
 
 use super::packed_rows;
 use crate::commands::chakram;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Returns the output of `chakram calibrate` with these arguments; the machine file is written to
+/// Returns the output of `chakram calibrate` with these arguments, and writes the machine file to
 /// `ours`.
 fn calibrate(arguments: &[&str], machine: &str, ours: &Path) -> String {
     let ours = ours.to_str().expect("a plain name");
@@ -28,7 +28,8 @@ fn makespan_us(arguments: &[&str]) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e6
 }
 
-/// Returns GEMMs in bf16: rows, columns, size of the contracted dimension, and seconds.
+/// Returns GEMMs in bf16: the rows, the columns, the size of the contracted dimension, and the
+/// seconds.
 fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
     let rows = packed_rows(&format!("aic_gemm_{gpu}.csv.gz"))?;
     let gemms = rows.iter().filter(|row| row["gemm_dtype"] == "bfloat16");
@@ -40,8 +41,8 @@ fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
     Some(gemms.map(gemm).collect())
 }
 
-/// One shape in 36, about a thousand, corrects the error for the others: on H100 from 6.5 to 5.1 %, and on A100 from
-/// 7.8 to 5.7 %. The default run covers A100.
+/// One shape in 36, about a thousand, reduces the error for the others: from 6.5 to 5.1 % on H100,
+/// and from 7.8 to 5.7 % on A100. The default run covers A100.
 #[test]
 fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -120,8 +121,8 @@ fn a_measured_gemm_takes_its_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     let table = at("gemms.csv");
-    // The shape of `mlp.up` in the forward pass of the small GPT, and of the gradient of the input of `mlp.down`.
-    // A100's curve has no slowdown for continuous load.
+    // One shape is the shape of `mlp.up` in the forward pass of the small GPT, and of the gradient
+    // of the input of `mlp.down`. A100's curve has no slowdown for continuous load.
     std::fs::write(&table, "format,m,n,k,us\nbf16,1024,3072,768,500\n").expect("it can be written");
     let model = ["generate", "gpt2-small", "--launch", "none"];
     let of = |machine: &str| makespan_us(&[&model[..], &["--machine", machine]].concat());
@@ -205,7 +206,7 @@ fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
         ])
     };
     let ours_name = ours.to_str().expect("a plain name");
-    // Linear interpolation between 1,024 and 3,072 B.
+    // The expected time is the linear interpolation between 1,024 and 3,072 B.
     assert!(
         (of(ours_name, "2") - 80.0).abs() < 1e-6,
         "{}",

@@ -1,4 +1,4 @@
-//! Tests of random loads and stores through ports, alone and with messages and collectives.
+//! Tests random loads and stores through ports, alone and with messages and collectives.
 
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
@@ -18,8 +18,8 @@ fn rates() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// NPUs in nodes, `groups` memories behind `switches`, one or two equal accesses by each NPU, and messages at
-    /// random times between random NPUs.
+    /// NPUs in nodes share `groups` memories behind `switches`. Each NPU has one or two equal
+    /// accesses, and random NPUs send messages to each other at random times.
     #[test]
     fn chunks_and_messages_take_turns_as_a_plain_simulator_has_it(
         shape in (1_u64..4, 1_u64..4, 1_u64..3, 1_u64..3),
@@ -44,7 +44,8 @@ proptest! {
         let all: Vec<MemoryAccess> = (0..npus)
             .flat_map(|npu| ways(npu).into_iter().map(move |store| MemoryAccess { npu: npu as usize, store }))
             .collect();
-        // A chunk of every access: all groups send `chunk` bytes to all NPUs over each of their links.
+        // A piece is a chunk of every access: all groups send `chunk` bytes to all NPUs over each
+        // of their links.
         let piece = chunk * 1000 * groups * switches;
         let times = [
             piece * all.len() as u64 * memory / groups,
@@ -89,7 +90,8 @@ proptest! {
             let lines: Vec<Vec<Line>> = ranks.iter().map(|r| r[..pattern.len()].to_vec()).collect();
             job(&lines, &[])
         };
-        // Time by the pipeline's formula: the stream, and one chunk's time in all stages but the longest.
+        // The time by the pipeline's formula is the stream, and one chunk's time in all stages
+        // except the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
         prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
@@ -122,8 +124,9 @@ proptest! {
         }
     }
 
-    /// For all rates, sizes and start times: an access of one NPU without contention ends at the time of the pipeline's
-    /// formula, except that the last chunk may be smaller in the port, and for two roundings.
+    /// For all rates, sizes and start times, an access of one NPU without contention ends at the
+    /// time of the pipeline's formula, except that the last chunk may be smaller in the port, and
+    /// except for two roundings.
     #[test]
     fn alone_it_is_the_pipeline_for_any_numbers(
         rates in (1_u64..900, 1_u64..900, 1_u64..900),
@@ -158,7 +161,7 @@ proptest! {
 }
 
 /// With collectives, messages, loads and stores at times that often coincide, all ends are the same
-/// with and without closed forms, and closed forms are both used and invalidated.
+/// with and without closed forms. Closed forms are both used and invalidated.
 #[test]
 fn folding_changes_nothing_beside_loads() {
     let mut dice = Dice(11);
