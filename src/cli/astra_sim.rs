@@ -71,22 +71,22 @@ pub struct AstraSimArgs {
     /// Process groups as JSON; none if the name contains `empty`
     #[arg(long, value_name = "FILE", default_value = "empty")]
     comm_group_configuration: PathBuf,
-    /// The system, JSON
+    /// Description of the system, as JSON
     #[arg(long, value_name = "FILE")]
     system_configuration: PathBuf,
-    /// The remote memory, JSON
+    /// Description of the remote memory, as JSON
     #[arg(long, value_name = "FILE")]
     remote_memory_configuration: PathBuf,
-    /// The network, YAML
+    /// Description of the network, as YAML
     #[arg(long, value_name = "FILE")]
     network_configuration: PathBuf,
-    /// Logging, TOML; checked and ignored
+    /// Logging settings, as TOML; checked and ignored
     #[arg(long, value_name = "FILE", default_value = "empty")]
     logging_configuration: PathBuf,
     /// Folder of the log, written only if the program is called by a name of ASTRA-sim's binaries; `log` by default
     #[arg(long, value_name = "FOLDER")]
     logging_folder: Option<PathBuf>,
-    /// Queues per dimension; the active chunks of a dimension are divided among them
+    /// Queues per dimension; the active chunks of a dimension are divided among its queues
     #[arg(long, value_name = "N", default_value = "1")]
     num_queues_per_dim: NonZeroU32,
     /// Ignored, as in ASTRA-sim

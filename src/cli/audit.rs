@@ -34,7 +34,7 @@ pub struct AuditArgs {
     /// Maximum number of printed findings of each kind
     #[arg(long, default_value_t = 10, value_name = "N")]
     limit: usize,
-    /// Format of the findings; text shows some, JSON all
+    /// Format of the findings; text shows some findings, JSON shows all
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
 }

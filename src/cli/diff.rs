@@ -49,13 +49,14 @@ pub struct DiffArgs {
     /// Traces or report to compare with A
     #[arg(value_name = "B")]
     after: PathBuf,
-    /// Exit with code 3 if the makespan of reports, or the total time or bytes of traces, changes by more than this: 1%
+    /// Exit with code 3 if the makespan of reports, or the total time or bytes of traces, changes by more than this,
+    /// such as 1%
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent_option)]
     threshold: Option<f64>,
     /// Exit with code 3 if one of these differs; comma-separated
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     fail_on: Vec<FailOnArg>,
-    /// Ignore changes of a node's times up to this limit: 2% or 5us
+    /// Ignore changes of a node's times up to this limit, such as 2% or 5us
     #[arg(long, value_name = "CHANGE", value_parser = parse_tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
     /// Maximum lines per list, or `all`; by default 10 in text and all in other formats

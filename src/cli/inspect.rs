@@ -58,28 +58,28 @@ pub struct InspectArgs {
     /// Folder of traces, prefix of files named PREFIX.RANK.et, or files
     #[arg(required = true, value_name = "TRACES")]
     traces: Vec<PathBuf>,
-    /// Only these ranks: 0,4-7
+    /// Select only these ranks, such as 0,4-7
     #[arg(long, help_heading = FILTERS, value_name = "RANKS")]
     rank: Option<RankSet>,
-    /// Only nodes whose name contains this text or matches this pattern with *, ? or [; repeatable
+    /// Select only nodes whose name contains this text or matches this pattern with *, ? or [; repeatable
     #[arg(long, help_heading = FILTERS, value_name = "PATTERN")]
     name: Vec<NamePattern>,
-    /// Only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
+    /// Select only nodes of these types: host, compute, load, store, send, receive, collective, all-reduce, …
     #[arg(help_heading = FILTERS, long = "type", value_name = "TYPES")]
     types: Vec<ClassFilter>,
-    /// Only collectives of this process group; `all` is the group of all ranks
+    /// Select only collectives of this process group; `all` is the group of all ranks
     #[arg(long, help_heading = FILTERS, value_name = "GROUP")]
     group: Vec<String>,
-    /// Only nodes on this lane (stream or thread); a name or a pattern
+    /// Select only nodes on this lane (stream or thread); a name or a pattern
     #[arg(long, help_heading = FILTERS, value_name = "LANE")]
     lane: Vec<NamePattern>,
-    /// Only nodes with this attribute, such as phase=backward; repeatable
+    /// Select only nodes with this attribute, such as phase=backward; repeatable
     #[arg(long, help_heading = FILTERS, value_name = "NAME=VALUE")]
     label: Vec<AttributeFilter>,
-    /// Only nodes that run after this time, such as 10ms
+    /// Select only nodes that run after this time, such as 10ms
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = parse_time)]
     from: Option<Time>,
-    /// Only nodes that run before this time
+    /// Select only nodes that run before this time
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = parse_time)]
     to: Option<Time>,
     /// List nodes, one per line, by rank and start; with --critical-path, all nodes of the path

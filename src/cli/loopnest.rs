@@ -26,7 +26,7 @@ pub struct LoopnestArgs {
     /// gemmini-N with N rows and columns, then changes to `array`, `scratchpad`, `accumulator`, `bandwidth` or `clock`
     #[arg(value_name = "ACCELERATOR", value_parser = parse_loop_nest)]
     accelerator: LoopNestModel,
-    /// Matrix product: M x K times K x N
+    /// Matrix product: Matrix product of M x K by K x N
     #[arg(long, value_name = "MxNxK", value_parser = parse_product)]
     product: Option<LayerShape>,
     /// Sizes of the loops N, K, C, P, Q, R and S, 1 by default, and stride and dilation of the windows

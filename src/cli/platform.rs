@@ -55,10 +55,10 @@ struct ImportArgs {
     /// Name of the platform; if the table has a column `platform`, only rows with this name are read
     #[arg(long)]
     name: String,
-    /// Model of all rows, if no column gives it
+    /// Model of all rows, if no column gives the model
     #[arg(long)]
     model: Option<String>,
-    /// Inferences per request in all rows, if no column gives them
+    /// Inferences per request in all rows, if no column gives the inferences
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     batch: Option<u32>,
     /// Write to this file; standard output by default

@@ -34,10 +34,10 @@ place edits all.")]
 pub struct ScaleArgs {
     #[command(flatten)]
     input: InputArgs,
-    /// Dimensions of the ranks and their sizes, outermost first: dp=2,tp=4
+    /// Dimensions of the ranks and their sizes, outermost first, such as dp=2,tp=4
     #[arg(long, value_name = "GRID")]
     grid: String,
-    /// The dimension to change and its new size: dp=64
+    /// The dimension to change and its new size, such as dp=64
     #[arg(long, value_name = "DIMENSION")]
     to: String,
     /// Size of sharded buffers that stays constant

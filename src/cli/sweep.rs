@@ -46,7 +46,7 @@ pub struct SweepArgs {
     /// Only compute the points whose number has remainder I when divided by N
     #[arg(long, value_name = "I/N", requires = "output", value_parser = parse_shard)]
     shard: Option<StudyShard>,
-    /// Print the full report of this row, and compare it with its neighbours
+    /// Print the full report of this row, and compare the row with its neighbours
     #[arg(long, value_name = "ROW", conflicts_with = "shard")]
     explain: Option<u64>,
     /// Points computed at the same time; one per core by default

@@ -62,7 +62,7 @@ enum TopologyCommand {
         /// Each graph has fewer chips than this
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=i64::from(MOST_CHIPS)))]
         below: u32,
-        /// Number of chips in each graph; random from 2 on by default
+        /// Number of chips in each graph; by default a random number of at least 2
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=i64::from(MOST_CHIPS)))]
         chips: Option<u32>,
         /// Seed of the random graphs

@@ -826,12 +826,12 @@ def diff(
         before: Traces (folder, PREFIX or file), or a report; - is a report on standard input
         after: Traces or report to compare with A
         threshold: Exit with code 3 if the makespan of reports, or the total time or bytes of traces, changes by more
-            than this: 1%
+            than this, such as 1%
         fail_on: Exit with code 3 if one of these differs; comma-separated. ``structure``: Nodes, dependencies, and
             attributes other than times and sizes; in reports, counts; ``time``: Durations, delays and waiting times of
             nodes; in reports, any time; ``bytes``: Bytes and FLOPs of nodes; in reports, the buffers of collectives;
             ``any``: Any of these
-        tolerance: Ignore changes of a node's times up to this limit: 2% or 5us (default: 0ps)
+        tolerance: Ignore changes of a node's times up to this limit, such as 2% or 5us (default: 0ps)
         show: Maximum lines per list, or `all`; by default 10 in text and all in other formats
         salvage: Compare the intact records of damaged traces, and report the losses
         threads: Ranks compared at the same time; one per core by default
@@ -1453,7 +1453,7 @@ class ArchiveCommands:
         Arguments:
             traces: A folder of traces, the prefix of files named PREFIX.RANK.et, or files
             name: Name of the workload; by default the name of the folder, file or prefix
-            set: Metadata of the workload: gpu=h100; repeatable
+            set: Metadata of the workload, such as gpu=h100; repeatable
             with_: Also store this file or folder, such as the capture that the traces come from; repeatable
             level: Compression level (default: default). ``plain``: Whole traces, which `zstd -d` can unpack; ``default``:
                 Columns of times and ids, with fast compression; ``best``: Smallest archive, slow
@@ -1496,7 +1496,7 @@ class ArchiveCommands:
         Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
-            where: Only workloads that satisfy this condition
+            where: Select only workloads that satisfy this condition
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
             max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
@@ -1534,7 +1534,7 @@ class ArchiveCommands:
             machine: Machine to predict for: a name from `chakram machine list`, a file of the workload, or a file;
                 repeatable
             reason: Reason why these predictions are right; stored in the archive
-            where: Only workloads that satisfy this condition, as for `archive list`
+            where: Select only workloads that satisfy this condition, as for `archive list`
             threads: Replays that run at the same time; one per core by default
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
                 container
@@ -1576,9 +1576,9 @@ class ArchiveCommands:
         Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
-            threshold: Fail if a prediction changes by more than this, either way (default: 1%)
-            machine: Use another file for a machine of the baselines: dgx-h100=new.toml; repeatable
-            where: Only workloads that satisfy this condition, as for `archive list`
+            threshold: Fail if a prediction changes by more than this, in either direction (default: 1%)
+            machine: Use another file for a machine of the baselines, such as dgx-h100=new.toml; repeatable
+            where: Select only workloads that satisfy this condition, as for `archive list`
             budget: Check only a selection that takes about this long and covers operators, groups, sizes, schemas and
                 machines; the output lists the rest
             threads: Replays that run at the same time; one per core by default

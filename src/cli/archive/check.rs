@@ -90,7 +90,7 @@ pub struct BaselineArgs {
     /// Reason why these predictions are right; stored in the archive
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Only workloads that satisfy this condition, as for `archive list`
+    /// Select only workloads that satisfy this condition, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
     filter: Option<MetadataQuery>,
     /// Replays that run at the same time; one per core by default
@@ -207,13 +207,13 @@ pub struct CheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Fail if a prediction changes by more than this, either way
+    /// Fail if a prediction changes by more than this, in either direction
     #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_percent_option)]
     threshold: f64,
-    /// Use another file for a machine of the baselines: dgx-h100=new.toml; repeatable
+    /// Use another file for a machine of the baselines, such as dgx-h100=new.toml; repeatable
     #[arg(short, long, value_name = "MACHINE=FILE", value_parser = parse_replacement)]
     machine: Vec<(String, String)>,
-    /// Only workloads that satisfy this condition, as for `archive list`
+    /// Select only workloads that satisfy this condition, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
     filter: Option<MetadataQuery>,
     /// Check only a selection that takes about this long and covers operators, groups, sizes, schemas and machines; the

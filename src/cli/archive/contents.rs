@@ -48,7 +48,7 @@ pub struct ListArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// Only workloads that satisfy this condition
+    /// Select only workloads that satisfy this condition
     #[arg(long = "where", value_name = "QUESTION", value_parser = parse_query)]
     filter: Option<MetadataQuery>,
     /// Format of the list
@@ -274,10 +274,11 @@ pub struct ExtractArgs {
     /// Folder for the files, created if it does not exist
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
-    /// Only these ranks, without the job's file: 3, or 0-7
+    /// Extract only these ranks, such as 3 or 0-7, without the job's file
     #[arg(long, value_name = "RANKS", value_parser = parse_range)]
     ranks: Option<NumberRange>,
-    /// Only these nodes of each rank by index in its trace, without the job's file: 0-999 are the first thousand
+    /// Extract only these nodes of each rank, by index in its trace (0-999 for the first thousand), without the job's
+    /// file
     #[arg(long, value_name = "NODES", value_parser = parse_range)]
     nodes: Option<NumberRange>,
 }

@@ -60,7 +60,7 @@ pub struct AddArgs {
     /// Name of the workload; by default the name of the folder, file or prefix
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Metadata of the workload: gpu=h100; repeatable
+    /// Metadata of the workload, such as gpu=h100; repeatable
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     set: Vec<(String, MetadataValue)>,
     /// Also store this file or folder, such as the capture that the traces come from; repeatable
