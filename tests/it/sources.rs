@@ -1,5 +1,5 @@
-//! Tests of sources of traces other than PyTorch: format detection for all sources; compares each
-//! converter with other tools' results for the same files, or with recorded truth.
+//! Tests sources of traces other than PyTorch. Tests format detection for all sources, and compares
+//! each converter with other tools' results for the same files, or with recorded truth.
 //!
 //! - `door`: the list of sources, and detection by contents
 //! - `export`: operator graphs of models, against runs of the models
@@ -24,7 +24,7 @@ mod xplane;
 use super::commands::chakram;
 use std::path::Path;
 
-/// Exit code and output of a run.
+/// The exit code and the output of a run.
 struct Printed {
     code: i32,
     out: String,

@@ -1,4 +1,4 @@
-//! Tests of software stacks: `--stack` of `generate` and `score`, and the key of studies.
+//! Tests software stacks: `--stack` of `generate` and `score`, and the key of studies.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -50,7 +50,7 @@ fn a_stack_sets_prices_and_options_and_the_report_says_which() {
     assert!(makespan(&fused) < makespan(&stack));
     assert_eq!(decided(&fused, "elementwise"), Value::Null);
     assert_eq!(fused["stack"]["left"][0]["part"], "elementwise");
-    // The options are those of the stack, given by hand, except for kernel times.
+    // The options are the stack's options, given by hand, except for kernel times.
     let by_hand = report(&["--elementwise", "eager"]);
     assert!(makespan(&by_hand) > makespan(&own) && makespan(&by_hand) < makespan(&stack));
     let reference = report(&["--stack", "reference"]);
@@ -59,7 +59,8 @@ fn a_stack_sets_prices_and_options_and_the_report_says_which() {
     assert_eq!(unused, "stack");
 }
 
-/// The makespans of rows whose stack is in a column, and of a study with an axis of stacks, are those of `generate`.
+/// The makespans of rows whose stack is in a column, and of a study with an axis of stacks, are the
+/// makespans that `generate` gives.
 #[test]
 fn scores_and_studies_take_stacks_as_generate_does() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -104,7 +105,7 @@ fn scores_and_studies_take_stacks_as_generate_does() {
     for (found, expected) in found.iter().zip(expected) {
         assert!((found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
     }
-    // An option of the command line is for all rows.
+    // An option of the command line applies to all rows.
     let all = chakram(&[&score[..], &["--stack", "llm-foundry"]].concat());
     let text = String::from_utf8(all.stdout).expect("it is text");
     assert_eq!(text.matches("llm-foundry").count(), 3);
@@ -142,7 +143,7 @@ fn stacks_that_cannot_be_had_are_refused_by_name() {
     assert!(Path::new(&file).exists());
 }
 
-/// Four steps of two widths, in a folder of their own, with the file of columns.
+/// Writes four steps of two widths into a folder of their own, with the file of columns.
 fn measured_steps(folder: &Path, steps: &str, name: &str) -> [String; 2] {
     let put = |name: &str, text: &str| {
         std::fs::write(folder.join(name), text).expect("there is room");
@@ -165,7 +166,8 @@ fn score(runs: &str, columns: &str, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Steps that all take a fifth longer than predicted correct the step of another width, whichever way they are given.
+/// Steps that all take a fifth longer than predicted correct the step of another width, whichever
+/// way the steps are given.
 #[test]
 fn runs_are_corrected_by_runs_of_other_models() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -189,12 +191,12 @@ fn runs_are_corrected_by_runs_of_other_models() {
             .and_then(Value::as_f64)
             .expect(pointer)
     };
-    // 1 - 1 / 1.2 without a correction; the prior keeps a part of it.
+    // The error is 1 - 1 / 1.2 without a correction; the prior keeps a part of it.
     assert!((mean("/scores/chakram/mean") - 1.0 / 6.0).abs() < 1e-6);
     assert!(mean("/correction/scores/chakram/mean") < 0.06, "{scores}");
     assert_eq!(scores["intervals"]["coverage"], 1.0);
     assert_eq!(found["runs"][0]["corrected"]["steps"], 3);
-    // The first run by the others as a table of steps is the same correction.
+    // The first run with the others as a table of steps gives the same correction.
     let [one, columns] = measured_steps(folder.path(), &rows[0], "one.csv");
     let [others, _] = measured_steps(folder.path(), &rows[1..].concat(), "others.csv");
     let by_steps = score(&one, &columns, &["--steps", &others]);
@@ -202,7 +204,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
         by_steps["runs"][0]["corrected"],
         found["runs"][0]["corrected"]
     );
-    // Steps of half the error in both directions contradict one another, and nothing is corrected.
+    // Steps of half the error in both directions contradict one another, so nothing is corrected.
     let unlike: Vec<String> = (rows.iter().zip([1.0, 0.6, 1.0, 0.6]))
         .map(|(row, factor)| {
             let cells: Vec<&str> = row.trim().split(',').collect();
@@ -216,7 +218,7 @@ fn runs_are_corrected_by_runs_of_other_models() {
         assert_eq!(run["corrected"]["predicted_s"], run["predicted_s"]);
         assert_eq!(run["corrected"]["low_s"], run["low_s"]);
     }
-    // An option that no run states, and a table of steps that cannot be read.
+    // The test gives an option that no run states, and a table of steps that cannot be read.
     let score = ["score", &runs, "--columns", &columns];
     for (more, expected) in [
         (
@@ -235,12 +237,14 @@ fn runs_are_corrected_by_runs_of_other_models() {
 #[test]
 fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
     let folder = tempfile::tempdir().expect("there is room");
-    // Micro-batches of one launch four times as many kernels. The third row is measured against that.
+    // Micro-batches of one launch four times as many kernels. The third row is measured against
+    // this.
     let rows = "512,1,0.4\n512,4,0.1\n768,1,0.1\n768,4,0.4\n";
     let [runs, columns] = measured_steps(folder.path(), rows, "runs.csv");
     let found = score(&runs, &columns, &["--signs"]);
     let signs = &found["signs"];
-    // Two pairs of micro-batches, and two of widths: of the rows measured equal to none.
+    // There are two pairs of micro-batches and two of widths. Rows with equal measurements differ
+    // in both options, so they form no pair.
     assert_eq!(signs[0]["option"], "hidden", "{signs}");
     let micro_batch = &signs[1];
     assert_eq!(micro_batch["option"], "micro_batch", "{signs}");
@@ -276,8 +280,8 @@ fn seconds(command: &str) -> f64 {
     makespan(&report) as f64 / 1e12
 }
 
-/// Signs that publications state of A100: Korthikanti et al. (2022), Tables 4 and 5, for the 22B model; Narayanan et al.
-/// (SC'21), section 5.3.2, for interleaving.
+/// Publications state these signs for A100: Korthikanti et al. (2022), Tables 4 and 5, for the 22B
+/// model, and Narayanan et al. (SC'21), section 5.3.2, for interleaving.
 #[test]
 fn published_signs_are_predicted() {
     let step = "generate megatron-22b --tensor 8 --batch 4 --micro-batch 4 --dtype fp16 --attention unfused \
@@ -285,16 +289,16 @@ fn published_signs_are_predicted() {
     let full = seconds(&format!("{step} --recompute full"));
     let selective = seconds(&format!("{step} --recompute selective"));
     let both = seconds(&format!("{step} --recompute selective --sequence-parallel"));
-    // 1.42 and 1.10 s; a layer takes 0.6 of 19.6 ms less with sequence parallelism.
+    // The paper has 1.42 and 1.10 s; a layer takes 0.6 of 19.6 ms less with sequence parallelism.
     assert!((full / both - 1.42 / 1.10).abs() < 0.05, "{full} {both}");
     let less = 1.0 - both / selective;
     assert!(less > 0.002 && less < 0.05, "{less}");
-    // 48 blocks: half of them recomputed costs half.
+    // There are 48 blocks, and recomputing half of them costs half.
     let none = seconds(&format!("{step} --recompute none"));
     let half = seconds(&format!("{step} --recompute full --recompute-blocks 24"));
     let part = (half - none) / (full - none);
     assert!((part - 0.5).abs() < 0.02, "{part}");
-    // Few micro-batches: interleaving gains more than a tenth, and less with more of them.
+    // With few micro-batches interleaving gains more than a tenth; with more of them it gains less.
     let stages = "generate megatron-3.6b --pipeline 5 --micro-batch 1 --dtype fp16 --attention unfused --machine selene";
     let gain = |batch: u32| {
         let step = format!("{stages} --batch {batch}");

@@ -1,4 +1,4 @@
-//! Tests of standard input and output, pipes, and full devices.
+//! Tests standard input and output, pipes, and full devices.
 
 use std::fs::File;
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,5 @@
-//! Tests of `chakram sweep`: search strategies compared with a replay of all points, threads,
-//! shards, resumption after a kill, and errors.
+//! Tests `chakram sweep`: search strategies compared with a replay of all points, threads, shards,
+//! resumption after a kill, and errors.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
                 assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
                 assert!(bound >= best(&all).unwrap().0);
             }
-            // Rows close to the best have intervals; the choice of these rows depends on the other
+            // Rows close to the best have intervals. The choice of these rows depends on the other
             // rows, so intervals are not compared.
             _ => {
                 let [one, other] = [one, other].map(|row| {
@@ -215,7 +215,7 @@ fn strategies_visit_what_they_say() {
     let all = study(&wires(""));
     assert_eq!(all.len(), 20);
     let best = |rows: &[Value]| rows.iter().filter_map(time).min().unwrap();
-    // Equal points have equal answers; the latency 1 us occurs twice.
+    // Equal points have equal answers, and the latency 1 us occurs twice.
     assert_eq!(all[0]["time_ps"], all[3]["time_ps"]);
     let random = study(&wires("strategy = \"random\"\ndraws = 9"));
     assert_eq!(random.len(), 9);
@@ -268,7 +268,7 @@ fn shards_together_are_one_run_byte_for_byte() {
     }
 }
 
-/// Kills a sweep repeatedly, and resumes it until it ends; returns the number of kills.
+/// Kills a sweep repeatedly, and resumes it until it ends. Returns the number of kills.
 fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
     let mut kills = 0;
     loop {
@@ -316,7 +316,7 @@ fn sweeps_that_are_killed_lose_nothing_and_answer_nothing_twice() {
     assert!(kills > 1, "{kills}");
     study.run("whole", &[]);
     assert_eq!(study.files("killed"), study.files("whole"));
-    // 21 bandwidths and three different latencies.
+    // The study has 21 bandwidths and three different latencies.
     assert_eq!(answers(&study, "killed"), (63, 63));
 }
 
@@ -547,8 +547,8 @@ fn pages_carry_commands_that_give_the_same_answer() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the study has only rows 0 to 19"));
 }
 
-/// DEAP's two flows: memory, then plans, then chips, or memory, then chips, then plans; the accelerator inside both.
-/// Both visit points in their own order, and find the same best.
+/// These are DEAP's two flows: memory, then plans, then chips, or memory, then chips, then plans,
+/// with the accelerator inside both. Both visit points in their own order and find the same best.
 #[test]
 fn layers_nest_in_either_order_to_the_same_best() {
     let study = |layers: [&str; 3]| {
@@ -594,8 +594,9 @@ fn layers_nest_in_either_order_to_the_same_best() {
     assert!(best(&chips_first).1.contains("ring:4"));
 }
 
-/// All degrees of GPT-3 175B on 512 NPUs and of Llama-3 70B on 256, with four sizes of micro-batches: the proved
-/// optimum equals that of replaying all points, and no excluded point is better.
+/// The plans are all degrees of GPT-3 175B on 512 NPUs and of Llama-3 70B on 256, with four sizes
+/// of micro-batches. The proved optimum equals the optimum of replaying all points, and no excluded
+/// point is better.
 #[test]
 #[ignore = "minutes: cargo test --release --test it -- --ignored plans_of_large_models"]
 fn plans_of_large_models_have_the_optimum_of_replaying_all() {
@@ -635,10 +636,10 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
     }
 }
 
-/// Layers optimized in turn from the first values, (0, 0), of an axis of two bandwidths and one of
-/// two latencies. The first layer chooses 450 GB/s with the first latency, the second the lower
-/// latency with this bandwidth. The second round visits the one remaining point of the four and
-/// finds no better point.
+/// Layers are optimized in turn from the first values, (0, 0), of an axis of two bandwidths and an
+/// axis of two latencies. The first layer chooses 450 GB/s with the first latency, and the second
+/// chooses the lower latency with this bandwidth. The second round visits the one remaining point
+/// of the four and finds no better point.
 #[test]
 fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     let axis = |key: &str, values: &str| {

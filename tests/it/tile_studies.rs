@@ -1,4 +1,4 @@
-//! Tests of studies of the paper on tiles, PALM: the claims of its tables and figures, with our
+//! Tests studies of PALM, the paper on tiles: the claims of its tables and figures, with our
 //! results.
 
 mod inference;
@@ -18,8 +18,8 @@ struct StudiedPlan<'a> {
     tensor: u32,
     data: u32,
     pipeline: u32,
-    /// Number of samples of one replica's micro-batch; the next field is the number of samples of a
-    /// step.
+    /// The number of samples of one replica's micro-batch; the next field is the number of samples
+    /// of a step.
     micro_batch: u32,
     batch: u32,
     more: &'a [&'a str],
@@ -61,12 +61,12 @@ fn seconds(report: &Value) -> f64 {
     makespan / 1e12
 }
 
-/// Numbers of samples, tokens and numbers per token of a layer of T-145B. The paper has
-/// micro-batches of 115 samples; here they have 112, because a replica's samples must be a whole
+/// The numbers of samples, tokens and numbers per token of a layer of T-145B. The paper has
+/// micro-batches of 115 samples. Here they have 112, because a replica's samples must be a whole
 /// number.
 const LAYER: [f64; 3] = [112.0, 2048.0, 12288.0];
 
-/// Writes models with one and with two layers of T-145B; their difference is one layer.
+/// Writes models with one and with two layers of T-145B, whose difference is one layer.
 fn write_layers(folder: &Folder) {
     for (file, layers) in [("one.toml", 1), ("two.toml", 2)] {
         let model = format!(

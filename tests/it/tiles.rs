@@ -1,5 +1,5 @@
-//! Tests of models on tiled accelerators, as a shell sees them: placement of ranks, data that does
-//! not fit in SRAM, and errors.
+//! Tests models on tiled accelerators, as a shell sees them: placement of ranks, data that does not
+//! fit in SRAM, and errors.
 
 mod aggregation;
 mod extrapolation;
@@ -13,7 +13,7 @@ mod uneven;
 use crate::files::Folder;
 use serde_json::Value;
 
-/// Four stages of two replicas of four on the wafer: half a die for each stage.
+/// Four stages of two replicas of four ranks on the wafer, where each stage is half a die.
 const PLAN: [&str; 13] = [
     "generate",
     "gpt2-small",

@@ -1,5 +1,5 @@
-//! Parses the timeline and tests that every node is a slice, slices of a track do not overlap, and
-//! every arrow has both ends.
+//! Parses the timeline and tests that every node is a slice, that slices of a track do not overlap,
+//! and that every arrow has both ends.
 
 use super::commands::chakram;
 use chakram::engine::{CommTiming, CompiledReplay, ComputeModel, ReplayOptions};
@@ -60,8 +60,8 @@ fn node_of(event: &Value) -> Option<u64> {
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
 
-/// Checks slices as viewers compute them: Speedscope subtracts the trace's start in doubles of
-/// microseconds; Perfetto rounds to nanoseconds, and truncated in earlier versions.
+/// Checks slices as viewers compute them. Speedscope subtracts the trace's start in doubles of
+/// microseconds. Perfetto rounds to nanoseconds; earlier versions truncated.
 fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts| ts);
     let first = events.iter().filter_map(|event| event["ts"].as_f64());
@@ -123,7 +123,7 @@ fn training_is_drawn_with_named_collectives() {
         ..DataParallelPattern::new(4)
     }));
     check_tracks(&events);
-    // 2 h^2 * 12 bytes of gradients with h = 4096: 402,653,184 B.
+    // The gradients have 2 h^2 * 12 bytes with h = 4096, which are 402,653,184 B.
     let wanted = "all-reduce of 402.7 MB, all 4 ranks, ring 4 (nvlink)";
     let drawn = events
         .iter()
@@ -132,8 +132,8 @@ fn training_is_drawn_with_named_collectives() {
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
 }
 
-/// Returns a job of successive kernels whose durations are no whole ns, the middle kernel of
-/// duration 0, in the paths of two steps.
+/// Returns a job of successive kernels whose durations are not whole nanoseconds, in the paths of
+/// two steps; the middle kernel has a duration of 0.
 fn odd() -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
@@ -289,8 +289,9 @@ fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
     own.map(value).collect()
 }
 
-/// One kernel waits until the other has ended. While an all-reduce of 8 MB lasts, each of its four members sends at
-/// least 2 x 3/4 x 8 MB; the sender of a message of 1 MiB sends 1 MiB, and its receiver 0.
+/// One kernel waits until the other has ended. While an all-reduce of 8 MB lasts, each of its four
+/// members sends at least 2 x 3/4 x 8 MB. The sender of a message of 1 MiB sends 1 MiB, and its
+/// receiver sends 0.
 #[test]
 fn counters_say_what_waits_and_what_is_sent() {
     let events = drawn(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
@@ -325,8 +326,8 @@ fn counters_say_what_waits_and_what_is_sent() {
     assert!(areas.contains(&0.0), "{areas:?}");
 }
 
-/// Rank 0 sends at 30 us, for 5 us; rank 1 posts the receive at 0, and it lasts 7 us. Then both synchronise, 11 us
-/// each, rank 0 after a delay of 20 us.
+/// Rank 0 sends at 30 us, for 5 us. Rank 1 posts the receive at 0, and it lasts 7 us. Then both
+/// synchronise for 11 us each, rank 0 after a delay of 20 us.
 fn delayed() -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
@@ -407,8 +408,8 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
 
     let events = drawn(&delayed(), &options(CommTiming::Recorded));
     check_tracks(&events);
-    // The receive waits from 0 to 30 and ends at 37; the send ends at 35, and 20 later, at 55, rank 0 enters the
-    // barrier, where rank 1 has waited since 37.
+    // The receive waits from 0 to 30 and ends at 37. The send ends at 35, and 20 us later, at 55,
+    // rank 0 enters the barrier, where rank 1 has waited since 37.
     let barrier = "barrier of 0 B, all 2 ranks, as recorded";
     let (sent, received) = ("send 64 B to rank 1", "receive 64 B from rank 0");
     let wanted = [named(30.0, sent, 5.0), named(55.0, barrier, 11.0)];
@@ -417,7 +418,7 @@ fn delays_are_blank_and_communication_says_that_it_is_recorded() {
     assert_eq!(slices(&events, 1), wanted);
     assert_eq!(arrows(&events), 2);
 
-    // As captured, the receive ends at 3 + 7, before the send starts: there is no arrow.
+    // As captured, the receive ends at 3 + 7, before the send starts, so there is no arrow.
     let events = drawn(&delayed(), &options(CommTiming::Captured));
     check_tracks(&events);
     let barrier = "barrier of 0 B, all 2 ranks, as captured";
@@ -449,7 +450,7 @@ fn parts_of_a_replay_are_drawn_by_rank_and_time() {
         one.iter().all(|event| event["pid"] != 0),
         "rank 0 is not even named"
     );
-    // The receive ends at 37 us, the send at 35; the barrier begins at 37 and 55 and ends at 66.
+    // The receive ends at 37 us and the send at 35; the barrier begins at 37 and 55 and ends at 66.
     let late = drawn(TimelineSelection {
         from: us(36),
         ..TimelineSelection::default()

@@ -1,4 +1,4 @@
-//! Tests of the time of a single request: one run of its jobs on free cores, and everything that
+//! Tests the time of a single request: one run of its jobs on free cores, and everything that
 //! follows from this time.
 
 use super::{build_scenario, picosecond_cores, served};
@@ -11,7 +11,8 @@ use chakram::units::Span;
 const BRANCHES: &str =
     "jobs = [{ tasks = 2, length = 1000, after = [] }, { tasks = 2, length = 1000, after = [] }]";
 
-/// Returns a platform of 4 cores at 1 GHz: both jobs run concurrently, for 1000 cycles of 1 ns.
+/// Returns a platform of 4 cores at 1 GHz, where both jobs run concurrently for 1000 cycles of 1
+/// ns.
 fn four_cores() -> Platform {
     let text = "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"";
     Platform::parse(text, "p.toml").unwrap()
@@ -34,7 +35,7 @@ fn branches_run_side_by_side() {
     let text = branches(700_000.0, "periodic", "deadline = \"1500 ns\"");
     let (report, _) = served(&build_scenario(&text), Some(&four_cores()));
     assert_eq!(alone(&report, "m"), 1_000_000);
-    // 700,000 requests/s x 4 tasks x 1 us over 4 cores.
+    // The load is 700,000 requests/s x 4 tasks x 1 us over 4 cores.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-12);
     assert!((report.mean_utilisation() - 0.7).abs() < 1e-3);
     assert_eq!(report.row_of_all_models().unwrap().attained, Some(1.0));
@@ -60,12 +61,13 @@ fn capacity_follows_from_the_time_alone() {
     );
 }
 
-/// With several slots a request occupies one for the time that it takes alone, even if it leaves cores idle; with
-/// unlimited slots only its work counts.
+/// With several slots a request occupies one slot for the time that it takes alone, even if it
+/// leaves cores idle. With unlimited slots only its work counts.
 #[test]
 fn offered_load_counts_cores_and_slots() {
-    // 1 task x 1000 on 4 cores at 1 THz: alone 1000 ps, a quarter of the cores. At 0.5 requests per 1000 ps: the load
-    // is 0.5 with one slot, 0.25 with two, and 0.125 with more, which is the share of the cores' time.
+    // 1 task x 1000 on 4 cores at 1 THz takes 1000 ps alone and a quarter of the cores. At 0.5
+    // requests per 1000 ps the load is 0.5 with one slot, 0.25 with two, and 0.125 with more, which
+    // is the share of the cores' time.
     let load = |policy: &str| {
         let text = format!(
             "name = \"one task\"\n[[model]]\nname = \"m\"\njobs = [{{ tasks = 1, length = 1000 }}]\n\
@@ -104,12 +106,12 @@ fn the_shortest_is_the_one_that_takes_least_alone() {
     };
     // `one` runs from 0 to 1500; then `two`, which takes 1000, goes before the second `one`, which takes 1500.
     assert_eq!(order("0,one\n1,one\n2,two\n", ""), [1500, 4000, 2500]);
-    // `graph` takes 100 + 1300 + 10. At 100 it has 1310 left, more than the 1000 of `two`, which preempts it; at 1400
-    // only ten are left, so `two` waits.
+    // `graph` takes 100 + 1300 + 10. At 100 it has 1310 left, more than the 1000 of `two`, which
+    // preempts it. At 1400 only ten are left, so `two` waits.
     let preemption = "preemption = \"0 ns\"";
     assert_eq!(order("0,graph\n50,two\n", preemption), [2410, 1100]);
     assert_eq!(order("0,graph\n150,two\n", preemption), [1410, 2410]);
-    // `one` never overtakes: its 1500 are more than all of `graph`.
+    // `one` never overtakes, because its 1500 are more than all of `graph`.
     assert_eq!(order("0,graph\n50,one\n", preemption), [1410, 2910]);
 }
 
@@ -122,7 +124,7 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
         let platform = Platform::load_by_name(name).unwrap();
         served(&scenario, Some(&platform)).0
     });
-    // Times alone: 230.1, 2262.1 and 367.4 us.
+    // The times alone are 230.1, 2262.1 and 367.4 us.
     let attained = reports
         .each_ref()
         .map(|report| report.row_of_all_models().unwrap().attained.unwrap());
@@ -161,9 +163,10 @@ fn a_missed_deadline_is_a_row_of_its_platform() {
     assert!(shown.contains("WITHIN 100.000 ms"), "{shown}");
 }
 
-/// The public simulator of Zhong et al.: 20,294,060 ns on A100. The largest table has 9,980,333 rows, and four jobs of
-/// merged vectors run after the tables: (9,980,333 + 4 x 2048) / 1.41 GHz + 13,210,000 ns of datapath on A100, and
-/// 9,988,525 x 4 ns on Brainwave, whose datapath is 0.
+/// The public simulator of Zhong et al. gives 20,294,060 ns on A100. The largest table has
+/// 9,980,333 rows, and four jobs of merged vectors run after the tables. This takes (9,980,333 + 4
+/// x 2048) / 1.41 GHz + 13,210,000 ns of datapath on A100, and 9,988,525 x 4 ns on Brainwave, whose
+/// datapath is 0.
 #[test]
 fn the_tables_of_dlrm_run_side_by_side() {
     let on = |platform: &str, branches: &str| {
@@ -178,7 +181,8 @@ fn the_tables_of_dlrm_run_side_by_side() {
     };
     assert_eq!(on("a100", "") / 1000, 20_294_060);
     assert_eq!(on("brainwave", ""), 39_954_100_000);
-    // Without parallel branches: 39,140,468 rows of the 16 tables of 2048 rows or more, and 17 jobs of merged vectors.
+    // Without parallel branches, there are 39,140,468 rows of the 16 tables with 2048 rows or more,
+    // and 17 jobs of merged vectors.
     let in_order = on("brainwave", "branches = \"in-order\"");
     assert_eq!(in_order, (39_140_468 + 17 * 2048) * 4000);
 }
@@ -194,7 +198,7 @@ fn tokens_come_with_a_word_on_batching() {
          [stream]\narrivals = \"periodic\"\nrate = 1.0\n[stop]\nrequests = 3"
     );
     let (report, _) = served(&build_scenario(&text), None);
-    // 10 ms for the prompt and four further tokens of 2 ms.
+    // The prompt takes 10 ms, and each of four further tokens takes 2 ms.
     assert_eq!(alone(&report, "m"), 18_000_000_000);
     let says = |warning: &String| warning.contains("continuous batching is not simulated");
     assert!(report.warnings.iter().any(says), "{:?}", report.warnings);

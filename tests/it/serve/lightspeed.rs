@@ -1,4 +1,4 @@
-//! Tests of results that follow from the printed parameters of LIGHTSPEED's thesis and of its
+//! Tests results that follow from the printed parameters of LIGHTSPEED's thesis and of its
 //! successor.
 
 use super::{build_scenario, served};
@@ -25,7 +25,8 @@ fn serve_us(report: &ServeReport) -> f64 {
     report.row_of_all_models().unwrap().mean.unwrap().value.0 as f64 / 1e6
 }
 
-/// Sums over layers of ceil(tasks / cores) x length / clock, and the datapath latency.
+/// The expected times are sums over layers of ceil(tasks / cores) x length / clock, and the
+/// datapath latency.
 #[test]
 fn unloaded_serve_times_follow_from_the_table() {
     let times: [(&str, Option<u64>, [f64; 5]); 3] = [
@@ -54,7 +55,8 @@ fn unloaded_serve_times_follow_from_the_table() {
             );
         }
     }
-    // 34,501 jobs: half a picosecond of rounding in each would be 17 ns; only one digit is printed.
+    // With 34,501 jobs, half a picosecond of rounding in each would be 17 ns. Only one digit is
+    // printed.
     let expected = [45_940.3, 107_959.3, 47_489.0, 59_698.5, 8840.5];
     for (platform, expected) in PLATFORMS.iter().zip(expected) {
         let found = serve_us(&alone("chatgpt-star", Some(1), platform));
@@ -62,8 +64,9 @@ fn unloaded_serve_times_follow_from_the_table() {
     }
 }
 
-/// Busy core time over cores times the time of computation: for VGG-16 that is 15,470,264,320 multiplications over
-/// cores times cycles. If the datapath latency counts as well, a P4 has .300.
+/// The utilization is the busy core time over cores times the time of computation. For VGG-16 this
+/// is 15,470,264,320 multiplications over cores times cycles. If the datapath latency counts as
+/// well, a P4 has .300.
 #[test]
 fn utilisation_states_its_window() {
     let shares = [
@@ -98,7 +101,7 @@ fn the_hand_calculation_comes_out() {
         .map(|request| request.finished.since(request.arrival).0)
         .collect();
     assert_eq!(times, [24_000, 17_000]);
-    // A waits from 20 to 21 for cores 1 and 2; its jobs take 10 and 3.
+    // A waits from 20 to 21 for cores 1 and 2, and its jobs take 10 and 3.
     let first = requests[0];
     let parts = [first.datapath, first.queue, first.compute, first.preempted];
     assert_eq!(parts.map(|part| part.0), [10_000, 1000, 13_000, 0]);
@@ -123,7 +126,8 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
     assert_eq!(at("0 ns"), 18_000);
 }
 
-/// The successor's experiment: the load that its printed parameters give on each platform.
+/// The test repeats the successor's experiment, with the load that its printed parameters give on
+/// each platform.
 #[test]
 fn offered_loads_are_those_of_the_successor() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/lightspeed");
@@ -148,9 +152,10 @@ fn offered_loads_are_those_of_the_successor() {
     }
 }
 
-/// Mean serve times relative to Lightning's, averaged over seeds. The printed values are not reproduced: Brainwave,
-/// with a rho of 0.984, has 42 in print and 15.9 with our seeds, from 8.0 to 24.2; 337 and 329 are for overloaded
-/// platforms, and so depend on the length of the run.
+/// The results are mean serve times relative to Lightning's, averaged over seeds. They do not
+/// reproduce the printed values. Brainwave, with a rho of 0.984, has 42 in print and 15.9 with our
+/// seeds, from 8.0 to 24.2. The printed 337 and 329 are for overloaded platforms, and so depend on
+/// the length of the run.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {
@@ -173,7 +178,7 @@ fn ratios_over_seeds() {
     assert!((sums[1] - 15.9).abs() < 0.1, "{sums:?}");
 }
 
-/// 92 million tasks in 34,501 jobs.
+/// The requests have 92 million tasks in 34,501 jobs.
 #[test]
 fn large_requests_are_answered_in_closed_form() {
     let report = alone("chatgpt-star", Some(1), "lightning");

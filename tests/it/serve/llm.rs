@@ -1,4 +1,4 @@
-//! Tests of engines of language models: compares each step with a plain simulator, results with
+//! Tests engines of language models: compares each step with a plain simulator, results with
 //! formulas, and tables with values by hand.
 
 use chakram::serve::llm::{
@@ -18,7 +18,7 @@ mod scores;
 pub struct StepLog {
     pub steps: Vec<PlainStep>,
     pub requests: Vec<CompletedLlmRequest>,
-    /// Maximum number of running requests.
+    /// The maximum number of running requests.
     pub running: u64,
 }
 
@@ -125,7 +125,7 @@ fn random_requests(numbers: &mut Numbers, length: u64) -> (String, Vec<PlainLlmR
     let gap = [1, 30, 200, 2000][numbers.below(4) as usize];
     let prefixes = 1 + numbers.below(4);
     for number in 0..2 + numbers.below(24) {
-        // Several requests at the same instant, and some at the end of steps.
+        // Several requests come at the same instant, and some come at the end of steps.
         if !numbers.one_in(3) {
             at += numbers.below(gap) / 10 * 10;
         }
@@ -234,7 +234,7 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let length = [6, 20, 60][numbers.below(3) as usize];
     let (rows, requests) = random_requests(&mut numbers, length);
     let mut engine = random_engine(&mut numbers, length);
-    // Drawn apart, so that the other cases stay as they were.
+    // This is drawn separately, so that the other cases stay as they were.
     engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
     let watermark = if numbers.one_in(3) {
         numbers.below(40) as f64 / 100.0
@@ -309,8 +309,8 @@ fn every_step_is_that_of_a_plain_simulator_at_length() {
     compare_cases(1000, 3000);
 }
 
-/// With several engines, routers, users who wait for answers, and conversations: for any order in
-/// which engines end, simulating runs of equal steps together gives the result of single steps.
+/// With several engines, routers, users who wait for answers, and conversations, simulating runs of
+/// equal steps together gives the result of single steps, for any order in which engines end.
 #[test]
 fn engines_that_run_ahead_answer_as_step_by_step() {
     let mut steps = 0;

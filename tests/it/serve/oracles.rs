@@ -20,7 +20,7 @@ impl Numbers {
     }
 }
 
-/// Returns the number of random cases; `CHAKRAM_CASES` sets another number.
+/// Returns the number of random cases, which `CHAKRAM_CASES` overrides.
 fn cases(default: u64) -> u64 {
     let given = std::env::var("CHAKRAM_CASES").ok();
     given
@@ -28,7 +28,7 @@ fn cases(default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Writes arrivals of models in ps, and returns the scenario's stream that reads them.
+/// Writes arrivals of models in picoseconds, and returns the scenario's stream that reads them.
 fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     let mut rows = "arrival_ps,model\n".to_owned();
     for (at, model) in requests {
@@ -39,8 +39,8 @@ fn arrivals(folder: &tempfile::TempDir, requests: &[(u64, usize)]) -> String {
     format!("[stream]\narrivals = \"file\"\nfile = {path:?}\n")
 }
 
-/// Random graphs of jobs on random numbers of cores: requests of several models overlap, so that the pointer to the
-/// next core may be anywhere and cores are busy when jobs arrive.
+/// Random graphs of jobs run on random numbers of cores. Requests of several models overlap, so the
+/// pointer to the next core may be anywhere and cores are busy when jobs arrive.
 #[test]
 fn closed_forms_are_what_tasks_one_by_one_take() {
     let folder = tempfile::tempdir().unwrap();
@@ -115,8 +115,9 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
     assert!(jobs_seen as u64 > cases(250) * 3 && overlapped as u64 > cases(250) / 4);
 }
 
-/// Tests random scenarios of a policy on one to three processors, with datapath latencies, requests
-/// that arrive together, and jobs at whose boundaries requests may be preempted.
+/// Tests random scenarios of a policy on one to three processors. The scenarios have datapath
+/// latencies, requests that arrive together, and jobs at whose boundaries requests may be
+/// preempted.
 fn hold_policy(seed: u64, policy: impl Fn(&mut Numbers) -> (PlainPolicy, String), preempts: bool) {
     let folder = tempfile::tempdir().unwrap();
     let mut numbers = Numbers(seed);
@@ -266,8 +267,8 @@ fn batches_are_of_one_model() {
 #[test]
 fn nobody_starves_beyond_the_bound() {
     let folder = tempfile::tempdir().unwrap();
-    // At 0 a request of level 3 waits for a busy processor; urgent requests of 50 ps arrive every 50 ps, ten before the
-    // processor is free.
+    // At 0 a request of level 3 waits for a busy processor. Urgent requests of 50 ps arrive every
+    // 50 ps, ten of them before the processor is free.
     let mut requests = vec![(0, 0), (0, 1)];
     requests.extend((1..200).map(|i| (i * 50 - 10, 0)));
     let stream = arrivals(&folder, &requests);
@@ -285,8 +286,8 @@ fn nobody_starves_beyond_the_bound() {
     assert_eq!(starts(&format!("{text}\naging = \"100 ps\"")), 350);
 }
 
-/// Skipped tasks: of 7 tasks a share of 0.3 is 2.1 on average, so each request skips 2 or 3, and the mean over requests
-/// is 2.1.
+/// A share of 0.3 of 7 tasks is 2.1 skipped tasks on average, so each request skips 2 or 3, and the
+/// mean over requests is 2.1.
 #[test]
 fn sparsity_skips_the_share_that_it_says() {
     let text = "name = \"sparse\"\nseed = 5\n[[model]]\nname = \"m\"\njobs = [{ tasks = 7, length = 1000 }]\nsparsity = 0.3\n\

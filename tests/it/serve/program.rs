@@ -1,4 +1,4 @@
-//! Tests of `chakram serve` and `chakram platform` as users see them.
+//! Tests `chakram serve` and `chakram platform` as users see them.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -57,7 +57,8 @@ fn settings_without_effect_are_named() {
             let expected = format!("{} {none}: the scenario states the same value", args[0]);
             assert!(said.contains(&expected), "{args:?}: {said}");
         }
-        // One model at equal intervals for a tenth of a second: 10 requests, at most a millisecond apart.
+        // One model arrives at equal intervals for a tenth of a second: 10 requests, at most a
+        // millisecond apart.
         let text = "name = \"fixed\"\nseed = 2\n[[model]]\nname = \"quick\"\nlatency = \"1 ms\"\n[stream]\n\
             arrivals = \"periodic\"\nrate = 100.0\n[stop]\nduration = \"100 ms\"\n[policy]\nkind = \"first-come\"\n";
         let fixed = folder.join("fixed.toml");
@@ -80,7 +81,7 @@ fn settings_without_effect_are_named() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Every number on the page with a path into the JSON equals the value there.
+/// Every number on the page with a path into the JSON equals the value at that path.
 #[test]
 fn all_forms_say_the_same() {
     with_scenario(|scenario, folder| {
@@ -109,7 +110,7 @@ fn all_forms_say_the_same() {
             held += 1;
         }
         assert!(held > 20, "{held}");
-        // Chart and table contain all requests, and parts sum to serve times.
+        // The chart and the table contain all requests, and parts sum to serve times.
         let picture: Value =
             serde_json::from_str(&std::fs::read_to_string(&picture).unwrap()).unwrap();
         let events = picture["traceEvents"].as_array().unwrap();
@@ -144,7 +145,7 @@ fn all_forms_say_the_same() {
     });
 }
 
-/// rho is 0.8 x 1 + 0.2 x 4 = 1.6 ms x rate; at most 625 requests per second can be served.
+/// rho is 0.8 x 1 + 0.2 x 4 = 1.6 ms x rate, so at most 625 requests per second can be served.
 #[test]
 fn rates_and_capacity_are_swept() {
     with_scenario(|scenario, folder| {
@@ -186,7 +187,8 @@ fn rates_and_capacity_are_swept() {
     });
 }
 
-/// A row of Triton's analyzer, in us: 100 + 200 + 30 + 20 + 50 of datapath, 10 in the queue, 590 of compute.
+/// A row of Triton's analyzer has, in microseconds, 100 + 200 + 30 + 20 + 50 of datapath, 10 in the
+/// queue, and 590 of compute.
 #[test]
 fn measurements_become_a_platform() {
     let folder = tempfile::tempdir().unwrap();
@@ -217,7 +219,7 @@ fn measurements_become_a_platform() {
         text.contains("# 1.000 us of the total belong to none of these parts"),
         "{text}"
     );
-    // Any table, averaged: 580 and 620 us of compute for one request, 1500 us for four.
+    // Any table is averaged: 580 and 620 us of compute for one request, and 1500 us for four.
     let table = "model,platform,batch,compute_us,queue_us,total_ms\nm,p4,1,580,0,1\nm,p4,1,620,0,1\nm,p4,4,1500,100,2\nm,other,4,1,0,2\n";
     std::fs::write(path("any.csv"), table).unwrap();
     printed(&[
@@ -261,7 +263,7 @@ fn measurements_become_a_platform() {
     );
 }
 
-/// Several platforms give one table each and a common chart with a curve for each, and the limit.
+/// Several platforms give one table each and a common chart with a curve for each and the limit.
 #[test]
 fn platforms_are_swept_side_by_side() {
     with_scenario(|scenario, folder| {
@@ -280,7 +282,7 @@ fn platforms_are_swept_side_by_side() {
         }
         assert_eq!(sweeps.len(), 2);
         let page = std::fs::read_to_string(page).unwrap();
-        // Charts of the mean and the last percentile, each with two curves, and the limit in both.
+        // The charts show the mean and the last percentile, each with two curves and the limit.
         assert_eq!(page.matches("<polyline").count(), 4, "{page}");
         assert_eq!(page.matches("limit 20.000 ms").count(), 2);
         let text = printed(&[&common[..], &both].concat());

@@ -38,12 +38,13 @@ fn hold(report: &ServeReport, formula: f64, within: f64) {
 const CONSTANT: &str = "[[model]]\nname = \"m\"\nlatency = \"1 s\"";
 const EXPONENTIAL: &str =
     "[[model]]\nname = \"m\"\nlatency = \"1 s\"\ndistribution = \"exponential\"";
-/// Lengths of 0.5 and 2 s, two thirds and one third of the requests: mean 1 s, mean square 1.5.
+/// Lengths of 0.5 and 2 s, for two thirds and one third of the requests: the mean is 1 s and the
+/// mean square 1.5.
 const TWO: &str = "[[model]]\nname = \"short\"\nlatency = \"0.5 s\"\nweight = 2\n\
                    [[model]]\nname = \"long\"\nlatency = \"2 s\"";
 
-/// Wait of M/G/1 (Pollaczek and Khinchine): rate x mean square / (2 (1 - rho)); of M/M/c (Erlang): C(c, a) / (c -
-/// rate).
+/// The wait of M/G/1 is rate x mean square / (2 (1 - rho)) (Pollaczek and Khinchine), and the wait
+/// of M/M/c is C(c, a) / (c - rate) (Erlang).
 #[test]
 fn means_are_those_of_the_formulas() {
     hold(&queue(CONSTANT, 0.5, 1, 60_000, 1), 1.5, 0.02);
@@ -55,13 +56,14 @@ fn means_are_those_of_the_formulas() {
     );
 }
 
-/// The test above runs with enough requests for one per cent, also at higher loads and with several
-/// processors. The mean over five seeds is within one per cent of the formula, and the formula is
+/// Runs the test above with enough requests for one per cent, also at higher loads and with several
+/// processors. The mean over five seeds is within one per cent of the formula. The formula is
 /// inside the intervals of the runs: on average in 43 of forty-five intervals of 95 %.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {
-    // Erlang's C for c servers and a: a^c / c! x c / (c - a), divided by the sum of this and of a^k / k! for k < c.
+    // Erlang's C for c servers and a is a^c / c! x c / (c - a), divided by the sum of this and of
+    // a^k / k! for k < c.
     let erlang = |a: f64, c: i32| {
         let term = |k: i32| (1..=k).fold(1.0, |all, i| all * a / f64::from(i));
         let last = term(c) * f64::from(c) / (f64::from(c) - a);
@@ -103,7 +105,7 @@ fn means_are_within_one_per_cent() {
         );
         assert!(inside >= 3, "{name} at {load}");
     }
-    // Fewer than 38 of 45 happen once in two hundred times.
+    // Fewer than 38 of 45 occur once in two hundred times.
     assert!(inside_in_all >= 38, "{inside_in_all} of 45");
 }
 
@@ -138,8 +140,8 @@ fn one_server_is_lindleys_recursion() {
     }
 }
 
-/// N users who think for Z and are served for S by one processor, with little waiting: the number in the system is
-/// throughput x serve time, and N = throughput x (Z + serve time).
+/// N users think for Z and are served for S by one processor, with little waiting. The number in
+/// the system is throughput x serve time, and N = throughput x (Z + serve time).
 #[test]
 fn closed_loops_keep_the_number_of_users() {
     let text = "name = \"closed\"\n[[model]]\nname = \"m\"\nlatency = \"10 ms\"\n\
@@ -153,8 +155,8 @@ fn closed_loops_keep_the_number_of_users() {
     assert!(report.active.most <= 4);
 }
 
-/// 10^5 gaps: within one per cent, their mean is bits divided by bandwidth, and models arrive in the proportions of the
-/// mix.
+/// There are 10^5 gaps. Within one per cent, their mean is bits divided by bandwidth, and models
+/// arrive in the proportions of the mix.
 #[test]
 fn arrivals_have_the_mean_and_the_mix() {
     let text = "name = \"gaps\"\nseed = 11\n[[model]]\nname = \"a\"\nlatency = \"1 ns\"\nbytes = 1000\n\
@@ -162,7 +164,7 @@ fn arrivals_have_the_mean_and_the_mix() {
                 [stream]\narrivals = \"poisson\"\nbandwidth = \"10 Gbit/s\"\n[stop]\nrequests = 100000";
     let scenario = build_scenario(text);
     let (report, requests) = served(&scenario, None);
-    // 2000 bytes on average at 1.25 GB/s: 1.6 us.
+    // 2000 bytes on average at 1.25 GB/s take 1.6 us.
     let mean = requests.last().unwrap().arrival.0 as f64 / 100_000.0;
     assert!((mean / 1.6e6 - 1.0).abs() < 0.01, "{mean}");
     for row in &report.rows[..2] {
@@ -176,7 +178,7 @@ fn arrivals_have_the_mean_and_the_mix() {
     assert_eq!(requests, again, "the same seed gives the same requests");
 }
 
-/// 10^6 requests of four models, and the memory of requests in flight.
+/// Serves 10^6 requests of four models, and checks the memory of requests in flight.
 #[test]
 #[ignore = "for speed: cargo test --release --test it serve::queueing::a_million -- --ignored --nocapture"]
 fn a_million_requests() {

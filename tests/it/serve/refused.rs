@@ -1,5 +1,5 @@
-//! Tests of rejected scenarios and files of arrivals: errors name the place, what was found and
-//! what was expected.
+//! Tests rejected scenarios and files of arrivals: errors name the place, what was found and what
+//! was expected.
 
 use super::{build_scenario, served};
 use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};
@@ -28,7 +28,7 @@ fn error(text: &str) -> String {
 #[test]
 fn wrong_keys_and_values_are_refused() {
     build_scenario(GOOD);
-    // Replaced text, its replacement, and parts of the error.
+    // Each row has the replaced text, its replacement, and parts of the error.
     let table: &[(&str, &str, &[&str])] = &[
         (
             "vgg-16",
@@ -225,7 +225,7 @@ fn arrivals_as_objects_are_read() {
          [stream]\narrivals = \"file\"\nfile = {path:?}\nrepeat = 2\nspeed = 2.0"
     );
     let (_, requests) = served(&build_scenario(&text), None);
-    // 2.5 ms at double speed; then the file repeats from where it ended.
+    // The file ends at 2.5 ms, which is 1.25 ms at double speed, and then repeats from its end.
     let at: Vec<u64> = requests
         .iter()
         .map(|request| request.arrival.0 / 1_000_000)

@@ -1,5 +1,5 @@
-//! Tests of models given as traces: compares launches of jobs on a machine with recurrences stated
-//! here.
+//! Tests models given as traces: compares launches of jobs on a machine with recurrences stated in
+//! the tests.
 
 use super::{build_scenario, served};
 use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve_requests};
@@ -62,7 +62,7 @@ fn stages(folder: &tempfile::TempDir, policy: &str, rate: u32) -> Scenario {
 
 const US: u64 = 1_000_000;
 
-/// One request at a time takes 10 + 1 + 10 us, and waits as at a single server.
+/// One request at a time takes 10 + 1 + 10 us, and waits as it would at a single server.
 #[test]
 fn one_launch_at_a_time_is_a_server() {
     let folder = folder();
@@ -76,7 +76,7 @@ fn one_launch_at_a_time_is_a_server() {
         assert_eq!(request.finished.0, request.arrival.0 + wait + 21 * US);
     }
     assert_eq!(report.rows[0].alone.unwrap().0, 21 * US);
-    // 30,000 requests per second of 21 us each.
+    // The load is 30,000 requests per second of 21 us each.
     assert!((report.offered_load.unwrap() - 0.63).abs() < 1e-12);
     let busy = 2000.0 * 21e-6 / report.window.as_seconds();
     assert!((report.utilisation[0] - busy).abs() < 1e-9);
@@ -101,10 +101,11 @@ fn launches_follow_one_another_through_stages() {
         end = end.max(first + US) + 10 * US;
         assert_eq!(request.finished.0, end, "request {}", request.number);
     }
-    // 70,000 requests per second of 10 us each; one at a time would be overloaded.
+    // The load is 70,000 requests per second of 10 us each; with one at a time the processor would
+    // be overloaded.
     assert!((report.offered_load.unwrap() - 0.7).abs() < 1e-9);
     assert!(report.warnings.is_empty(), "{:?}", report.warnings);
-    // At most two in service: a third is launched when the first has ended.
+    // At most two requests are in service: a third is launched when the first has ended.
     let two = stages(
         &folder,
         "[policy]\nkind = \"first-come\"\nslots = 2",
@@ -121,8 +122,8 @@ fn launches_follow_one_another_through_stages() {
     }
 }
 
-/// A trace of one rank runs on the NPU of its processor; with one request at a time it behaves like a model given by a
-/// latency.
+/// A trace of one rank runs on the NPU of its processor. With one request at a time it behaves like
+/// a model given by a latency.
 #[test]
 fn traces_of_one_rank_go_to_any_npu() {
     let folder = folder();
@@ -141,7 +142,8 @@ fn traces_of_one_rank_go_to_any_npu() {
             .collect()
     };
     assert_eq!(ends(&text), [(7, 0), (7, 1), (14, 0), (14, 1), (21, 0)]);
-    // Both NPUs serve both models: every request ends one service time after its processor became free.
+    // Both NPUs serve both models, so every request ends one service time after its processor
+    // became free.
     let mixed = text
         .replace("weight = 0", "weight = 1")
         .replace("= 5", "= 40");

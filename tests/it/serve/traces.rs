@@ -1,4 +1,4 @@
-//! Tests of figures 5-1 and 5-2 of the thesis, and of an hour of Azure's requests.
+//! Tests figures 5-1 and 5-2 of the thesis, and an hour of Azure's requests.
 
 use super::served;
 use chakram::report::text::TextStyle;
@@ -13,8 +13,8 @@ fn burst(gbps: u32, platform: &str) -> ServeReport {
 
 const PLATFORMS: [&str; 5] = ["a100x", "brainwave", "a100", "p4", "lightning"];
 
-/// The figures as tables, with assertions for claims that follow from the printed parameters; docs/how-to/serving.md
-/// lists the claims that do not.
+/// Computes the figures as tables, with assertions for claims that follow from the printed
+/// parameters; docs/how-to/serving.md lists the claims that do not follow.
 #[test]
 #[ignore = "seconds: cargo test --release --test it serve::traces::figures -- --ignored --nocapture; BLESS=1 writes the tables"]
 fn figures_5_1_and_5_2_as_far_as_they_follow() {
@@ -40,15 +40,16 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
             .as_seconds()
     };
     for (name, (slow, fast)) in PLATFORMS.iter().zip(rates[0].iter().zip(&rates[1])) {
-        // Every platform gets ten times the load that it can serve, so all requests arrive nearly at once, and ten
-        // times the rate hardly matters.
+        // Every platform gets ten times the load that it can serve, so all requests arrive nearly
+        // at once, and ten times the rate hardly matters.
         assert!(slow.offered_load.unwrap() > 10.0, "{name}");
         let ratio = all(slow) / all(fast);
         assert!((ratio - 1.0).abs() < 0.1, "{name}: {ratio}");
     }
     for reports in &rates {
         let busy = reports.each_ref().map(ServeReport::mean_utilisation);
-        // Lightning is fully utilized, Brainwave least, with requests of ChatGPT* in the mix.
+        // With requests of ChatGPT* in the mix, Lightning is fully utilized, and Brainwave is
+        // utilized the least.
         assert!(busy[4] > 0.99, "{busy:?}");
         assert!(
             busy.iter().all(|other| busy[1] <= *other) && busy[1] < 0.52,
@@ -69,8 +70,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
     assert_eq!(found, expected);
 }
 
-/// This result follows from the table without any queue: Lightning has a quarter of the A100X's
-/// multiplications per second, so it is slower if there are enough inner products for all cores,
+/// This result follows from the table without any queue. Lightning has a quarter of the A100X's
+/// multiplications per second. So it is slower if there are enough inner products for all cores,
 /// and faster if they are few and long.
 #[test]
 fn lightning_wins_where_products_are_few() {
@@ -87,7 +88,8 @@ fn corpus(name: &str) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// An hour of 19,366 requests, repeated five times, in batches with step times measured on eight A100s (Splitwise).
+/// An hour of 19,366 requests is repeated five times, in batches with step times measured on eight
+/// A100s (Splitwise).
 #[test]
 #[ignore = "for speed: CHAKRAM_CORPUS=… cargo test --release --test it serve::traces::an_hour -- --ignored --nocapture"]
 fn an_hour_of_requests_five_times() {

@@ -1,5 +1,5 @@
-//! Tests that in operator graphs of models from `export_graph.py`, FLOPs and bytes equal those of a
-//! run (`export/make.py`) exactly.
+//! Tests operator graphs of models from `export_graph.py`: their FLOPs and bytes equal the values
+//! of a run (`export/make.py`) exactly.
 
 use super::{Folder, done};
 use crate::convert::rig::{attribute, on_host, try_convert};
@@ -14,10 +14,12 @@ const fn masked(rows: i64, tokens: i64) -> i64 {
     2 * 2 * rows * 32 * (tokens * (tokens - 1) / 2)
 }
 
-/// Bytes of the transformer's table that are not read: it has 1,024 words of 128 numbers, and 2 x 32 words are read.
+/// The bytes of the transformer's table that are not read: it has 1,024 words of 128 numbers, and 2
+/// x 32 words are read.
 const NOT_READ: i64 = (1024 - 2 * 32) * 128 * 4;
 
-/// Model, number of operators, FLOPs and bytes, as `make.py` prints them, less the work that no kernel does.
+/// The model, number of operators, FLOPs and bytes, as `make.py` prints them, less the work that no
+/// kernel does.
 const MODELS: [(&str, usize, i64, i64); 5] = [
     ("perceptron", 5, 1_212_416, 219_944),
     ("residual", 21, 18_297_344, 1_380_208),

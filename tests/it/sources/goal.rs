@@ -1,9 +1,9 @@
 //! Compares schedules in GOAL with the formula of LogGP: a message of `s` bytes takes `s` G to
-//! leave its sender, and arrives L after that; overheads and gaps are zero.
+//! leave its sender, and arrives L after that. Overheads and gaps are zero.
 
 use super::{Folder, done, refused};
 
-/// A switch of 8 NPUs: G = 0.1 ns, L = 2 x 250 ns.
+/// The machine is a switch of 8 NPUs with G = 0.1 ns and L = 2 x 250 ns.
 const MACHINE: &str = r#"
 name = "eight"
 
@@ -26,7 +26,7 @@ latency = "250 ns"
 algorithm = "ring"
 "#;
 
-/// ps per byte; L is the latency of a message's two hops.
+/// G is in picoseconds per byte, and L is the latency of a message's two hops.
 const G: u64 = 100;
 const L: u64 = 500_000;
 
@@ -52,7 +52,7 @@ fn makespan(folder: &Folder, schedule: &str) -> u64 {
 #[test]
 fn times_are_those_of_the_formula() {
     let folder = Folder::new();
-    // Five round trips, with 3 us of computation on each side: 5 x 2 x (3 us + 4000 G + L).
+    // Five round trips have 3 us of computation on each side: 5 x 2 x (3 us + 4000 G + L).
     let mut ping_pong = String::from("num_ranks 2\n");
     for rank in 0..2 {
         ping_pong += &format!("rank {rank} {{\n");
@@ -83,9 +83,10 @@ fn times_are_those_of_the_formula() {
         makespan(&folder, &ping_pong),
         10 * (3_000_000 + 4000 * G + L)
     );
-    // A binomial tree over 8: three successive hops lead to rank 7, each after its sender's earlier sends. Rank 0 sends
-    // to 1, 2 and 4, so rank 4 receives last, at 3 s G + L, and forwards to no rank. Rank 1 has the data after s G + L
-    // and sends to 3 and 5; 3 has it after 2 (s G + L), and 7 after 3 (s G + L).
+    // In a binomial tree over 8 ranks, three successive hops lead to rank 7, each after its
+    // sender's earlier sends. Rank 0 sends to 1, 2 and 4, so rank 4 receives last, at 3 s G + L,
+    // and forwards to no rank. Rank 1 has the data after s G + L and sends to 3 and 5; 3 has it
+    // after 2 (s G + L), and 7 after 3 (s G + L).
     let size = 1_000_000;
     let tree = [
         "send S to 1\nsend S to 2\nsend S to 4",
@@ -102,13 +103,13 @@ fn times_are_those_of_the_formula() {
         .map(|(rank, body): (u32, _)| format!("rank {rank} {{\n{body}\n}}\n"));
     let text = format!("num_ranks 8\n{}", ranks.collect::<String>());
     let text = text.replace(" S ", &format!(" {size}b "));
-    // Rank 0 sends two more messages after its first, and rank 1 one more: 3 s G + L at rank 4, 3 s G + 2 L at rank 5,
-    // and 3 s G + 3 L at rank 7, which is last.
+    // Rank 0 sends two more messages after its first, and rank 1 sends one more. Rank 4 has the
+    // data at 3 s G + L, rank 5 at 3 s G + 2 L, and rank 7 last, at 3 s G + 3 L.
     assert_eq!(makespan(&folder, &text), 3 * size * G + 3 * L);
 }
 
-/// One processor runs one calculation at a time, two run them concurrently; `irequires` waits for the start of a
-/// calculation, not for its end.
+/// One processor runs one calculation at a time, and two processors run them concurrently.
+/// `irequires` waits for the start of a calculation, not for its end.
 #[test]
 fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
     let folder = Folder::new();
@@ -118,7 +119,8 @@ fn processors_serve_one_at_a_time_and_beginnings_are_no_ends() {
              c {relation} b\n}}\n"
         )
     };
-    // a, then b and c, either concurrently or one after the other; with a full dependency always c after b.
+    // a runs first, then b and c, either concurrently or one after the other. With a full
+    // dependency c always runs after b.
     assert_eq!(makespan(&folder, &calculations(2, "irequires")), 6_000_000);
     assert_eq!(makespan(&folder, &calculations(1, "irequires")), 8_000_000);
     assert_eq!(makespan(&folder, &calculations(2, "requires")), 8_000_000);

@@ -25,7 +25,8 @@ fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
                 "<tb id=\"{channel}\" send=\"{to}\" recv=\"{from}\" chan=\"{channel}\">"
             )
             .unwrap();
-            // Reduction takes one round and distribution another; an all-gather only distributes.
+            // A reduction takes one round and the distribution another; an all-gather only
+            // distributes.
             let hops = if reduce { 2 * (gpus - 1) } else { gpus - 1 };
             for step in 0..=hops {
                 let kind = match step {
@@ -89,8 +90,9 @@ fn makespan(args: &[&str]) -> u64 {
     report["makespan_ps"].as_u64().unwrap()
 }
 
-/// All-reduce of 4 MB, all-gather of shards of 1 MB: each step moves 1 MB at 50 GB/s through a switch, or half of it in
-/// each direction of a ring at 25 GB/s: 20 us in both cases plus the latency of the hops, in 6 steps or 3.
+/// The tests use an all-reduce of 4 MB and an all-gather of shards of 1 MB. Each step moves 1 MB at
+/// 50 GB/s through a switch, or half of it in each direction of a ring at 25 GB/s. This takes 20 us
+/// in both cases plus the latency of the hops, in 6 steps or 3.
 #[test]
 fn rings_take_what_native_rings_take() {
     let folder = Folder::new();
@@ -123,7 +125,7 @@ fn rings_take_what_native_rings_take() {
             let option = format!("{kind}={custom}");
             let played = makespan(&[&job, "-m", &machine, "--custom", &option]);
             assert_eq!(played, native, "{shape} {kind}");
-            // One hop on a ring, two through a switch.
+            // A message takes one hop on a ring, and two through a switch.
             let hops = if shape == "ring" { 1 } else { 2 };
             let step = 20_000_000 + hops * 500_000;
             assert!(
@@ -134,7 +136,8 @@ fn rings_take_what_native_rings_take() {
     }
 }
 
-/// Thread block 1 sends when thread block 0 has received: 1 MB in and 1 MB out, one after the other.
+/// Thread block 1 sends when thread block 0 has received: 1 MB goes in and 1 MB goes out, one after
+/// the other.
 #[test]
 fn steps_wait_for_steps_of_other_thread_blocks() {
     let folder = Folder::new();
@@ -210,7 +213,8 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
     done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
 }
 
-/// Any number of steps that only wait do not count as kernels without a time: eight of ten here.
+/// Steps that only wait, however many, do not count as kernels without a time; here they are eight
+/// of ten.
 #[test]
 fn steps_that_only_wait_take_no_time() {
     let folder = Folder::new();
@@ -254,7 +258,8 @@ fn steps_that_only_wait_take_no_time() {
     done(&[
         "convert", "msccl", &algorithm, "--size", "65536B", "-o", &job,
     ]);
-    // 65,536 B at 100 GB/s are 655.36 ns, after two links of 1 us to and from the switch; copies run concurrently.
+    // 65,536 B at 100 GB/s take 655.36 ns, after two links of 1 us to and from the switch; copies
+    // run concurrently.
     let machine = [
         "-m",
         "Switch(2)",

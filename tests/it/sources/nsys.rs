@@ -1,14 +1,16 @@
-//! Tests of exports of Nsight Systems written by SQLite itself (`nsys/make.py`), with the smallest
-//! and the largest pages, trees of several levels, long names on overflow pages, free pages, and
-//! texts in two encodings.
+//! Tests exports of Nsight Systems written by SQLite itself (`nsys/make.py`). The files have the
+//! smallest and the largest pages, trees of several levels, long names on overflow pages, free
+//! pages, and texts in two encodings.
 
 use super::{Folder, done, refused};
 use serde_json::Value;
 use std::io::Read;
 
-/// Pages of 1 KiB: two processes with 40 launches each, every tenth a collective with a size.
+/// An export with pages of 1 KiB: two processes with 40 launches each, every tenth of them a
+/// collective with a size.
 const SMALL: &[u8] = include_bytes!("nsys/small-pages.sqlite.gz");
-/// Pages of 64 KiB, texts in UTF-16: a process with 30 launches, without collectives.
+/// An export with pages of 64 KiB and texts in UTF-16: a process with 30 launches, without
+/// collectives.
 const LARGE: &[u8] = include_bytes!("nsys/large-pages.sqlite.gz");
 
 fn unpack_archives(packed: &[u8]) -> Vec<u8> {
@@ -23,9 +25,9 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-/// The order of process ids is the reverse of NCCL's ranks. The union of both streams' intervals, known from the
-/// script, is 317,500 ns for rank 0 and 373,500 ns for rank 1. The all-reduce at launch k has 4096 (k + 1) bytes: for k
-/// = 9, 19, 29, 39 that is 4096 x 25 on average, 102,400.
+/// The order of process ids is the reverse of NCCL's ranks. The union of both streams' intervals,
+/// known from the script, is 317,500 ns for rank 0 and 373,500 ns for rank 1. The all-reduce at
+/// launch k has 4096 (k + 1) bytes. For k = 9, 19, 29 and 39 this is 4096 x 25 on average, 102,400.
 #[test]
 fn processes_become_ranks_with_all_of_their_device_time() {
     let folder = Folder::new();
@@ -67,7 +69,7 @@ fn processes_become_ranks_with_all_of_their_device_time() {
     }
 }
 
-/// 30 launches on one stream; the script's union of their intervals is 177,500 ns.
+/// There are 30 launches on one stream, and the script's union of their intervals is 177,500 ns.
 #[test]
 fn texts_in_utf_16_and_the_largest_pages_are_read() {
     let folder = Folder::new();
@@ -108,7 +110,7 @@ fn exports_are_recognized_and_others_are_refused() {
     }
     let list = done(&["convert", "--list"]);
     assert!(list.contains("nsys") && list.contains(".sqlite"), "{list}");
-    // A truncated file, and files that are no database.
+    // A truncated file, and files that are no database, are rejected.
     let cut = folder.file("cut.sqlite", &unpack_archives(SMALL)[..20_000]);
     let error = refused(&["convert", "nsys", &cut, "-o", &folder.path("x")]);
     assert!(error.contains("it was cut off"), "{error}");

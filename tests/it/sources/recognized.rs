@@ -1,5 +1,5 @@
-//! Tests of inputs of other tools, given to commands that do not read them: the error names the
-//! format and the command that reads it.
+//! Tests inputs of other tools, given to commands that do not read them: the error names the format
+//! and the command that reads it.
 
 use super::{Folder, done, refused, run};
 
@@ -8,7 +8,7 @@ const KINETO: &str = r#"{"schemaVersion": 1, "traceEvents": []}"#;
 const NETWORK: &str =
     "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n";
 
-/// Every command that takes traces; `{}` is replaced by the input.
+/// Every command that takes traces, where `{}` is replaced by the input.
 const COMMANDS: [&[&str]; 12] = [
     &["replay", "{}", "-m", "dgx-h100"],
     &["inspect", "{}"],
@@ -54,7 +54,7 @@ fn every_command_says_what_reads_a_capture() {
             let expected = format!(
                 "error: {input}: this is a capture of PyTorch\n  try: chakram convert pytorch {word} -o job\n"
             );
-            // A study or a text workload is a file, so a folder is another error.
+            // A study or a text workload is a file, so a folder gives another error.
             if !(matches!(command[0], "sweep") || command[1] == "text") || input.ends_with(".json")
             {
                 assert_eq!(error, expected, "{command:?}");
@@ -63,7 +63,8 @@ fn every_command_says_what_reads_a_capture() {
     }
 }
 
-/// Other tools' words for commands and options, addresses, lists of machines and ranges: each error says what to type.
+/// The table has other tools' words for commands and options, addresses, lists of machines, and
+/// ranges. Each error says what to type.
 #[test]
 fn what_other_tools_call_otherwise_is_named() {
     let folder = Folder::new();
@@ -208,7 +209,7 @@ fn inputs_of_every_tool_are_named() {
             assert!(checked.out.contains(what), "{}", checked.out);
         }
     }
-    // If the file's name is that of a trace, the error is the trace reader's.
+    // If the file has the name of a trace, the error is the trace reader's.
     let path = folder.file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
     let error = refused(&["inspect", &path]);
     assert!(!error.contains("convert trace"), "{error}");

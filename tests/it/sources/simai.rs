@@ -1,10 +1,11 @@
-//! Tests of text workloads of SimAI: the nodes of a pass, its volumes by group and its time,
-//! derived by hand.
+//! Tests text workloads of SimAI: the nodes of a pass, its volumes by group and its time, derived
+//! by hand.
 
 use super::{Folder, done, refused};
 use serde_json::Value;
 
-/// Layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D is 4 and each expert has 2 replicas.
+/// The layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D is 4 and each expert has 2
+/// replicas.
 const TEXT: &str = "\
 HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 1 ga: 1 all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0
 3
@@ -13,7 +14,7 @@ attention\t-1\t3000\tALLGATHER\t6000\t4000\tREDUCESCATTER\t6000\t5000\tNONE\t0\t
 moe\t-1\t7000\tALLTOALL_EP\t10000\t0\tALLTOALL_EP\t10000\t9000\tALLREDUCE_DP_EP\t12000\t100
 ";
 
-/// A node: its id, its dependencies, and its ns, or its kind, group and bytes.
+/// A node: its id, its dependencies, and either its nanoseconds or its kind, group and bytes.
 type Told = (u64, Vec<u64>, Result<u64, (u64, String, u64)>);
 
 /// Returns the nodes of a rank's trace after the declaration of groups.
@@ -72,9 +73,11 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
         said.contains("tensor 2 x pipeline 1 x data 4, expert 2"),
         "{said}"
     );
-    // Rank 5 has t = 1 and position 2 in its data-parallel group: e = 0, x = 1. Groups 1-4 are tensor parallel, with
-    // rank 5 in the third; 5-6 data parallel, in the second; 7-10 of experts, in the fourth, {5, 7}; 11-14 of replicas,
-    // in the second, {1, 5}. The size of an all-gather is one member's part: 6000 / 2 and 8000 / 4.
+    // Rank 5 has t = 1 and position 2 in its data-parallel group, so e = 0 and x = 1. Groups 1-4
+    // are tensor parallel, with rank 5 in the third. Groups 5-6 are data parallel, with rank 5 in
+    // the second. Groups 7-10 are of experts, with rank 5 in the fourth, {5, 7}. Groups 11-14 are
+    // of replicas, with rank 5 in the second, {1, 5}. The size of an all-gather is one member's
+    // part: 6000 / 2 and 8000 / 4.
     let comm = |kind, group: &str, bytes| Err((kind, group.to_owned(), bytes));
     let (reduce, gather, exchange, scatter) = (0, 2, 6, 7);
     let pass: [Told; 14] = [
@@ -83,7 +86,8 @@ fn a_pass_is_that_of_the_loop_and_bytes_go_to_their_groups() {
         (4, vec![3], comm(gather, "3", 3000)),
         (5, vec![4], Ok(7000)),
         (6, vec![5], comm(exchange, "10", 10000)),
-        // Backward: no compute before the all-to-all, and no node of this pass waits for the reduction.
+        // In the backward pass there is no compute before the all-to-all, and no node of this pass
+        // waits for the reduction.
         (7, vec![6], comm(exchange, "10", 10000)),
         (8, vec![7], Ok(9000)),
         (9, vec![8], comm(reduce, "12", 12000)),

@@ -1,4 +1,4 @@
-//! Tests of text workloads of ASTRA-sim 1.0.
+//! Tests text workloads of ASTRA-sim 1.0.
 
 use super::{Folder, done, names, refused};
 use crate::corpus::corpus_path;
@@ -10,8 +10,8 @@ a -1 10 ALLGATHER 64 20 ALLREDUCE 128 30 ALLREDUCE 256 1
 b -1 11 ALLGATHER 64 21 ALLTOALL 128 31 NONE 0 1
 ";
 
-/// Number of passes with which the corpus was converted: micro.txt has one layer, and micro.0.et two nodes, one for
-/// each pass.
+/// The number of passes with which the corpus was converted: micro.txt has one layer, and
+/// micro.0.et two nodes, one for each pass.
 const PASSES: &str = "2";
 
 #[test]
@@ -74,9 +74,10 @@ fn summaries_say_what_was_converted() {
     assert_eq!(json["nodes_per_rank"], 11);
 }
 
-/// One layer of data parallelism on a ring of two at 50 GB/s with 500 ns: 100 us forward, 150 us for the gradients, and
-/// an all-reduce of 1 MB: a reduce-scatter and an all-gather, each one step of 500,000 B, half in each direction at 25
-/// GB/s or all at 50 GB/s: 10 us and 500 ns. 250 + 2 x 10.5 = 271 us.
+/// One layer of data parallelism runs on a ring of two at 50 GB/s with 500 ns. It takes 100 us
+/// forward, 150 us for the gradients, and an all-reduce of 1 MB. This is a reduce-scatter and an
+/// all-gather, each one step of 500,000 B, half in each direction at 25 GB/s or all at 50 GB/s: 10
+/// us and 500 ns. 250 + 2 x 10.5 = 271 us.
 #[test]
 fn a_step_takes_what_its_stages_take() {
     let folder = Folder::new();

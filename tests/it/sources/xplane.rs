@@ -1,5 +1,5 @@
-//! Tests of JAX profiles: compares real profiles with a plain parse, and generated profiles with
-//! the known truth.
+//! Tests JAX profiles: compares real profiles with a plain parse, and generated profiles with the
+//! known truth.
 
 mod plain;
 
@@ -63,7 +63,7 @@ fn profiles_keep_the_time_of_their_devices() {
         // In the plain parse, all of these also have a call with their correlation id.
         assert_eq!(sum(&summary, "linked"), truth.linked, "{name}");
         assert_eq!(truth.linked, truth.events, "{name}");
-        // Start and end of each event are rounded down to ns.
+        // The start and the end of each event are rounded down to nanoseconds.
         let busy = truth.busy_ps / 1000;
         let kept = sum(&summary, "kept_ns");
         assert!(
@@ -86,7 +86,7 @@ fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
     message.as_bytes().to_vec()
 }
 
-/// Names of stats, by id.
+/// The names of stats, by id.
 const STATS: [&str; 6] = [
     "",
     "correlation_id",
@@ -95,7 +95,7 @@ const STATS: [&str; 6] = [
     "Hlo Proto",
     "memcpy_details",
 ];
-/// Names of events, by id.
+/// The names of events, by id.
 const EVENTS: [&str; 5] = [
     "",
     "gemm",
@@ -120,7 +120,7 @@ fn text(stat: u64, value: &str) -> Vec<u8> {
     })
 }
 
-/// Returns a plane with lines of events; times in us.
+/// Returns a plane with lines of events, with times in microseconds.
 fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
     let named = |field, names: &[&str], plane: &mut MessageEncoder| {
         for (id, name) in (0..).zip(names).skip(1) {
@@ -164,7 +164,7 @@ fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
     })
 }
 
-/// Returns HLO program 7: `all-reduce.1` of 256 f32 in these groups.
+/// Returns HLO program 7, which has `all-reduce.1` of 256 f32 in these groups.
 fn programs(groups: &[&[u64]]) -> Vec<u8> {
     let shape = made(|m| {
         m.append_varint(2, 11);
@@ -217,7 +217,7 @@ fn space(planes: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Returns a profile with a kernel and an all-reduce on each of two devices. Both all-reduces end
-/// at 400 us; device 1's starts 150 us later.
+/// at 400 us, and device 1's starts 150 us later.
 fn pair(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
     let device = |id: usize, start: u64| {
         let gemm = Event(1, 0, start, vec![number(1, 10)]);
@@ -267,7 +267,7 @@ fn collectives_wait_for_their_last_member() {
         );
         // Summary lines are skipped and reported: 1 event on each device.
         assert_eq!(summary["left_out"][0][0], "/device:GPU:0 XLA Ops");
-        // The all-reduce runs from 250 to 400 us; before that, device 0 waits 150 us.
+        // The all-reduce runs from 250 to 400 us; before that, device 0 waits for 150 us.
         for (rank, wait) in [(0, Some(150_000)), (1, None)] {
             let nodes = lines(&folder.path(&format!("job.{rank}.et")));
             let node = nodes
@@ -321,8 +321,8 @@ fn communication_that_is_not_matched_keeps_its_time() {
 #[test]
 fn kernels_wait_for_the_calls_that_launched_them() {
     let folder = Folder::new();
-    // Two calls of 10 us at 0 and 20; kernels at 15 and 25, the second during its call; a copy at 40 without a call; a
-    // kernel recorded before its call.
+    // Two calls of 10 us are at 0 and 20. Kernels are at 15 and 25, the second during its call. A
+    // copy is at 40 without a call, and a kernel is recorded before its call.
     let host = plane(
         "/host:CPU",
         &[(
@@ -367,8 +367,8 @@ fn kernels_wait_for_the_calls_that_launched_them() {
     }
     let nodes = lines(&folder.path("job.0.et"));
     let at = |id: u64| nodes.iter().find(|node| node["id"] == id).unwrap();
-    // In order of start: call 2, kernel 3 after it, call 4 after call 2, kernel 5 after kernel 3 and call 2, the copy
-    // after kernel 5, kernel 7, call 8.
+    // In order of start these are call 2, kernel 3 after it, call 4 after call 2, kernel 5 after
+    // kernel 3 and call 2, the copy after kernel 5, kernel 7, and call 8.
     let data = |id: u64| at(id)["data_deps"].as_array().cloned().unwrap_or_default();
     assert_eq!(
         (data(2).len(), data(3), data(4)),

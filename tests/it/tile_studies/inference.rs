@@ -1,9 +1,9 @@
-//! Table V: inference in 8 bits on Grayskull.
+//! Tests Table V: inference in 8 bits on Grayskull.
 
 use super::{StudiedPlan, seconds};
 use crate::files::Folder;
 
-/// Returns the samples per second, first in steady state, by the additional time of a third
+/// Returns the samples per second twice: first in steady state, by the additional time of a third
 /// micro-batch per pipeline stage, and second including filling and draining.
 fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64; 2] {
     let [tensor, data, pipeline] = degrees;
@@ -40,20 +40,21 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
     [(many - few) / (long - short), many / long]
 }
 
-/// PALM predicts 23033.46 images of ResNet-50 and 3190.12 sequences of BERT-base a second, 2.68 and 12.72 % above the
-/// 22431 and 2830 that Tenstorrent published, and does not state number formats, sequence lengths, batches, placement,
-/// or the data loaded from DRAM. At 368 TOP/s the arithmetic allows 368e12 / (2 x 4.089e9) = 44,997 images and, with
-/// 512 tokens, 368e12 / (2 x 48.319e9) = 3808 sequences; other lengths and formats allow 4117 (128 tokens in 16 bits),
-/// 5208 (384 in 8) and 16467 (128 in 8).
+/// PALM predicts 23033.46 images of ResNet-50 and 3190.12 sequences of BERT-base per second. These
+/// are 2.68 and 12.72 % above the 22431 and 2830 that Tenstorrent published. PALM does not state
+/// number formats, sequence lengths, batches, placement, or the data loaded from DRAM. At 368 TOP/s
+/// the arithmetic allows 368e12 / (2 x 4.089e9) = 44,997 images and, with 512 tokens, 368e12 / (2 x
+/// 48.319e9) = 3808 sequences. Other lengths and formats allow 4117 (128 tokens in 16 bits), 5208
+/// (384 in 8) and 16467 (128 in 8).
 ///
 /// If all data is in SRAM, every plan that uses the whole chip is between the published rate and
-/// its bound: a chip of replicas reaches 97.8 and 99.7 % of the bound, and pipelines are below it
-/// by the unevenness of their stages. So the published 50 and 74 % of the peak measure how well
-/// kernels and mappings use the chip. A constant could be fitted to them, but no constant is
-/// fitted. If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not keep in 1
-/// MB of SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the real
-/// chip operators pass their results through SRAM, layer by layer, which neither the algorithm nor
-/// its corrected form models.
+/// its bound. A chip of replicas reaches 97.8 and 99.7 % of the bound, and pipelines are below it
+/// by the unevenness of their stages. So the published rates, 50 and 74 % of the peak, measure how
+/// well kernels and mappings use the chip. A constant could be fitted to them, but none is fitted.
+/// If the eight DRAM channels, 101 GB/s, serve all data that Algorithm 1 does not keep in 1 MB of
+/// SRAM, no plan reaches a twentieth of ResNet-50's rate or an eighth of BERT's. On the real chip
+/// operators pass their results through SRAM, layer by layer, which neither the algorithm nor its
+/// corrected form models.
 ///
 /// This test covers the chip of replicas for each model, and one pipeline.
 #[test]
@@ -67,8 +68,8 @@ fn grayskull_lies_within_what_its_arithmetic_allows_under_all_plans() {
     hold_plans(|_| true);
 }
 
-/// Compares the rates of plans, chosen by tensor, data and pipeline degree, with the published rates and with the
-/// bounds of the arithmetic.
+/// Compares the rates of plans, chosen by tensor, data and pipeline degree, with the published
+/// rates and with the bounds of the arithmetic.
 fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
     let folder = Folder::new();
     for (model, multiplications, published, palm, plans) in [
@@ -112,7 +113,8 @@ fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
                 rate <= bound && rate > palm && rate > published,
                 "{what}: {rate}"
             );
-            // Continuous input leaves out filling and draining; a plan without these has the same rate.
+            // Continuous input leaves out filling and draining, and a plan without these has the
+            // same rate.
             assert!(whole <= rate * 1.000_001, "{what}: {whole} {rate}");
             let [rate, _] = rates(&folder, model, degrees, &["--residency", "corrected"]);
             near(rate, from_dram);

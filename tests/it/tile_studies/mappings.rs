@@ -1,13 +1,13 @@
-//! Tests of Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree.
+//! Tests Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree.
 
 use super::StudiedPlan;
 use crate::files::Folder;
 
-/// Returns the samples per second of a model in 20 stages of 16 cores on the wafer; a micro-batch
-/// has `samples` over all replicas.
+/// Returns the samples per second of a model in 20 stages of 16 cores on the wafer, where a
+/// micro-batch has `samples` over all replicas.
 fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str; 2]) -> f64 {
     let data = 16 / tensor;
-    // A whole number of samples for each replica, and 20 micro-batches.
+    // Each replica has a whole number of samples, and 20 micro-batches.
     let micro_batch = (samples + data / 2) / data;
     let [place, neighbours] = laid;
     let plan = StudiedPlan {
@@ -33,14 +33,14 @@ fn trained(folder: &Folder, model: &str, samples: u32, tensor: u32, laid: [&str;
     plan.rate(folder)
 }
 
-/// Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree. In the paper, the best tensor
-/// degree is 2 for T-18B and T-76B and 4 for T-145B, S-shape is faster than line, near neighbours
-/// are faster than opposite neighbours, and the best is twice as fast as the worst. By bytes and
-/// rates, kernels take far longer than links here, so our results differ: a degree of 1 is best, 2
-/// is within a part in a thousand; S-shape is never slower than line, and at most 2 % faster;
-/// opposite neighbours are at most 0.5 % slower and at most one part in ten thousand faster; and
-/// the whole range is 3 %. PALM's public code, with a line mapping added, does not confirm the
-/// claim either: line equals S-shape up to a degree of 4 and is faster above.
+/// Compares Fig. 10 and Sec. V-B3: mapping, neighbours and tensor degree. In the paper, the best
+/// tensor degree is 2 for T-18B and T-76B and 4 for T-145B. S-shape is faster than line, near
+/// neighbours are faster than opposite neighbours, and the best plan is twice as fast as the worst.
+/// By bytes and rates, kernels take far longer than links here, so our results differ. A degree of
+/// 1 is the best, and 2 is within a part in a thousand. S-shape is never slower than line, and at
+/// most 2 % faster. Opposite neighbours are at most 0.5 % slower and at most one part in ten
+/// thousand faster. The whole range is 3 %. PALM's public code, with a line mapping added, does not
+/// confirm the claim either: line equals S-shape up to a degree of 4 and is faster above it.
 #[test]
 #[ignore = "long: sixty replays on 320 cores"]
 fn mappings_decide_little_where_kernels_take_the_time() {

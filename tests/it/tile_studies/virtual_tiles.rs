@@ -1,5 +1,5 @@
-//! Tests of virtual tiles: the number of events in a step in which one core is simulated for all
-//! equal cores of its stage.
+//! Tests virtual tiles: the number of events in a step in which one core is simulated for all equal
+//! cores of its stage.
 
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
@@ -46,12 +46,14 @@ fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, Re
 const T_76B: &str = "generate megatron-76.1b --tensor 8 --data 2 --pipeline 20 --micro-batch 44 --batch 1848 \
                      --recompute full --dtype fp16 --machine wafer-5x4 --place s_shape -o job";
 
-/// Virtual tiles of T-76B: events with each core simulated, and with one core for its stage while all are equal.
+/// Counts the events of T-76B with each core simulated, and with one core for its stage while all
+/// cores are equal.
 ///
-/// Without contention cores of a stage never differ. The remaining events are a sixteenth of the nodes' ends, the ends
-/// of sums, and both ends of messages between stages, which differ for every core. With exclusive links the 16 messages
-/// from the previous stage share the four links of a border, so they arrive one after another. This separates the cores
-/// until the first sum of the pass joins each tensor group again. Every method of merging needs at least the events of
+/// Without contention, the cores of a stage never differ. The remaining events are a sixteenth of
+/// the nodes' ends, the ends of sums, and both ends of messages between stages, which differ for
+/// every core. With exclusive links the 16 messages from the previous stage share the four links of
+/// a border, so they arrive one after another. This separates the cores until the first sum of the
+/// pass joins each tensor group again. Every method of merging needs at least the events of
 /// messages, of sums and of a sixteenth of the nodes.
 #[test]
 #[ignore = "long: T-76B on 320 cores"]

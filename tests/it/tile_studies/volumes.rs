@@ -1,15 +1,16 @@
-//! Tests of the bytes of a layer's all-reduces, bytes over links, and bytes of parameters (Eq. 6,
-//! Fig. 9).
+//! Tests the bytes of a layer's all-reduces, the bytes over links, and the bytes of parameters (Eq.
+//! 6, Fig. 9).
 
 use super::{LAYER, on_16_cores, seconds, write_layers};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// Eq. 6: a transformer layer all-reduces 8 B S H Nm / N + 24 H² / Nm bytes in 16 bits: four activations of a replica
-/// over its tensor group, and the weights' gradients over replicas. For the paper's T-145B on N = 16 with micro-batches
-/// of B = 115 this is 4.7060, 6.6941 and 12.029 GB for Nm of 2, 4 and 8. Here B is 112, so the test scales the first
-/// term by 115 / 112. The formula also counts all-reduces over a single member, for Nm of 1 and 16, which traces do not
-/// have. It omits biases and norms, 13 H in addition to 12 H².
+/// By Eq. 6, a transformer layer all-reduces 8 B S H Nm / N + 24 H² / Nm bytes in 16 bits: four
+/// activations of a replica over its tensor group, and the weights' gradients over replicas. For
+/// the paper's T-145B on N = 16 with micro-batches of B = 115 this is 4.7060, 6.6941 and 12.029 GB
+/// for Nm of 2, 4 and 8. Here B is 112, so the test scales the first term by 115 / 112. The formula
+/// also counts all-reduces over a single member, for Nm of 1 and 16, which traces do not have. It
+/// omits biases and norms, 13 H in addition to 12 H².
 #[test]
 fn a_layer_sums_the_bytes_of_eq_6() {
     let folder = Folder::new();
@@ -27,7 +28,7 @@ fn a_layer_sums_the_bytes_of_eq_6() {
             let own = rows.iter().filter(|row| row["group"] == group);
             own.map(|row| row["bytes"].as_f64().unwrap()).sum()
         };
-        // The second file has one more layer; everything else is the same.
+        // The second file has one more layer, and everything else is the same.
         let layer = |group: &str| bytes("two.toml", group) - bytes("one.toml", group);
         let found = ["tensor", "data"].map(layer);
         let [first, second] = sums(tensor);
@@ -55,24 +56,26 @@ fn sums(tensor: u32) -> [f64; 2] {
     [8.0 * b * s * h * tensor / 16.0, 24.0 * h * h / tensor]
 }
 
-/// Returns the bytes over the wafer's links, and the time in s, for a plan on the 16 cores of one
-/// die.
+/// Returns the bytes over the wafer's links, and the time in seconds, for a plan on the 16 cores of
+/// one die.
 fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let wafer = ["--machine", "wafer-5x4", "--place", "s_shape"];
     let report = on_16_cores(model, tensor, &wafer).report(folder);
     let links = report["tiles"]["links"].as_array().unwrap().iter();
     let busy: f64 = links.map(|link| link["busy_ps"].as_f64().unwrap()).sum();
-    // Links have 1024 GB/s, which are 1.024 bytes in a picosecond.
+    // Links have 1024 GB/s, which is 1.024 bytes per picosecond.
     (busy * 1.024, seconds(&report))
 }
 
-/// Fig. 9: load of a die's links for a layer of T-145B, by tensor degree. Eq. 6 gives the bytes: 8 B S H Nm / N over
-/// tensor groups and 24 H² / Nm over replicas. In a ring of P each member sends 2 (P - 1) / P of them over the links to
-/// its neighbour. On a die of 4 x 4 cores, filled row by row, the mean number of these links is 1 for a pair, (3 x 1 +
-/// 3) / 4 for a row, 1 for eight cores in two rows as a ring, and 9/8 for sixteen in alternating rows, where the link
-/// back takes three. The paper finds the least occupancy with a tensor degree of 2, like Eq. 6. The reason is that the
-/// formula counts an all-reduce of 1.41 GB over a single member, which sends no data. Without it, a tensor degree of 1
-/// has the least, both by Eq. 6 and by the links' bytes, and 2 has the least of the degrees above 1.
+/// Compares Fig. 9: the load of a die's links for a layer of T-145B, by tensor degree. Eq. 6 gives
+/// the bytes: 8 B S H Nm / N over tensor groups and 24 H² / Nm over replicas. In a ring of P each
+/// member sends 2 (P - 1) / P of them over the links to its neighbour. On a die of 4 x 4 cores,
+/// filled row by row, the mean number of these links is 1 for a pair, (3 x 1 + 3) / 4 for a row,
+/// and 1 for eight cores in two rows as a ring. It is 9/8 for sixteen cores in alternating rows,
+/// where the path back takes three links. The paper finds the least occupancy with a tensor degree
+/// of 2, as Eq. 6 does. The reason is that the formula counts an all-reduce of 1.41 GB over a
+/// single member, which sends no data. Without this all-reduce, a tensor degree of 1 has the least,
+/// both by Eq. 6 and by the links' bytes, and 2 has the least of the degrees above 1.
 #[test]
 fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     let folder = Folder::new();
@@ -92,12 +95,13 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
         let sent = |p: f64, sum: f64, links: f64| 16.0 * 2.0 * (p - 1.0) / p * sum * links;
         let expected =
             sent(members[0], sums[0], tensor_links) + sent(members[1], sums[1], data_links);
-        // The excess consists of biases and norms, 13 H in addition to 12 H², and a nanosecond for
-        // each link of a step.
+        // The excess consists of biases and norms, 13 H in addition to 12 H², and of a nanosecond
+        // for each link of a step.
         let off = found / expected - 1.0;
         assert!((0.0..2e-4).contains(&off), "{tensor}: {found} {expected}");
         eq_6.push(sums[0] + sums[1]);
-        // Share of the capacity of 48 links, both directions counted, in this time.
+        // The occupancy is the share of the capacity of 48 links, both directions counted, in this
+        // time.
         occupancy.push(found / 1.024e12 / 48.0 / time);
     }
     let least = |of: &[f64]| (0..5).min_by(|a, b| of[*a].total_cmp(&of[*b])).unwrap();
@@ -106,8 +110,9 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
     assert!(occupancy.is_sorted(), "{occupancy:?}");
 }
 
-/// Fig. 9 as columns of a sweep by tensor degree: the mean time of a link and its share of the makespan equal those in
-/// each point's report, and the time is least without tensor groups.
+/// Compares Fig. 9 as columns of a sweep by tensor degree. The mean time of a link and its share of
+/// the makespan equal the values in each point's report, and the time is the least without tensor
+/// groups.
 #[test]
 fn a_sweep_has_links_by_tensor_degree() {
     let folder = Folder::new();
@@ -131,7 +136,8 @@ fn a_sweep_has_links_by_tensor_degree() {
         let tensor = row["point"]["plan.tensor"].as_u64().unwrap() as u32;
         let (bytes, time) = carried(&folder, "one.toml", tensor);
         let mean = row["links_busy_ps"].as_f64().unwrap();
-        // The mean is over 1208 links, although only one die's are used; rounded to ps.
+        // The mean is over 1208 links, although only one die's links are used, and is rounded to
+        // picoseconds.
         assert!((mean - bytes / 1.024 / 1208.0).abs() <= 1.0, "{row}");
         let cells: Vec<&str> = line.split(',').collect();
         let of = |name: &str| {
@@ -146,9 +152,10 @@ fn a_sweep_has_links_by_tensor_degree() {
     assert!(busy.is_sorted(), "{busy:?}");
 }
 
-/// 16 B per parameter in 16 bits with Adam: weights, gradients, a master copy of 4 B and two moments of 4 B. Blocks of
-/// T-18B are 40 times 12 H² parameters, 289.9 GB, and 13 H of biases and norms each. The rest is a table of 51,200
-/// words and one of 2048 positions, and the last norm.
+/// With Adam in 16 bits a parameter takes 16 B: weights, gradients, a master copy of 4 B and two
+/// moments of 4 B. The blocks of T-18B have 40 times 12 H² parameters, 289.9 GB, and 13 H of biases
+/// and norms each. The rest is a table of 51,200 words, a table of 2048 positions, and the last
+/// norm.
 #[test]
 fn blocks_of_t_18b_take_289_9_gb() {
     let plan = super::StudiedPlan {

@@ -1,4 +1,4 @@
-//! Tests of `--extrapolate`: a step simulated with only a few of its micro-batches.
+//! Tests `--extrapolate`: a step simulated with only a few of its micro-batches.
 
 use super::json;
 use crate::corpus::sample_one_of_each;
@@ -25,7 +25,7 @@ fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// 12 of 32 micro-batches are simulated, or, with interleaved chunks, 12 turns of four. Once the
-/// pipeline is full, every turn adds the time of the slowest stage, so the result is exact; the
+/// pipeline is full, every turn adds the time of the slowest stage, so the result is exact. The
 /// stated error is 0 and not smaller than the actual error.
 #[test]
 fn a_full_pipeline_goes_on_as_it_does() {
@@ -63,9 +63,9 @@ fn a_full_pipeline_goes_on_as_it_does() {
     }
 }
 
-/// Inference with continuous input: two replicas together complete two samples each time the slowest stage ends a pass.
-/// This time is the difference between full replays of 64 and of 62 samples. With filling and draining the rate is
-/// lower.
+/// In inference with continuous input, two replicas together complete two samples each time the
+/// slowest stage ends a pass. This time is the difference between full replays of 64 and of 62
+/// samples. With filling and draining the rate is lower.
 #[test]
 fn inference_has_the_rate_of_a_full_pipeline() {
     let folder = Folder::new();

@@ -4,8 +4,9 @@ use super::{args, json, makespan, with_loads};
 use crate::files::{Folder, text};
 use serde_json::Value;
 
-/// Compares a map with its report: it has every link and port with its busy time and share of the replay, and every
-/// core with its rank, stage and tensor group, given by `stage_and_group` for a rank. It has no other elements.
+/// Compares a map with its report. The map has every link and port with its busy time and share of
+/// the replay, and every core with its rank, stage and tensor group, which `stage_and_group` gives
+/// for a rank. It has no other elements.
 fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) -> (u64, u64)) {
     assert!(map.starts_with("<svg xmlns="));
     let of = |key: &str| report["tiles"][key].as_array().unwrap().clone();
@@ -56,8 +57,8 @@ fn compare(map: &str, report: &Value, width: u64, stage_and_group: impl Fn(u64) 
     assert_eq!(map.matches("data-rank").count(), rows.len());
 }
 
-/// Rank r of this plan is in stage r / 8 and tensor group r / 4 % 2; NPUs are numbered along the wafer's 20 columns
-/// first.
+/// Rank r of this plan is in stage r / 8 and tensor group r / 4 % 2. NPUs are numbered along the
+/// wafer's 20 columns first.
 #[test]
 fn the_map_shows_what_the_report_says() {
     let folder = Folder::new();
@@ -82,8 +83,8 @@ fn the_map_shows_what_the_report_says() {
     assert!(!folder.at("no.svg").exists());
 }
 
-/// Compares the book's map of a case with the case's report: two stages of two replicas of two on
-/// the 4 columns of its wafer. `BLESS=1` redraws it.
+/// Compares the book's map of a case with the case's report: two stages of two replicas of two
+/// ranks on the 4 columns of its wafer. `BLESS=1` redraws it.
 #[test]
 fn the_book_shows_the_map_of_the_case() {
     let folder = Folder::new();

@@ -1,12 +1,12 @@
-//! Tests of traces that represent several ranks.
+//! Tests traces that represent several ranks.
 
 use super::{agree, args, json, makespan};
 use crate::corpus::sample_one_of_each;
 use crate::files::Folder;
 
-/// With `--aggregate` one trace file represents the ranks of a stage, under each rank's name. Read under one of these
-/// names it gives exactly that rank's trace, and replays end as without the option, on this machine and on others, with
-/// merged ranks and without.
+/// With `--aggregate` one trace file represents the ranks of a stage, under each rank's name. Read
+/// under one of these names it gives exactly that rank's trace. Replays end as without the option,
+/// on this machine and on others, with merged ranks and without.
 #[test]
 fn one_trace_stands_for_the_ranks_of_its_stage() {
     let folder = Folder::new();
@@ -36,7 +36,8 @@ fn one_trace_stands_for_the_ranks_of_its_stage() {
             }
             agree(&one, &other, &format!("{more:?}"));
         }
-        // 32 ranks in stages of two replicas of four. The first rank of each is the adapter, and has its own trace.
+        // There are 32 ranks in stages of two replicas of four. The first rank of each is the
+        // adapter, and has its own trace.
         for rank in sample_one_of_each(7, 0..32) {
             let of = |job: &str| {
                 let name = format!("{job}.{rank}.et");

@@ -1,4 +1,4 @@
-//! Tests of the placement of ranks, and of distances between neighbours.
+//! Tests the placement of ranks, and the distances between neighbours.
 
 use super::{args, json, makespan, with_loads};
 use crate::corpus::is_whole;
@@ -41,7 +41,8 @@ fn written_traces_replay_as_they_were_generated() {
     );
 }
 
-/// The contention-free network is never slower than the others; a machine without tiles ignores the placement.
+/// The contention-free network is never slower than the others, and a machine without tiles ignores
+/// the placement.
 #[test]
 fn one_job_runs_over_every_network_that_tiles_have() {
     let folder = Folder::new();
@@ -79,7 +80,7 @@ fn one_job_runs_over_every_network_that_tiles_have() {
 }
 
 /// On the wafer's dies of 4 x 4, filled in alternating directions, each row is a tensor group of
-/// four: three hops of one link and one hop back over three links. With opposite neighbours, the
+/// four: three hops cross one link, and the hop back crosses three. With opposite neighbours, the
 /// members of other groups are between two replicas.
 #[test]
 fn a_dry_run_says_how_far_neighbours_are() {
@@ -108,7 +109,8 @@ fn a_dry_run_says_how_far_neighbours_are() {
     assert!(hops(&opposite, "data") < hops(&near, "data"));
 }
 
-/// With adapters fewer members send, and a receiving adapter broadcasts: 2 x 3 boundaries, 2 replicas, 4 micro-batches.
+/// With adapters fewer members send, and a receiving adapter broadcasts: 2 x 3 boundaries, 2
+/// replicas, and 4 micro-batches.
 #[test]
 fn adapters_send_and_broadcast() {
     let folder = Folder::new();
@@ -140,10 +142,11 @@ fn adapters_send_and_broadcast() {
     assert!(refused.contains("every member sends a part"), "{refused}");
 }
 
-/// If the destination reduces, each transfer between stages has one all-reduce of the source's group less. Instead the
-/// shares of the source reduce, and the receiving adapters all-reduce. With two adapters each transfer has two
-/// reductions and one all-reduce of the adapters; with one adapter there is one reduction and no all-reduce; with
-/// four, which are the whole group, the all-reduce only moves to the destination.
+/// If the destination reduces, each transfer between stages has one all-reduce of the source's
+/// group less. Instead the shares of the source reduce, and the receiving adapters all-reduce. With
+/// two adapters each transfer has two reductions and one all-reduce of the adapters. With one
+/// adapter there is one reduction and no all-reduce. With four adapters, which are the whole group,
+/// the all-reduce only moves to the destination.
 #[test]
 fn adapters_sum_what_they_receive() {
     let folder = Folder::new();

@@ -1,11 +1,11 @@
-//! Tests of loads and stores of data that does not fit in SRAM.
+//! Tests loads and stores of data that does not fit in SRAM.
 
 use super::{args, json, makespan, with_loads};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// If everything fits in SRAM there are no loads, and the number of nodes is that without a
-/// residency rule; with less SRAM the step takes longer.
+/// If everything fits in SRAM there are no loads, and the number of nodes equals the number without
+/// a residency rule. With less SRAM the step takes longer.
 #[test]
 fn sram_that_holds_everything_changes_nothing() {
     let folder = Folder::new();
@@ -26,8 +26,8 @@ fn sram_that_holds_everything_changes_nothing() {
     assert!(run(&["--residency", "as-printed", "--sram", "10 GB"]).0 > none.0);
 }
 
-/// A load in chunks moves the same bytes: ports are busy longer only by each chunk's latency, at most six links and a
-/// port at 1 ns each, and by its rounding.
+/// A load in chunks moves the same bytes. Ports are busy longer only by each chunk's latency, at
+/// most six links and a port at 1 ns each, and by its rounding.
 #[test]
 fn loads_in_pieces_move_the_same_bytes() {
     let folder = Folder::new();

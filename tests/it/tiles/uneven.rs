@@ -1,4 +1,4 @@
-//! Tests of stages with different tensor degrees on the wafer.
+//! Tests stages with different tensor degrees on the wafer.
 
 use super::{agree, args, json, makespan};
 use crate::corpus::sample_one_of_each;
@@ -15,8 +15,8 @@ fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {
     all
 }
 
-/// 2 x (2 + 4 + 4 + 2) ranks, with either strategy and one adapter or two; with equal ranks merged the result is the
-/// same; written traces replay to the same result and are sound.
+/// The plan has 2 x (2 + 4 + 4 + 2) ranks, with either strategy and one adapter or two. With equal
+/// ranks merged the result is the same; written traces replay to the same result and are sound.
 #[test]
 fn unlike_stages_run_written_and_together() {
     let folder = Folder::new();

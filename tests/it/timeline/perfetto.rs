@@ -1,12 +1,12 @@
-//! Perfetto's format, read by an independent reader that knows protobuf's wire format and the field numbers, and
-//! compared with the same replay as JSON.
+//! Tests Perfetto's format. An independent reader that knows protobuf's wire format and the field
+//! numbers reads it, and the result is compared with the same replay as JSON.
 
 use super::*;
 use crate::corpus::note_skipped;
 use std::io::Read;
 use std::process::Command;
 
-/// Value of a message field: an integer, or bytes.
+/// The value of a message field: an integer, or bytes.
 #[derive(Clone, Copy, Debug)]
 enum Field<'a> {
     Number(u64),
@@ -76,7 +76,7 @@ fn text(message: &[(u64, Field<'_>)], tag: u64) -> Option<String> {
 /// A slice: its track by name, its own name, start and end in nanoseconds, depth, and numeric facts.
 type Slice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
 
-/// The ends of arrows by id, as (time, `true` if it enters).
+/// The ends of arrows by id, each as a time and `true` if the arrow enters.
 type Arrows = BTreeMap<u64, Vec<(u64, bool)>>;
 
 /// Returns the slices and arrows of a file.
@@ -178,7 +178,7 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
         .collect();
     assert_eq!(nodes.len(), 600);
     for (id, (track, name, start, end, depth, facts)) in (0..).zip(nodes) {
-        // The duration in the job, in ps, rounded to ns.
+        // The duration is the duration in the job, in picoseconds, rounded to nanoseconds.
         let lasts = if id % 11 == 0 {
             0
         } else {
@@ -270,8 +270,8 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
     );
 }
 
-/// A script that counts the entries that Perfetto's own descriptions of the format find in a file, and those that its
-/// trace processor finds, if it starts.
+/// A script that counts two kinds of entries of a file: those that Perfetto's own descriptions of
+/// the format find, and those that its trace processor finds, if it starts.
 const READER: &str = r#"
 import json, sys, zlib
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
@@ -326,11 +326,12 @@ fn perfettos_own_package_reads_what_was_written() {
     // The package may print messages about downloads.
     let text = String::from_utf8(output.stdout).unwrap();
     let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    // The ranks' slices, and three for the critical path: both kernels and the all-reduce.
+    // These are the ranks' slices, and three for the critical path: both kernels and the
+    // all-reduce.
     let drawn = slices.len() + 3;
     assert_eq!(found["begins"], drawn);
     assert_eq!(found["ends"], drawn);
-    // Per rank: two values of waiting nodes and two of sent bytes.
+    // Each rank has two values of waiting nodes and two of sent bytes.
     assert_eq!(found["counts"], 16, "{found}");
     let units = found["units"].as_array().unwrap();
     let count = |unit: [&str; 2]| {

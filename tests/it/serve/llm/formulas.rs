@@ -12,8 +12,8 @@ fn tokens_of_steps(log: &StepLog) -> Vec<usize> {
         .collect()
 }
 
-/// There are a hundred requests whose answers last longer than the run, and a later prompt of 5,000
-/// tokens, with a budget of 2,048: the prompt's chunks are 1,948, 1,948 and 1,104 tokens.
+/// A hundred requests have answers that last longer than the run. A later prompt has 5,000 tokens,
+/// with a budget of 2,048, so the prompt's chunks are 1,948, 1,948 and 1,104 tokens.
 #[test]
 fn a_long_prompt_takes_what_answers_leave() {
     let folder = tempfile::tempdir().unwrap();
@@ -44,9 +44,10 @@ fn a_long_prompt_takes_what_answers_leave() {
     assert_eq!(log.steps[5].parts[0], (0, 5, 1));
 }
 
-/// Ten blocks of four tokens, three requests of eight tokens and eight of answer: each has two blocks, then three. The
-/// first's fourth block empties the pool, and the second's preempts the third request, which loses 12 tokens. When both
-/// have ended, the third computes its 13 tokens again.
+/// There are ten blocks of four tokens, and three requests of eight tokens and eight tokens of
+/// answer. Each has two blocks, then three. The first request's fourth block empties the pool, and
+/// the second's preempts the third request, which loses 12 tokens. When both have ended, the third
+/// computes its 13 tokens again.
 #[test]
 fn the_last_request_is_put_back_for_a_block() {
     let text = format!(
@@ -74,12 +75,12 @@ fn the_last_request_is_put_back_for_a_block() {
     assert_eq!((third.output, third.put_back, third.recomputed), (8, 1, 12));
 }
 
-/// One request at a time: the mean wait of Poisson arrivals is rho S / (2 (1 - rho)).
+/// With one request at a time, the mean wait of Poisson arrivals is rho S / (2 (1 - rho)).
 #[test]
 fn one_at_a_time_is_a_queue_with_constant_service() {
     for (rho, within) in [(0.5, 0.02), (0.8, 0.03)] {
         let rate = rho * 1e6 / 3.0;
-        // Each request is a prompt and two more tokens: three steps of 1 us.
+        // Each request is a prompt and two more tokens, which take three steps of 1 us.
         let text = format!(
             "name = \"queue\"\n[engine]\nblocks = 10\nmax_num_seqs = 1\n{MICROSECOND_STEPS}\
              [requests]\narrivals = \"poisson\"\nrate = {rate}\ncount = 60000\n\
@@ -108,8 +109,9 @@ fn one_at_a_time_is_a_queue_with_constant_service() {
     }
 }
 
-/// Steps of constant time, and memory for all requests: a request waits half a step on average until the next step
-/// begins, and then takes its steps. The time to first token does not depend on the load.
+/// Steps take constant time, and there is memory for all requests. A request waits half a step on
+/// average until the next step begins, and then takes its steps. The time to first token does not
+/// depend on the load.
 #[test]
 fn constant_steps_without_limits_serve_any_load_alike() {
     let mut waits = Vec::new();
@@ -129,8 +131,8 @@ fn constant_steps_without_limits_serve_any_load_alike() {
     assert!((waits[0] / waits[1] - 1.0).abs() < 0.02, "{waits:?}");
 }
 
-/// Two batches of four: each computes 4 x 100 tokens of prompts in a step, and then 9 steps of four tokens:
-/// 2 x (1000 + 400 x 10 + 9 x (1000 + 4 x 10)) ps.
+/// There are two batches of four. Each computes 4 x 100 tokens of prompts in a step, and then 9
+/// steps of four tokens: 2 x (1000 + 400 x 10 + 9 x (1000 + 4 x 10)) ps.
 #[test]
 fn static_batches_take_the_sum_of_their_steps() {
     let text = "name = \"static\"\n[engine]\nrules = \"static\"\nblocks = 1000\nmax_num_seqs = 4\n\
@@ -142,8 +144,8 @@ fn static_batches_take_the_sum_of_their_steps() {
     assert_eq!(log.requests[4].scheduled.0, report.window.0 / 2);
 }
 
-/// With a budget as large as the longest prompt, and one request at a time, the results with and without chunks are
-/// equal.
+/// With a budget as large as the longest prompt, and one request at a time, the results with and
+/// without chunks are equal.
 #[test]
 fn a_budget_of_the_longest_prompt_needs_no_chunks() {
     let run = |chunked: bool| {
@@ -185,8 +187,8 @@ fn a_saturated_engine_serves_as_offline() {
     assert_eq!(offline.rho, None);
 }
 
-/// Closed-loop users: all their requests run concurrently, and their number equals throughput times the time of a
-/// request.
+/// All requests of closed-loop users run concurrently, and their number equals the throughput times
+/// the time of a request.
 #[test]
 fn users_are_always_served() {
     let text = format!(
@@ -200,8 +202,8 @@ fn users_are_always_served() {
     assert!((users / 16.0 - 1.0).abs() < 0.01, "{users}");
 }
 
-/// A turn of a conversation begins with the earlier turns: their tokens are cached, except for the last block and new
-/// tokens.
+/// A turn of a conversation begins with the earlier turns, whose tokens are cached, except for the
+/// last block and new tokens.
 #[test]
 fn turns_find_what_was_said_before() {
     let text = format!(
@@ -214,8 +216,8 @@ fn turns_find_what_was_said_before() {
     let mut prompts: Vec<_> = log.requests.iter().map(|of| (of.prompt, of.hit)).collect();
     prompts.sort_unstable();
     prompts.dedup();
-    // 130; then 130 + 25 + 30, where 154 have keys and values, so 15 full blocks; then 185 + 25 + 30, where 209 have:
-    // 20 blocks.
+    // The prompts have 130 tokens; then 130 + 25 + 30, where 154 have keys and values, so 15 full
+    // blocks; then 185 + 25 + 30, where 209 have keys and values, so 20 blocks.
     assert_eq!(prompts, [(130, 0), (130, 100), (185, 150), (240, 200)]);
     let first = log
         .requests
@@ -225,7 +227,7 @@ fn turns_find_what_was_said_before() {
     assert_eq!(first, 1, "the prefix is computed once");
 }
 
-/// Routers: round robin, least outstanding, and prefix affinity.
+/// The routers are round robin, least outstanding, and prefix affinity.
 #[test]
 fn routers_choose_engines_as_they_say() {
     let run = |router: &str| {

@@ -1,13 +1,14 @@
-//! Ranks of attention that run in lockstep.
+//! Tests ranks of attention that run in lockstep.
 
 use super::llm_served;
 
 const ENGINE: &str = "name = \"wave\"\n[engine]\nblocks = 1000\ndata_parallel = 2\nprefix_caching = false\n\
      [step]\nbase = \"10 ns\"\ntoken = \"1 ns\"\n[requests]\n";
 
-/// Two requests arrive at once, of 30 and 10 tokens of prompt and 3 and 2 of answer, on two ranks. Steps: 10 + 30 ns for both,
-/// then 10 + 1 ns twice; the second rank has nothing to do in the last. The first request's tokens are at 40, 51 and 62 ns, the
-/// second's at 40 and 51 ns, although its own first step would take 20 ns.
+/// Two requests arrive at once on two ranks, with 30 and 10 tokens of prompt and 3 and 2 of answer.
+/// The steps take 10 + 30 ns for both ranks, then 10 + 1 ns twice; the second rank has nothing to
+/// do in the last step. The first request's tokens are at 40, 51 and 62 ns. The second's are at 40
+/// and 51 ns, although its own first step would take 20 ns.
 #[test]
 fn steps_last_as_long_as_those_of_the_slowest_rank() {
     let folder = tempfile::tempdir().unwrap();
@@ -38,11 +39,12 @@ fn steps_last_as_long_as_those_of_the_slowest_rank() {
             (51_000, 62_000)
         ]
     );
-    // Each rank takes part in all three steps, the last one with a dummy.
+    // Each rank takes part in all three steps, the last time with a dummy.
     assert_eq!(report.utilisation, [1.0, 1.0]);
 }
 
-/// Random loads: every request is served, and at each instant at most one step of each rank runs, all with the same ends.
+/// Under random loads, every request is served, and at each instant at most one step of each rank
+/// runs, all with the same ends.
 #[test]
 fn ranks_step_together() {
     for seed in 1..20 {

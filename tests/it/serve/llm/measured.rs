@@ -24,8 +24,9 @@ fn off_by(times: &TimeSummary, measured_ms: f64) -> f64 {
     100.0 * (mean / measured_ms - 1.0)
 }
 
-/// Means of vLLM 0.19 on an RTX 4090 with 2,588 blocks (TTFT 65,457, TPOT 32.447, E2E 86,578 ms; it preempts requests),
-/// and on an RTX PRO 6000 where all fit (7,097, 32.458, 28,201 ms).
+/// The means of vLLM 0.19 are on an RTX 4090 with 2,588 blocks, where it preempts requests (TTFT
+/// 65,457, TPOT 32.447, E2E 86,578 ms), and on an RTX PRO 6000, where all fit (7,097, 32.458,
+/// 28,201 ms).
 #[test]
 fn measured_operations_give_the_times_of_measured_runs() {
     let Some(report) = run("RTX4090", 2588, 256) else {

@@ -1,4 +1,4 @@
-//! `chakram score --scenarios`: predictions of served language models against measured ones.
+//! Tests `chakram score --scenarios`: predictions for served language models against measurements.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -24,7 +24,8 @@ fn written(folder: &Path, rows: &str) -> [String; 2] {
     [path("runs.csv"), path("runs.toml")]
 }
 
-/// Twice the measured value is an error of 100 %, and rows that cannot be served are listed with the reason.
+/// Twice the measured value is an error of 100 %. Rows that cannot be served are listed with the
+/// reason.
 #[test]
 fn rows_are_served_and_compared() {
     let folder = tempfile::tempdir().unwrap();
@@ -63,7 +64,7 @@ fn rows_are_served_and_compared() {
             && whys.iter().any(|why| why.contains("users")),
         "{whys:?}"
     );
-    // The same row, measured as half of the prediction.
+    // This is the same row, measured as half of the prediction.
     let half = predicted * 1e3 / 2.0;
     let [runs, scenarios] = written(folder.path(), &table(half));
     let args = ["score", &runs, "--scenarios", &scenarios, "--format", "csv"];

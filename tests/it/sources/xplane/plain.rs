@@ -1,4 +1,4 @@
-//! A plain parse of a profile: lists of all fields of all messages, and sums over them.
+//! Parses a profile plainly: makes lists of all fields of all messages, and sums over them.
 
 use chakram::trace::TraceContents;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ pub struct Truth {
     pub linked: u64,
 }
 
-/// Integer and byte values of a message, by field number.
+/// The integer and byte values of a message, by field number.
 #[derive(Default)]
 struct Message<'a> {
     numbers: BTreeMap<u64, Vec<u64>>,
