@@ -1,5 +1,5 @@
-//! Tests of models under plans: conservation laws over a grid of plans, and formulas for time,
-//! bytes and memory.
+//! Tests models under plans: conservation laws over a grid of plans, and formulas for time, bytes
+//! and memory.
 
 use chakram::engine::{
     CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome, RooflineEfficiency,
@@ -96,8 +96,8 @@ fn llama() -> Model {
     transformer("llama", block, PositionEncoding::Rotary, false)
 }
 
-/// Returns a model with four blocks of experts; sequences have `tokens` tokens, of which each chooses
-/// `chosen` of `experts` experts.
+/// Returns a model with four blocks of experts, where each sequence has `tokens` tokens and each
+/// token chooses `chosen` of `experts` experts.
 fn experts(tokens: u64, experts: u64, chosen: u64) -> Model {
     let block = TransformerBlock {
         tokens,
@@ -157,9 +157,10 @@ fn replay_with<O: Observer>(
 struct Sums {
     rank: u32,
     flops: u128,
-    /// Bytes by (source, destination, tag): those sent, and those received.
+    /// The bytes of messages by (source, destination, tag): first the sent bytes, then the received
+    /// bytes.
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
-    /// `comm_size` of collectives by their names.
+    /// The `comm_size` of collectives by their names.
     collectives: Vec<(String, chakram::trace::CollectiveKind, u64)>,
     used: [u64; TensorClass::COUNT],
     peak: [u64; TensorClass::COUNT],

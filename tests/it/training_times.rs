@@ -1,11 +1,11 @@
-//! Step times of training on clusters of A100s, predicted from a model and a plan by
-//! `chakram generate`, against measurements. These are read from the subfolder `validation` of the
-//! folder that `CHAKRAM_CORPUS` names; without this variable these tests report that they are
+//! Tests step times of training on clusters of A100s: compares predictions of `chakram generate`
+//! from a model and a plan with measurements. The measurements are in the subfolder `validation` of
+//! the folder that `CHAKRAM_CORPUS` names; without this variable these tests report that they are
 //! skipped.
 //!
-//! One constant is free: the share of its peak that a kernel reaches, the same for arithmetic and memory, and for all
-//! kernels, models and plans. It was fitted to the row [`ANCHOR`] alone. All other numbers come from the machine
-//! (`chakram machine show selene`) and the plan.
+//! One constant is free: the share of its peak that a kernel reaches. It is the same for arithmetic
+//! and memory, and for all kernels, models and plans. It was fitted to the row [`ANCHOR`] alone.
+//! All other numbers come from the machine (`chakram machine show selene`) and the plan.
 //!
 //! The table of all rows, with the errors without each effect, takes minutes:
 //!
@@ -21,13 +21,13 @@ use super::corpus::sample_one_of_each;
 use rows::{Row, rows};
 use serde_json::Value;
 
-/// Share of the peak that kernels reach.
+/// The share of the peak that kernels reach.
 const EFFICIENCY: &str = "0.673";
-/// Row to which the efficiency was fitted.
+/// The row to which the efficiency was fitted.
 const ANCHOR: &str = "SC'21 18.4B";
 
-/// Errors of predictions in per cent of the measured time: not goals, but the results with one constant. The small jobs
-/// are first and run every time.
+/// The errors of predictions in per cent of the measured time. They are not goals, but the results
+/// with one constant. The small jobs are first and run every time.
 const ERRORS: [(&str, f64); 18] = [
     ("SC'21 1.7B", 2.3),
     ("SC'21 3.6B", 1.5),
@@ -48,13 +48,14 @@ const ERRORS: [(&str, f64); 18] = [
     ("seqsel 1T full", 10.9),
     ("seqsel 1T selective", 9.6),
 ];
-/// Number of small jobs among [`ERRORS`].
+/// The number of small jobs among [`ERRORS`].
 const SMALL: usize = 6;
-/// Allowed change of an error, in percentage points, before a text that quotes it is wrong; smaller
-/// than the contribution of any effect.
+/// The allowed change of an error, in percentage points, before a text that quotes it is wrong. It
+/// is smaller than the contribution of any effect.
 const MOVES: f64 = 0.8;
 
-/// Effects, a row whose prediction must fall without the effect, and the least fall in per cent of the measured time.
+/// The effects: for each, a row whose prediction must fall without the effect, and the least fall
+/// in per cent of the measured time.
 const EFFECTS: [(&str, &str, f64); 6] = [
     ("memory-bound", "SC'21 1.7B", 25.0),
     ("recompute", "SC'21 7.5B", 25.0),
@@ -98,7 +99,7 @@ fn named<'r>(rows: &'r [Row], name: &str) -> &'r Row {
     found.unwrap_or_else(|| panic!("there is no row {name}"))
 }
 
-/// Checks that the error of a row is the one in [`ERRORS`].
+/// Checks that the error of a row equals its value in [`ERRORS`].
 fn check(name: &str, off: f64) {
     let expected = ERRORS.iter().find(|(row, _)| *row == name);
     let (_, expected) = expected.unwrap_or_else(|| panic!("{name} has no error yet"));

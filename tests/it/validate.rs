@@ -1,5 +1,5 @@
-//! Tests of `chakram validate`: every injected defect is found at its place, every job that a
-//! replay rejects is unsound, and traces of other tools have exactly their known defects.
+//! Tests `chakram validate`: every injected defect is found at its place, every job that a replay
+//! rejects is unsound, and traces of other tools have exactly their known defects.
 
 mod broken;
 mod chance;

@@ -1,5 +1,5 @@
-//! Tests of transforms of jobs: compared with jobs generated with the target plan, with inverses,
-//! and with measured runs.
+//! Tests transforms of jobs: compares transformed jobs with jobs generated with the target plan,
+//! with inverses, and with measured runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus_path;
@@ -113,8 +113,8 @@ fn traces(folder: &str) -> Vec<(String, Vec<u8>)> {
     traces
 }
 
-/// The plans have several batches, layers, accumulations and replicas. Structure and time equal the
-/// generator's, which shares no code with transforms.
+/// The plans have several batches, layers, accumulations and replicas. The structure and the time
+/// equal the generator's, which shares no code with transforms.
 #[test]
 fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     let jobs = Jobs::new();
@@ -156,7 +156,7 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     }
 }
 
-/// Four of 64 ranks, completed by their roles, take the same time as all 64; a role without a
+/// Four of 64 ranks, completed by their roles, take the same time as all 64. A role without a
 /// captured rank is an error.
 #[test]
 fn jobs_of_a_few_ranks_are_completed_by_roles() {
@@ -286,8 +286,8 @@ fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     assert_eq!(edited["messages"], expected["messages"]);
 }
 
-/// With reductions after the backward pass the job equals that of a plan without overlap, and passes have the order of
-/// the target schedule.
+/// With reductions after the backward pass the job equals the job of a plan without overlap, and
+/// passes have the order of the target schedule.
 #[test]
 fn overlap_and_schedules_are_those_of_the_plan() {
     let jobs = Jobs::new();

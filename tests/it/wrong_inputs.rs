@@ -1,5 +1,5 @@
-//! Tests of typical wrong inputs by class: the error names the place, what was found, what was
-//! expected or exists, and what to try; the exit code is 2, and standard output is empty.
+//! Tests typical wrong inputs by class. The error names the place, what was found, what was
+//! expected or exists, and what to try. The exit code is 2, and standard output is empty.
 
 use super::commands::chakram;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn commands_and_options() {
     ]);
 }
 
-/// For other tools' words for an option, the error names the option; an unknown option is never
+/// For other tools' words for an option, the error names the option. An unknown option is never
 /// read as a value.
 #[test]
 fn words_of_other_tools() {
@@ -394,7 +394,8 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
     ]);
 }
 
-/// A machine and a model may come from standard input, and a report goes to standard output under the name `-`.
+/// A machine and a model may come from standard input, and a report goes to standard output under
+/// the name `-`.
 #[test]
 fn a_dash_is_standard_input_or_output() {
     let show = chakram(&["machine", "show", "dgx-h100"]);
@@ -438,7 +439,8 @@ fn verbosity_changes_standard_error_alone() {
     );
 }
 
-/// In a manual page each option's head, after `.TP`, is followed by a text, with the same words as `--help`.
+/// In a manual page each option's head, after `.TP`, is followed by a text, with the same words as
+/// `--help`.
 fn manual_pages_have_the_texts_of_help(pages: &Path) {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut commands, mut options) = (0, 0);
@@ -543,7 +545,7 @@ fn shown(page: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Words that mark a message's advice.
+/// The words that mark a message's advice.
 const HELPS: [&str; 8] = [
     "try:",
     "tip:",

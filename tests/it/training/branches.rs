@@ -1,4 +1,4 @@
-//! Tests of independent operators of a layer, run in order and concurrently.
+//! Tests independent operators of a layer, run in order and concurrently.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{job, replay};
@@ -10,8 +10,8 @@ use chakram::model::{Model, ModelDefinition};
 use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// Returns a model of `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one on
-/// the bypass.
+/// Returns a model of `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one
+/// product on the bypass.
 fn blocks(count: u32, on: u32) -> Model {
     let product = |name: &str, more: &str| {
         format!("{{ op = \"linear\", name = \"{name}\", outputs = {SIDE}, bias = false{more} }}")
@@ -35,10 +35,10 @@ fn plan(branches: BranchOrder) -> ParallelismPlan {
     plan
 }
 
-/// With n products on the branch a block takes n + 1 products in order and max(n, 1) concurrently.
-/// The backward pass takes twice this number, except in the first block, whose input needs no
-/// gradient: the first product of each of its branches takes one. Full recomputation adds another
-/// forward pass. On one lane branches run in order again.
+/// With n products on the branch, a block takes n + 1 products in order and max(n, 1) concurrently.
+/// The backward pass takes twice this number. In the first block, whose input needs no gradient,
+/// the first product of each branch takes one. Full recomputation adds another forward pass. On one
+/// lane branches run in order again.
 #[test]
 fn branches_take_the_longest_of_them_or_their_sum() {
     let many = Machine::parse(IDEAL, "ideal").unwrap();
@@ -75,7 +75,8 @@ fn branches_take_the_longest_of_them_or_their_sum() {
     }
 }
 
-/// Names and work of nodes, and for each the names of all its direct and indirect dependencies.
+/// The names and the work of nodes, and for each the names of all its direct and indirect
+/// dependencies.
 #[derive(Default)]
 struct Ancestry {
     work: Vec<String>,
@@ -120,9 +121,10 @@ impl Ancestry {
     }
 }
 
-/// With concurrent branches the same nodes do the same work; each depends only on nodes that it also depends on in
-/// order, and real dependencies remain. A block of ResNet has a convolution that bypasses two others, DLRM has tables
-/// parallel to a perceptron, and GPT two tables.
+/// With concurrent branches the same nodes do the same work. Each node depends only on nodes on
+/// which it also depends in order, and real dependencies remain. A block of ResNet has a
+/// convolution that bypasses two others, DLRM has tables parallel to a perceptron, and GPT has two
+/// tables.
 #[test]
 fn side_by_side_the_same_work_waits_for_less() {
     for (model, apart, after) in [

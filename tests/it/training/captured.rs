@@ -6,8 +6,9 @@
 //! launches; all four ranks are equal. If the captures are available, they are compared with this
 //! file.
 //!
-//! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
-//! products finished when each collective is launched. The differences are listed and asserted here:
+//! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members
+//! and order, and the products that are finished when each collective is launched. The differences
+//! are listed and asserted here:
 //!
 //! - The two matrix products in the backward pass of the logits are in reverse order. These
 //!   products are independent, and no reduction is between them. They come from `mm`, which
@@ -66,7 +67,8 @@ bucket = "2 MiB"
 
 const CAPTURED: &str = include_str!("captured.txt");
 
-/// Bytes of the reductions of the same step in PyTorch 2.3.1 (`pytorch/t231_ddp_gpt`), whose first bucket has 1 MiB.
+/// The bytes of the reductions of the same step in PyTorch 2.3.1 (`pytorch/t231_ddp_gpt`), whose
+/// first bucket has 1 MiB.
 const OLDER: [u64; 8] = [
     1_048_576, 2_104_320, 2_106_368, 2_107_392, 2_104_320, 2_106_368, 2_107_392, 1_181_696,
 ];
@@ -101,11 +103,13 @@ fn events(nodes: &[Node]) -> Vec<Event> {
     nodes.iter().filter_map(|node| node.event.clone()).collect()
 }
 
-/// Requires that both are equal, except for the order of the two products of the logits, those with 1024 words.
+/// Requires that both are equal, except for the order of the two products of the logits, which have
+/// 1024 words.
 fn hold(generated: &[Event], captured: &[Event], what: &str) {
     assert_eq!(generated.len(), captured.len(), "{what}");
     let mut captured = captured.to_vec();
-    // Backward pass of the logits: 1024 x 256 weights from 128 tokens, 128 x 256 inputs from 1024 words.
+    // The backward pass of the logits has 1024 x 256 weights from 128 tokens, and 128 x 256 inputs
+    // from 1024 words.
     let [weights, inputs] = [
         Event::product(1024, 128, 256),
         Event::product(128, 1024, 256),
@@ -144,9 +148,9 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     assert_eq!(reduced.sum::<u64>(), 4 * model().parameter_count());
 }
 
-/// FLOP sums are equal. A generated step with all pairs of tokens has the additional FLOPs given by
-/// the model, for four samples: the FLOPs of two products in the forward pass, and 5/2 times this
-/// number in the backward pass.
+/// The sums of FLOPs are equal. A generated step with all pairs of tokens has the additional FLOPs
+/// given by the model, for four samples: the FLOPs of two products in the forward pass, and 5/2
+/// times this number in the backward pass.
 #[test]
 fn flops_are_the_captured_ones() {
     let sum = |model| {

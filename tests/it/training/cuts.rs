@@ -1,8 +1,9 @@
-//! Compares the bytes reduced and moved by operators with sharding degrees with a count of single
+//! Compares the bytes that operators with sharding degrees reduce and move with a count of single
 //! elements.
 //!
-//! The model is an elementwise operator, the tested operator, and another elementwise one, each split in every possible
-//! way. Members receive exactly once the elements that they need and do not have; reductions follow Table III of PALM.
+//! The model is an elementwise operator, the tested operator, and another elementwise operator,
+//! each split in every possible way. Members receive exactly once the elements that they need and
+//! do not have, and reductions follow Table III of PALM.
 
 mod elements;
 
@@ -18,16 +19,16 @@ use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 use elements::{Expected, Kind, expected};
 use std::collections::BTreeMap;
 
-/// Communication of one member.
+/// The communication of one member.
 #[derive(Default)]
 struct Seen {
     rank: u32,
     groups: BTreeMap<String, Vec<u32>>,
     members: u32,
-    /// Bytes received, at 2 bytes per number, by direction and by the operator in the name of the
-    /// transfer.
+    /// The received bytes, at 2 bytes per number, by direction and by the operator in the name of
+    /// the transfer.
     moved: BTreeMap<String, u64>,
-    /// Reductions: name, bytes and members.
+    /// The reductions: name, bytes and members.
     sums: Vec<(String, u64, Vec<u32>)>,
 }
 

@@ -1,5 +1,4 @@
-//! Tests of extreme sizes: any model and plan is rejected by name or gives a result, in limited
-//! time.
+//! Tests extreme sizes: any model and plan is rejected by name or gives a result, in limited time.
 
 use crate::harness::plan_file::{End, look};
 use chakram::generate::{

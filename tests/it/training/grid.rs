@@ -1,4 +1,4 @@
-//! Tests of conservation laws for any model, parallelism, schedule, sharding and recomputation.
+//! Tests conservation laws for any model, parallelism, schedule, sharding and recomputation.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use crate::corpus::is_whole;
@@ -43,8 +43,8 @@ fn flops_once(
         operator.work,
         OperatorKind::Linear { .. } | OperatorKind::Convolution { .. }
     );
-    // In units of half a forward pass: forward; backward, which is both gradients, or the scores again and four
-    // products of attention, or only the weights' gradient; and recomputation.
+    // The units are half a forward pass: forward; backward, which is both gradients, or the scores
+    // again and four products of attention, or only the weights' gradient; and recomputation.
     let backward = match (first && product, attention && fused) {
         (true, _) => 2,
         (false, true) => 5,
@@ -62,8 +62,8 @@ fn flops_once(
     once * halves * u128::from(plan.batch)
 }
 
-/// Returns `true` if an operator can be split: in a model without stated splits each product is split by its outputs or
-/// its inputs, if either is divisible.
+/// Returns `true` if an operator can be split. In a model without stated splits each product is
+/// split by its outputs or its inputs, if either is divisible.
 fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
     match operator.work {
         OperatorKind::Linear {
@@ -104,7 +104,7 @@ fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     sum
 }
 
-/// Checks one plan; returns the error if it is rejected.
+/// Checks one plan, and returns the error if the plan is rejected.
 fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(), String> {
     let job = job(model, plan)?;
     let about = format!("{}: {plan:?}", model.name);
@@ -118,7 +118,7 @@ fn check(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> Result<(),
     Ok(())
 }
 
-/// Checks that everything sent is received once, and everything allocated is freed.
+/// Checks that everything sent is received once, and that everything allocated is freed.
 fn is_even(ranks: &[Sums], about: &str) {
     let mut messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]> = BTreeMap::new();
     for sums in ranks {
@@ -128,7 +128,7 @@ fn is_even(ranks: &[Sums], about: &str) {
                 to.extend(from);
             }
         }
-        // Activations and temporary memory are freed; weights stay.
+        // Activations and temporary memory are freed, and weights stay.
         assert_eq!(sums.used[3..], [0, 0], "{about}, rank {}", sums.rank);
     }
     for (key, [sent, received]) in &messages {
@@ -203,8 +203,8 @@ fn plans() -> Vec<ParallelismPlan> {
     plans
 }
 
-/// Two ranks that share the tokens of each sequence do the same work as one, with either exchange. The Llama's two
-/// key-value heads cannot also be split over a tensor group.
+/// Two ranks that share the tokens of each sequence do the same work as one rank, with either
+/// exchange. The Llama's two key-value heads cannot also be split over a tensor group.
 #[test]
 fn sequences_that_ranks_share_are_conserved() {
     let few = plans().into_iter().filter(|plan| match plan.schedule {
@@ -285,7 +285,8 @@ fn backward_passes_in_two_are_conserved() {
         }
         let (done, refused) = go_over(&model, &all);
         println!("{}: {done} done\n{}", model.name, list(&refused));
-        // Without replicas ZeRO is possible only with DualPipe, which has two copies, and never ZeRO 3.
+        // Without replicas ZeRO is possible only with DualPipe, which has two copies; ZeRO 3 is
+        // never possible.
         let expected = 5 * (3 + 2 * 12) + 3 * 9;
         assert_eq!(done, expected, "{}", list(&refused));
     }
@@ -363,8 +364,8 @@ fn a_gpt_is_conserved_under_every_plan() {
     assert_eq!((done, list(&refused).trim()), (DONE, REFUSED.trim()));
 }
 
-/// Number of accepted plans among 5 schedules x 8 parallelisms x 4 levels of ZeRO x 3 recomputations, with and without
-/// sequence parallelism: 960.
+/// The number of accepted plans among 5 schedules x 8 parallelisms x 4 levels of ZeRO x 3
+/// recomputations, with and without sequence parallelism: 960.
 const DONE: usize = 333;
 const REFUSED: &str = "
 45 x `pipeline` is 2; expected 1 with schedule = layer-wise, which has every layer on all ranks

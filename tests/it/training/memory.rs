@@ -1,4 +1,4 @@
-//! Tests of amounts of memory, and of the time for which it stays allocated.
+//! Tests amounts of memory, and the time for which it stays allocated.
 
 use super::{GPT, Sums, gpt, job, products};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
@@ -10,7 +10,8 @@ use chakram::model::{LayerRole, TransformerBlock};
 use chakram::report::MemoryObserver;
 use chakram::trace::TensorClass;
 
-/// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and all m of them under GPipe.
+/// According to PALM, stage i of S keeps the activations of S - i micro-batches under 1F1B, and all
+/// m of them under GPipe.
 #[test]
 fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     let kept = |schedule| {
@@ -35,7 +36,8 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
 /// Returns the activations by stage in units of a block's activations, first in a replay's memory
 /// report and second in the plan's summary.
 fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
-    // Eq. 4 of Korthikanti et al., 2022, on one NPU: s b h (34 + 5 a s / h) = 8 x 16 x 34 + 5 x 4 x 8 x 8.
+    // Eq. 4 of Korthikanti et al., 2022, is s b h (34 + 5 a s / h) on one NPU: 8 x 16 x 34 + 5 x 4
+    // x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
     let mut model = gpt();
     model.layers.retain(|layer| layer.role == LayerRole::Block);
@@ -57,7 +59,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
         .1
         .into_rows();
     let units = rows.iter().map(|row| {
-        // All other memory is allocated from the start, so the peak is that of activations.
+        // All other memory is allocated from the start, so the peak is the peak of activations.
         let bytes = row.classes[TensorClass::Activations as usize];
         assert_eq!(bytes % block, 0, "rank {:?}: {bytes}", row.rank);
         assert_eq!(
@@ -75,7 +77,7 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
 }
 
 /// Stage i of S = 4 with m = 8 micro-batches keeps S - i of them under 1F1B and all 8 under GPipe.
-/// Interleaved with v = 2 chunks stage i has 2 (S - i - 1) + (v - 1) S forward passes of a chunk,
+/// Interleaved with v = 2 chunks, stage i has 2 (S - i - 1) + (v - 1) S forward passes of a chunk,
 /// and one more, before the first backward pass (Narayanan et al., 2021, section 2.2): 11, 9, 7, 5.
 #[test]
 fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
@@ -92,9 +94,9 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
 }
 
 /// Korthikanti et al., 2022, give the bytes of a block of h columns, a heads and s tokens among t
-/// members, with b samples: eq. 2, s b h (10 + 24/t + 5 a s / (h t)); eq. 4 with sequence
-/// parallelism, s b h / t (34 + 5 a s / h); eq. 6 without scores, 34 s b h / t; eq. 5 with
-/// everything recomputed, 2 s b h, here split over the members.
+/// members, with b samples. Eq. 2 is s b h (10 + 24/t + 5 a s / (h t)). Eq. 4, with sequence
+/// parallelism, is s b h / t (34 + 5 a s / h). Eq. 6, without scores, is 34 s b h / t. Eq. 5, with
+/// everything recomputed, is 2 s b h, here split over the members.
 #[test]
 fn a_block_keeps_what_korthikanti_counts() {
     let TransformerBlock {
@@ -119,7 +121,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         };
         let four = sum(&model);
         model.layers.remove(1);
-        // Memory of one more block, at the time when everything is kept.
+        // This is the memory of one more block, at the time when everything is kept.
         four - sum(&model)
     };
     for t in [1, 2, 4] {
@@ -198,8 +200,8 @@ fn recomputation_as_needed_is_the_least_that_fits() {
     assert!(error.contains("beside a capacity"), "{error}");
 }
 
-/// Gathered parameters exist for the current layer and for layers gathered ahead; a layer's gradients exist until they
-/// are reduced.
+/// Gathered parameters exist for the current layer and for layers gathered ahead. A layer's
+/// gradients exist until they are reduced.
 #[test]
 fn gathered_parameters_are_few_at_a_time() {
     let peak = |prefetch, reshard| {
@@ -212,8 +214,8 @@ fn gathered_parameters_are_few_at_a_time() {
         // There is a bucket for each layer.
         plan.bucket = 1;
         let job = job(&products(8, 10), &plan).unwrap();
-        // A layer has 10 x 10 weights of 2 B, and the same number of gradients; the norms at both
-        // ends have 10.
+        // A layer has 10 x 10 weights of 2 B and the same number of gradients, and the norms at
+        // both ends have 10.
         Sums::of(&job, 0).peak(TensorClass::Temporary)
     };
     assert_eq!(

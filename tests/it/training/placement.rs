@@ -1,11 +1,11 @@
-//! Tests of the placement of groups, the capacity of stages, and the roles of groups, as a shell
-//! sees them.
+//! Tests the placement of groups, the capacity of stages, and the roles of groups, as a shell sees
+//! them.
 
 use super::program::told;
 use serde_json::Value;
 use std::path::Path;
 
-/// Two pairs of NPUs: 100 GB/s within a pair, 1 GB/s between the pairs.
+/// Two pairs of NPUs with 100 GB/s within a pair and 1 GB/s between the pairs.
 const PAIRS: &str = r#"
 name = "pairs"
 [npu.one]
@@ -53,7 +53,7 @@ fn report(command: &str, more: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// Returns (role, bytes of all buffers, ps of transfer) of each group.
+/// Returns the role, the bytes of all buffers and the picoseconds of transfer of each group.
 fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
     let rows = report["collectives"].as_array().unwrap().iter();
     let row = |row: &Value| {
@@ -64,8 +64,8 @@ fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
     rows.map(row).collect()
 }
 
-/// A ring of two sends a whole buffer through each member's port, in two halves: S / B. A picosecond carries 0.1 B on
-/// the fast dimension and 0.001 B on the slow one.
+/// A ring of two sends a whole buffer through each member's port, in two halves, which takes S / B.
+/// A picosecond carries 0.1 B on the fast dimension and 0.001 B on the slow one.
 #[test]
 fn a_map_decides_which_groups_are_slow() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,7 +133,8 @@ fn a_dry_run_says_where_groups_lie() {
     let (_, text, _) = run(JOB, &dry);
     let line = "\n  tensor             2   2 of 2 slow\n  data               2   2 of 2 fast\n";
     assert!(text.contains(line), "{text}");
-    // An order on the command line overrides the file's map; ranks on other NPUs change the placement of groups.
+    // An order on the command line overrides the file's map, and ranks on other NPUs change the
+    // placement of groups.
     let turned = |more: &[&str]| run(JOB, &[&dry[..], more].concat()).1;
     assert!(turned(&["--order", "tp,dp,pp"]).contains("2 of 2 fast\n  data"));
     let crossed = ["--machine", &pairs, "--dry-run", "--map", "0,3,1,2"];
@@ -188,14 +189,14 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
         ),
     ] {
         let (code, _, error) = run(JOB, options);
-        // A text that is no range is rejected by the argument parser.
+        // A text that is not a range is rejected by the argument parser.
         assert_eq!(code, 2, "{error}");
         assert!(error.contains(expected), "{error}\n{expected}");
     }
 }
 
-/// Half of 124,439,808 parameters, with 16 B each, are 1.0 GB, more than an NPU of 1 GB has after all other memory;
-/// with ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
+/// Half of 124,439,808 parameters, with 16 B each, take 1.0 GB, more than an NPU of 1 GB has after
+/// all other memory. With ZeRO 1 two replicas share 12 B of the 16, which leaves 10 B each.
 #[test]
 fn what_does_not_fit_is_said_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -253,7 +254,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
         let (_, tables) = text.split_once("\nCOLLECTIVES").expect("it has the table");
         tables.to_owned()
     };
-    // The tables are complete, because a head of another length changes the number of lines.
+    // The tables must be complete, because a head of another length changes the number of lines.
     let whole = ["--machine", &pairs, "--details"];
     let at_once = tables(run(JOB, &whole).1);
     for expected in [

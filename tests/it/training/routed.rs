@@ -1,4 +1,4 @@
-//! Compares the bytes of exchanges of tokens with a routing of single tokens.
+//! Compares the bytes of token exchanges with a routing of single tokens.
 
 use super::{Sums, experts, job};
 use chakram::generate::{
@@ -7,13 +7,14 @@ use chakram::generate::{
 use chakram::trace::{CollectiveKind, Dtype};
 use testkit::expert_routing::{Copies, Routing, most_received};
 
-/// Columns of a token. A number takes 2 B.
+/// The columns of a token, where a number takes 2 B.
 const H: u64 = 128;
-/// Experts, and experts of a token: 28 choices.
+/// The number of experts; the next constant is the number of experts of a token, which gives 28
+/// choices.
 const E: usize = 8;
 const K: usize = 2;
 
-/// Degrees of a plan, and the resulting number of ranks that share the tokens of one sequence.
+/// The degrees of a plan, and the resulting number of ranks that share the tokens of one sequence.
 #[derive(Clone, Copy, Debug)]
 struct Degrees {
     data: u32,
@@ -42,8 +43,8 @@ const fn degrees(data: u32, tensor: u32, context: u32, expert: u32, expert_tenso
     }
 }
 
-/// Returns a plan whose ranks have `tokens` tokens each, and the exchanges of one layer on rank 0 as (name, kind,
-/// bytes).
+/// Returns a plan whose ranks have `tokens` tokens each, and the exchanges of one layer on rank 0
+/// as (name, kind, bytes).
 fn exchanges(
     of: Degrees,
     tokens: usize,
@@ -74,7 +75,8 @@ fn exchanges(
     ranks.remove(0)
 }
 
-/// Asserts that four all-to-alls send what `copies` say, with `sizes` bytes of a copy to and from the experts.
+/// Asserts that four all-to-alls send what `copies` states, with `sizes` bytes of a copy to and
+/// from the experts.
 fn assert_all_to_alls(
     found: &[(String, CollectiveKind, u64)],
     copies: &Copies,
@@ -116,7 +118,7 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
             [2 * H, 2 * H],
             &about,
         );
-        // Numbers of 1 B have a scale of 4 B for 128 numbers.
+        // Numbers of 1 B have one scale of 4 B for every 128 numbers.
         let found = exchanges(of, tokens, |plan| {
             plan.expert_exchange_dtype = Some(Dtype::Fp8);
         });
@@ -136,7 +138,8 @@ fn balanced_exchanges_have_the_bytes_of_single_tokens() {
         let copies = routing.copies_for_all();
         let [gather, scatter] = [CollectiveKind::AllGather, CollectiveKind::ReduceScatter];
         let sent: u64 = copies[0].iter().sum();
-        // The bytes of an all-gather are one member's part, the bytes of a reduce-scatter all parts.
+        // The bytes of an all-gather are one member's part, and the bytes of a reduce-scatter are
+        // all parts.
         let found: Vec<_> = found
             .iter()
             .map(|(_, kind, bytes)| (*kind, *bytes))
@@ -175,8 +178,8 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
         let ratio = found[0].2 as f64 / (2 * H * fullest) as f64;
         assert!((0.85..1.2).contains(&ratio), "{of:?}: {ratio}");
     }
-    // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two experts, these
-    // experts receive nearly all tokens.
+    // With one expert on each of 8 ranks, and a power so high that most tokens choose the same two
+    // experts, these experts receive nearly all tokens.
     let steep = "skewed:8".parse::<RoutingBalance>().unwrap();
     let found = exchanges(DEGREES[5], 56, |plan| plan.routing = steep);
     let weights = [100_000, 100_000, 1, 1, 1, 1, 1, 1];
@@ -190,7 +193,7 @@ fn skewed_exchanges_have_the_bytes_of_the_fullest_rank() {
 fn exchanges_with_a_capacity_have_the_bytes_of_all_slots() {
     for of in DEGREES {
         for halves in [1, 2, 3, 4] {
-            // A rank has 56 tokens of 2 copies, 14 for each of 8 experts.
+            // A rank has 56 tokens of 2 copies, which are 14 for each of 8 experts.
             let slots = 14 * halves / 2;
             let routing = Routing::drawn(of.expert as usize, 56, &[3, 1, 2, 1, 1, 1, 1, 1], K, 9);
             let limited = routing.copies_in_slots(slots);

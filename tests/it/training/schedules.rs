@@ -1,4 +1,4 @@
-//! Tests of pipelines with split backward passes, from both ends, and in an order given by a file:
+//! Tests pipelines with split backward passes, from both ends, and in an order given by a file:
 //! makespans that follow by formula, groups that reduce gradients of two copies, and memory.
 
 use super::time::{F, IDEAL, SIDE};
@@ -41,7 +41,7 @@ fn linear(name: &str, rows: u64, inputs: u64, outputs: u64, cut: TensorSplit) ->
 /// Returns blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of
 /// products and 4 t^2 h = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass
 /// attention takes twice this number, and matrix products take equal numbers for the gradients of
-/// inputs and of weights: in units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
+/// inputs and of weights. In units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
 fn attending(blocks: usize) -> Model {
     let (tokens, width) = (100, 200);
     let attention = OperatorKind::Attention {
@@ -83,8 +83,9 @@ fn ideal() -> Machine {
     Machine::parse(IDEAL, "ideal").unwrap()
 }
 
-/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330; if gradients of inputs are sent before those of weights are computed, 8 x
-/// 30 + 3 (10 + 12) = 306; and if the latter fill the bubble, 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
+/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330. If gradients of inputs are sent before gradients of
+/// weights are computed, the step takes 8 x 30 + 3 (10 + 12) = 306. If the latter fill the bubble,
+/// it takes 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
 #[test]
 fn gradients_of_weights_fill_the_bubble() {
     let unit = 4_000_000;
@@ -104,7 +105,7 @@ fn gradients_of_weights_fill_the_bubble() {
 }
 
 /// Passes of matrix products take F = B = W, and two overlapped passes take the same time as both
-/// in turn: DeepSeek's 8 stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
+/// in turn. DeepSeek's 8 stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
 #[test]
 fn both_ends_of_a_pipeline_are_fed() {
     let step = |blocks, stages, batch, schedule| {
@@ -116,16 +117,17 @@ fn both_ends_of_a_pipeline_are_fed() {
     };
     // The same with (F, B, W) = (10, 10, 10) is 660.
     assert_eq!(step(8, 8, 20, PipelineSchedule::DualPipe), 66 * F);
-    // A V of 8 parts on 4 stages: 20 micro-batches through two parts each, and (4 - 1)(3 + 2 - 3) more.
+    // A V of 8 parts on 4 stages takes 20 micro-batches through two parts each, and (4 - 1)(3 + 2 -
+    // 3) more.
     assert_eq!(step(8, 4, 20, PipelineSchedule::DualPipeV), (120 + 6) * F);
-    // ZB-V: 6 x 20 passes, and the time until the first reaches the last stage.
+    // ZB-V takes 6 x 20 passes, and the time until the first pass reaches the last stage.
     assert_eq!(step(8, 4, 20, PipelineSchedule::ZeroBubbleV), (120 + 3) * F);
 }
 
-/// Blocks of eight units of products and two of an all-reduce between two members: four replicated products, one split
-/// by outputs and one by inputs. Gradients of weights take 10 units, as a table of their kernels says, so (F, B + W, W)
-/// = (10, 20, 10); an overlapped forward and backward pass take the products of both, 8 + 8 + 10 = 26, and hide the
-/// all-reduces.
+/// Blocks have eight units of products and two units of an all-reduce between two members: four
+/// replicated products, one split by outputs and one by inputs. Gradients of weights take 10 units,
+/// as a table of their kernels states, so (F, B + W, W) = (10, 20, 10). An overlapped forward and
+/// backward pass take the products of both, 8 + 8 + 10 = 26, and hide the all-reduces.
 #[test]
 fn passes_beside_one_another_hide_each_other_s_communication() {
     let unit = 1_000_000;
@@ -151,7 +153,7 @@ fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     plan.tensor = 2;
     plan.tensor_overlap = false;
     let job = job(&model, &plan).unwrap();
-    // An all-reduce of 1000 numbers of 2 B in two steps of 1000 B at 1 B/ns.
+    // An all-reduce of 1000 numbers of 2 B takes two steps of 1000 B at 1 B/ns.
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let mut machine = npu.to_owned();
     for (name, size, rate) in [("inner", 2, "1"), ("outer", stages, "1000000")] {
@@ -193,7 +195,7 @@ fn with_hidden_sums(stages: u32, batch: u64) -> u64 {
     prepared.run(()).unwrap().0.makespan.0
 }
 
-/// Names, FLOPs and bytes of compute kernels.
+/// The names, FLOPs and bytes of compute kernels.
 #[derive(Default)]
 struct Kernels(std::collections::BTreeSet<(String, u64, u64)>);
 
@@ -224,7 +226,8 @@ fn a_file_says_any_order() {
         replay(&job, &ideal()).makespan.0
     };
     assert_eq!(step(listed), step(one));
-    // A V whose first and last part are on the first stage, with gradients of weights in a whole backward pass.
+    // The order is a V whose first and last part are on the first stage, with gradients of weights
+    // in a whole backward pass.
     let v = "0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,2B1,1B0,1B1";
     let text = format!(
         "pipeline = 2\nbatch = 2\npass_orders = [{:?}, {:?}]\n",
@@ -263,8 +266,9 @@ fn a_file_says_any_order() {
     }
 }
 
-/// Four stages have parts from both ends, so ranks 0 and 3, and 1 and 2, of both replicas reduce gradients of the same
-/// two products, and each of the four keeps a quarter of the optimizer's state with ZeRO.
+/// Four stages have parts from both ends. So ranks 0 and 3, and 1 and 2, of both replicas reduce
+/// gradients of the same two products, and each of the four keeps a quarter of the optimizer's
+/// state with ZeRO.
 #[test]
 fn copies_of_two_stages_are_summed() {
     let mut plan = plan(4, 16, PipelineSchedule::DualPipe);
@@ -277,7 +281,8 @@ fn copies_of_two_stages_are_summed() {
     all.sort();
     assert_eq!(all, [vec![0, 1, 6, 7], vec![2, 3, 4, 5]]);
     let summary = TrainingPattern { model, plan }.summarize_plan().unwrap();
-    // Two products of 100 weights; the two outer stages also have a norm of 10 at each end: 220.
+    // Two products have 100 weights each, and the two outer stages also have a norm of 10 at each
+    // end: 220.
     let parameters: Vec<u64> = summary
         .stages
         .iter()
@@ -287,7 +292,7 @@ fn copies_of_two_stages_are_summed() {
     // Adam keeps 12 B for each parameter of its quarter, in fp32.
     let state = summary.stages[1].memory[TensorClass::Optimizer as usize];
     assert_eq!(state, 12 * 200 / 4);
-    // Each rank reduces two parts, once.
+    // Each rank reduces two parts once.
     let sums = Sums::of(&job, 0);
     let reductions = sums
         .collectives
@@ -301,9 +306,9 @@ fn copies_of_two_stages_are_summed() {
     );
 }
 
-/// Korthikanti et al.'s 34 s b h + 5 a s^2 b of a block; Qi et al. (2024, section 2.3) keep 32 s b h of it for
-/// gradients of weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and gradients of their outputs, (6 + 2 +
-/// 8 + 2) s b h.
+/// Korthikanti et al. count 34 s b h + 5 a s^2 b for a block. Qi et al. (2024, section 2.3) keep 32
+/// s b h of it for gradients of weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and
+/// gradients of their outputs, (6 + 2 + 8 + 2) s b h.
 #[test]
 fn between_two_passes_stays_what_weights_need() {
     let mut model = gpt();
@@ -333,9 +338,9 @@ fn between_two_passes_stays_what_weights_need() {
     assert_eq!(held("0F0,0I0,0W0,0F1,0I1,0W1"), whole + s * h);
 }
 
-/// A plan's summary gives the activations for a schedule, in blocks; each stage has one block, or,
-/// with DualPipe, two that are passed by half of the micro-batches each. 1F1B keeps S - i
-/// micro-batches, ZB-H1 keeps S on every stage, and DualPipe at most S + 1.
+/// A plan's summary gives the activations for a schedule, in blocks. Each stage has one block, or,
+/// with DualPipe, two blocks, each passed by half of the micro-batches. 1F1B keeps S - i
+/// micro-batches, ZB-H1 keeps S on every stage, and DualPipe keeps at most S + 1.
 #[test]
 fn plans_say_what_schedules_hold() {
     let said = |blocks, schedule| {

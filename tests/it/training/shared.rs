@@ -1,4 +1,4 @@
-//! Tests of sharded parameters over several micro-batches: the number of transfers, bytes, and the
+//! Tests sharded parameters over several micro-batches: the number of transfers, the bytes, and the
 //! time for which parameters stay allocated.
 
 use super::{Sums, job, products};
@@ -7,7 +7,7 @@ use chakram::model::LayerRole;
 use chakram::trace::{CollectiveKind, TensorClass};
 
 /// Returns a plan with two replicas, four micro-batches and a bucket for each of ten layers: eight
-/// products of 10 x 10 weights and a norm of 10 at each end, 820 in all.
+/// products of 10 x 10 weights and a norm of 10 at each end, 820 weights together.
 fn plan(zero: ZeroStage) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.data = 2;
@@ -35,9 +35,9 @@ fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
     })
 }
 
-/// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half;
-/// or once, and each replica keeps all gradients until then. Temporary memory is that of one layer,
-/// 200 B, because each layer's reduction follows its gradient in id order.
+/// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half.
+/// Or they are reduced once, and each replica keeps all gradients until then. Temporary memory is
+/// that of one layer, 200 B, because each layer's reduction follows its gradient in id order.
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
@@ -103,8 +103,9 @@ fn parameters_that_stay_go_with_the_last_question() {
     assert_eq!(sums.used[3..], [0, 0]);
 }
 
-/// If kernels of the layers at both ends and of the optimizer are left out, the memory that they would free is still
-/// freed: the input of 10 numbers that a norm kept, or the 20 B of its parameters.
+/// If kernels of the layers at both ends and of the optimizer are left out, the memory that they
+/// would free is still freed: the input of 10 numbers that a norm kept, or the 20 B of its
+/// parameters.
 #[test]
 fn what_no_kernel_is_left_to_free_is_freed() {
     for (schedule, zero) in [

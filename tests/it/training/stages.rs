@@ -1,11 +1,12 @@
-//! Tests of stages with chosen layers and ranks.
+//! Tests stages with chosen layers and ranks.
 
 use super::{Sums, job, products, replay};
 use chakram::generate::{ParallelismPlan, TrainingPattern};
 use chakram::machine::Machine;
 use std::collections::BTreeSet;
 
-/// Six blocks of a product of 10 x 10 between two norms, divided unevenly among two replicas of three stages.
+/// Six blocks of a product of 10 x 10 are between two norms, and are divided unevenly among two
+/// replicas of three stages.
 const PLAN: &str = r#"
 data = 2
 pipeline = 3
@@ -49,8 +50,8 @@ fn uneven_stages_have_what_they_were_dealt() {
     // The FLOPs are those of the whole model, for both replicas.
     assert_eq!(summary.flops, 2 * 6 * 3 * 600);
 
-    // Messages between a replica's ranks go forward to its next stage and backward to the previous one: 10 numbers of 2
-    // B for each of three micro-batches, with separate tags.
+    // Messages between a replica's ranks go forward to its next stage and backward to its previous
+    // stage: 10 numbers of 2 B for each of three micro-batches, with separate tags.
     let job = job(&model, &plan).unwrap();
     let (mut tags, mut pairs) = (BTreeSet::new(), Vec::new());
     let ranks: Vec<_> = (0..6).map(|rank| Sums::of(&job, rank)).collect();
@@ -113,9 +114,9 @@ layers = ["2", "6-7"]
     let model = products(6, 10);
     let job = job(&model, &plan).unwrap();
     let flops = [0, 1].map(|rank| Sums::of(&job, rank).flops);
-    // 1 + 3 and 1 + 1 products, two micro-batches.
+    // The stages have 1 + 3 and 1 + 1 products, and two micro-batches.
     assert_eq!(flops, [4 * 2 * 600, 2 * 2 * 600]);
-    // Three boundaries, in both directions.
+    // There are three boundaries, in both directions.
     let sent = |rank| {
         let messages = Sums::of(&job, rank).messages;
         let sent = messages.values().filter(|[sent, _]| !sent.is_empty());

@@ -1,4 +1,4 @@
-//! Tests of times of a step that follow from a formula.
+//! Tests times of a step that follow from a formula.
 
 use super::{job, products, replay};
 use chakram::generate::{AblationEffect, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
@@ -25,8 +25,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Returns the time in ps of a step of `blocks` blocks; each takes `2 side^2` in the forward pass
-/// and twice that in the backward pass.
+/// Returns the time in picoseconds of a step of `blocks` blocks. Each block takes `2 side^2` in the
+/// forward pass and twice that in the backward pass.
 fn step(
     blocks: usize,
     side: u64,
@@ -51,9 +51,9 @@ fn step(
         .0
 }
 
-/// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B), with p = 4 stages, m = 8 micro-batches, F = 1 and
-/// B = 2: 7 x 3 + 4 x 3 = 33. With v = 2 chunks a stage's passes take 1/2 and 1, and a bubble takes
-/// half of its time: 24 + 9/2 = 28.5. On one stage 8 x 3 = 24.
+/// PALM's Eq. 1 is (m - 1) max(F + B) + sum(F + B). With p = 4 stages, m = 8 micro-batches, F = 1
+/// and B = 2 it gives 7 x 3 + 4 x 3 = 33. With v = 2 chunks a stage's passes take 1/2 and 1, and a
+/// bubble takes half of its time: 24 + 9/2 = 28.5. On one stage the step takes 8 x 3 = 24.
 #[test]
 fn a_pipeline_takes_what_eq_1_says() {
     // F = 2 side^2 ps.
@@ -62,7 +62,7 @@ fn a_pipeline_takes_what_eq_1_says() {
     assert_eq!(step(4, 1000, 4, one(), &[]), 33 * unit);
     assert_eq!(step(4, 1000, 4, PipelineSchedule::GPipe, &[]), 33 * unit);
     assert_eq!(step(1, 1000, 1, one(), &[]), 24 * unit);
-    // Eight blocks, two per stage: a chunk has F = 1 in units in which a stage has 2.
+    // Eight blocks are two per stage, so a chunk has F = 1 in units in which a stage has 2.
     let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
     assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
     // Stages that never wait take 8 x 3.
@@ -73,7 +73,7 @@ fn a_pipeline_takes_what_eq_1_says() {
 }
 
 /// Returns the ideal machine with two dimensions of two NPUs with these bandwidths, and `latency`
-/// ns in the outer dimension.
+/// nanoseconds in the outer dimension.
 fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let dimension = |name: &str, bandwidth: &str, latency: u64| {
@@ -90,10 +90,10 @@ fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
 }
 
 pub const SIDE: u64 = 1000;
-/// Picoseconds of a product of 1 row with 1000 x 1000 weights.
+/// The picoseconds of a product of 1 row with 1000 x 1000 weights.
 pub const F: u64 = 2 * SIDE * SIDE;
 
-/// Returns a model of blocks only: the first layer's input has no gradient, so its backward pass is
+/// Returns a model of blocks only. The first layer's input has no gradient, so its backward pass is
 /// one product.
 fn blocks(count: usize, of: &[LayerOperator]) -> Model {
     let block = |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, of.to_vec());
@@ -125,9 +125,10 @@ fn took(model: &Model, plan: &ParallelismPlan, machine: &Machine) -> u64 {
     replay(&job(model, plan).unwrap(), machine).makespan.0
 }
 
-/// Two replicas of L = 5 blocks. 5 products forwards and 9 backwards take 14 F. A ring of two reduces 10^6 gradients of
-/// 2 B in two steps of 10^6 B, which at 1 B/ps is R = F. Reductions after the pass add 5 R; overlapped, only the first
-/// product's reduction remains when all gradients are computed. At a third of the rate R = 3 F: after 5 + 2 products
+/// There are two replicas of L = 5 blocks, whose 5 products forwards and 9 backwards take 14 F. A
+/// ring of two reduces 10^6 gradients of 2 B in two steps of 10^6 B, which at 1 B/ps is R = F.
+/// Reductions after the pass add 5 R. If they overlap the pass, only the first product's reduction
+/// remains when all gradients are computed. At a third of the rate R = 3 F, so after 5 + 2 products
 /// the five reductions follow one another.
 #[test]
 fn gradients_are_reduced_beside_the_pass_or_behind_it() {
@@ -139,16 +140,17 @@ fn gradients_are_reduced_beside_the_pass_or_behind_it() {
     };
     assert_eq!(step(false, "1000"), (14 + 5) * F);
     assert_eq!(step(true, "1000"), (14 + 1) * F);
-    // Each time is rounded to whole ps, and a third is not whole.
+    // Each time is rounded to whole picoseconds, and a third is not whole.
     let near = |found: u64, expected: u64| found.abs_diff(expected) < 20;
     assert!(near(step(false, "333.33333333"), (14 + 15) * F));
     assert!(near(step(true, "333.33333333"), (7 + 15) * F));
 }
 
-/// Blocks of two halves, by outputs and by inputs, on two members: f = F / 2 each. 10^3 outputs of 2 B are all-reduced
-/// in two steps of 10^3 B: at 1 B/ns T = 2 f. A block takes 2 f + T in the forward pass; in the backward pass the
-/// second half takes 2 f, the first f for its input's gradient, then T and f for its weights' gradient, overlapped or
-/// in turn. The first block's input needs no gradient, so its backward pass takes 3 f.
+/// Blocks have two halves, split by outputs and by inputs, on two members: f = F / 2 each. 10^3
+/// outputs of 2 B are all-reduced in two steps of 10^3 B, which at 1 B/ns take T = 2 f. A block
+/// takes 2 f + T in the forward pass. In the backward pass the second half takes 2 f, and the first
+/// half takes f for its input's gradient, then T and f for its weights' gradient, overlapped or in
+/// turn. The first block's input needs no gradient, so its backward pass takes 3 f.
 #[test]
 fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     let halves = [
@@ -170,9 +172,9 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     }
 }
 
-/// Two stages of two members, one sample: everything runs in turn, and 2 x 10^3 B are sent twice.
-/// Sent as a whole, these bytes take M = 2 us at 1 B/ns; in halves they take 1 us, and the halves
-/// are gathered at 4 B/ns in 250 ns, in both directions.
+/// With two stages of two members and one sample, everything runs in turn, and 2 x 10^3 B are sent
+/// twice. Sent as a whole, these bytes take M = 2 us at 1 B/ns. In halves they take 1 us, and the
+/// halves are gathered at 4 B/ns in 250 ns, in both directions.
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
@@ -200,8 +202,8 @@ fn halves_are_sent_and_gathered() {
     assert_eq!(silent - shared, 2 * (whole - half));
 }
 
-/// The norm of all gradients is an all-reduce of 4 B over the two stages of a replica, after the last gradient: two
-/// steps of 2 B over 500 ns, which at 1 B/ns are 502 ns each.
+/// The norm of all gradients is an all-reduce of 4 B over the two stages of a replica, after the
+/// last gradient. It takes two steps of 2 B over 500 ns, which at 1 B/ns take 502 ns each.
 #[test]
 fn the_norm_of_gradients_takes_a_sum() {
     let model = blocks(4, &[product("product", TensorSplit::Replicated)]);
@@ -216,10 +218,10 @@ fn the_norm_of_gradients_takes_a_sum() {
     assert_eq!(step(true) - step(false), 2 * 502_000);
 }
 
-/// Inference on two replicas that shard L = 6 layers of 10^6 parameters of 2 B: a half is gathered
-/// in G = F / 2 at 1 B/ps. On demand each layer takes G + F. If one layer is gathered ahead, the
-/// replay waits only for the first gather; with G = 3 F, gathers follow one another without gaps,
-/// and only the last product remains.
+/// The test infers on two replicas that shard L = 6 layers of 10^6 parameters of 2 B. A half is
+/// gathered in G = F / 2 at 1 B/ps. On demand each layer takes G + F. If one layer is gathered
+/// ahead, the replay waits only for the first gather. With G = 3 F, gathers follow one another
+/// without gaps, and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
     let model = blocks(6, &[product("product", TensorSplit::Replicated)]);

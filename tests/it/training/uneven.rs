@@ -1,4 +1,4 @@
-//! Tests of stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
+//! Tests stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
 use super::time::{F, SIDE};
 use super::{Sums, job, replay};
@@ -6,7 +6,8 @@ use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedul
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
 
-/// A machine on which a FLOP takes a picosecond, and a byte a nanosecond over an NPU's single link.
+/// A machine on which a FLOP takes a picosecond, and a byte takes a nanosecond over an NPU's single
+/// link.
 const MACHINE: &str = r#"
 name = "wires"
 [npu.ideal]
@@ -26,8 +27,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Returns a model of two blocks of a product by outputs and a product by inputs, whose partial
-/// results of 1000 numbers are reduced.
+/// Returns a model of two blocks of a product split by outputs and a product split by inputs, whose
+/// partial results of 1000 numbers are reduced.
 fn model() -> Model {
     let product = |name: &str, cut: TensorSplit| {
         let work = OperatorKind::Linear {
@@ -63,10 +64,11 @@ fn plan(stages: [u32; 2], adapters: u32, sums: AdapterSums) -> ParallelismPlan {
     plan
 }
 
-/// Inference of one sample. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000 B takes 2 (t - 1) / t
-/// S, and a transfer to the next stage S, concurrently from each adapter. A broadcast to shares of two takes another S.
-/// If the destination reduces, shares of two members in the source reduce in S instead of the whole group's all-reduce,
-/// and the receiving adapters all-reduce.
+/// The test infers one sample. A stage of t members takes 2 F / t, its ring all-reduce of S = 2000
+/// B takes 2 (t - 1) / t S, and a transfer to the next stage takes S, concurrently from each
+/// adapter. A broadcast to shares of two takes another S. If the destination reduces, shares of two
+/// members in the source reduce in S instead of the whole group's all-reduce, and the receiving
+/// adapters all-reduce.
 #[test]
 fn a_handover_between_unlike_stages_takes_its_phases() {
     const S: u64 = 2000 * 1000;
@@ -85,21 +87,22 @@ fn a_handover_between_unlike_stages_takes_its_phases() {
     assert_eq!(took([2, 4], 2, source), stage(2) + S + S + stage(4));
     assert_eq!(took([8, 2], 2, source), stage(8) + S + stage(2));
     let destination = AdapterSums::Destination;
-    // Shares of two reduce; adapters send and all-reduce.
+    // Shares of two members reduce, and adapters send and all-reduce.
     let (reduce, among_two) = (S, sum(2));
     assert_eq!(
         took([4, 2], 2, destination),
         products(4) + reduce + S + among_two + stage(2)
     );
-    // Each member of the source is a share and sends its part; adapters broadcast their result.
+    // Each member of the source is a share and sends its part, and adapters broadcast their result.
     assert_eq!(
         took([2, 4], 2, destination),
         products(2) + S + among_two + S + stage(4)
     );
 }
 
-/// Ranks are numbered along tensor groups, then replicas of a stage, then stages: with two replicas in stages of four
-/// and of two, ranks 0 to 7 are in the first stage, and 8 to 11 in the second.
+/// Ranks are numbered along tensor groups, then replicas of a stage, then stages. With two replicas
+/// in stages of four and of two, ranks 0 to 7 are in the first stage, and ranks 8 to 11 in the
+/// second.
 #[test]
 fn ranks_of_unlike_stages_follow_one_another() {
     let mut plan = plan([4, 2], 2, AdapterSums::Source);
@@ -113,8 +116,9 @@ fn ranks_of_unlike_stages_follow_one_another() {
     }
 }
 
-/// For all degrees of stages, a training step has the model's FLOPs, each message is received as it was sent, and the
-/// number of transfers in each direction is adapters x replicas x micro-batches.
+/// For all degrees of stages, a training step has the model's FLOPs, and each message is received
+/// as it was sent. The number of transfers in each direction is adapters x replicas x
+/// micro-batches.
 #[test]
 fn unlike_stages_do_all_the_work() {
     for (stages, adapters) in [([4, 2], 2), ([2, 4], 2), ([8, 2], 1), ([1, 4], 1)] {
@@ -134,8 +138,8 @@ fn unlike_stages_do_all_the_work() {
                     entry[1].extend(received);
                 }
             }
-            // Six samples: four products in the forward pass, and twice this number in the backward
-            // pass, except for the input of the first product.
+            // Each of six samples has four products in the forward pass and twice this number in
+            // the backward pass, except for the input of the first product.
             assert_eq!(flops, 6 * (4 + 8 - 1) * u128::from(F), "{stages:?}");
             let handovers = 2 * 2 * 3 * adapters as usize;
             assert_eq!(messages.len(), handovers, "{stages:?}");

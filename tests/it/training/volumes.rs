@@ -5,12 +5,12 @@ use chakram::generate::{ParallelismPlan, ZeroStage};
 use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
 
-/// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm:
-/// four all-reduces of activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2
-/// B each. With S = 2048, H = 12288, B = 115 and N = 16 that is 4.7060e9, 6.6941e9, 1.2029e10 and
-/// 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16 samples, so the test uses 16 times this
-/// number, and divides by 16. A single member has no all-reduces of activations: 24 H^2 remain of
-/// 5.0709e9.
+/// PALM's Eq. 6 gives the bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24
+/// H^2 / Nm. These are four all-reduces of activations of B S H Nm / N numbers, and one of 12 H^2 /
+/// Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115 and N = 16 this is 4.7060e9,
+/// 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16 samples, so the
+/// test uses 16 times this number, and divides by 16. A single member has no all-reduces of
+/// activations, so 24 H^2 of 5.0709e9 remain.
 #[test]
 fn a_layer_moves_what_eq_6_says() {
     let (s, h) = (2048_u64, 12288_u64);
@@ -41,7 +41,7 @@ fn a_layer_moves_what_eq_6_says() {
         plan.data = 16 / t as u32;
         plan.batch = 115 * 16;
         plan.micro_batch = 115 * t;
-        // A bucket for each layer.
+        // There is a bucket for each layer.
         plan.bucket = 1;
         let job = job(&model, &plan).unwrap();
         let sums = Sums::of(&job, 0);
@@ -69,9 +69,10 @@ fn a_layer_moves_what_eq_6_says() {
     }
 }
 
-/// Bytes that a rank sends for collectives among n: (n - 1) / n of the buffer for an all-gather or
+/// A rank sends these bytes for collectives among n: (n - 1) / n of the buffer for an all-gather or
 /// a reduce-scatter, and twice this number for an all-reduce. ZeRO 1 and 2 move the same bytes as
-/// plain data parallelism, ZeRO 3 1.5 times these bytes (Rajbhandari et al., 2020, section 7).
+/// plain data parallelism, and ZeRO 3 moves 1.5 times these bytes (Rajbhandari et al., 2020,
+/// section 7).
 #[test]
 fn zero_moves_what_its_paper_says() {
     let volume = |zero, reshard| {
@@ -82,7 +83,8 @@ fn zero_moves_what_its_paper_says() {
         plan.reshard = reshard;
         let job = job(&gpt(), &plan).unwrap();
         let bytes = |(_, kind, size): &(String, CollectiveKind, u64)| match kind {
-            // Per kind: half of the buffer in both phases; a shard; half of the buffer.
+            // The bytes by kind are half of the buffer in both phases, a shard, and half of the
+            // buffer.
             CollectiveKind::AllReduce => *size,
             CollectiveKind::AllGather => *size,
             CollectiveKind::ReduceScatter => size / 2,

@@ -1,5 +1,5 @@
-//! Tests of effects removed by `--without`, checked for every node: exactly the named nodes are
-//! removed, and no nodes are added.
+//! Tests the effects that `--without` removes, for every node: exactly the named nodes are removed,
+//! and no nodes are added.
 
 use super::{Sums, gpt, job, replay};
 use chakram::generate::{
@@ -16,13 +16,13 @@ struct Node {
     op: String,
     phase: Option<TrainingPhase>,
     message: bool,
-    /// Number of FLOPs of a kernel.
+    /// The number of FLOPs of a kernel.
     flops: Option<u64>,
-    /// Number of bytes of a kernel, a collective or a message.
+    /// The number of bytes of a kernel, a collective or a message.
     bytes: u64,
-    /// Members of a collective.
+    /// The members of a collective.
     members: Vec<u32>,
-    /// Data dependencies.
+    /// The data dependencies.
     data: Vec<u64>,
 }
 
@@ -76,7 +76,7 @@ fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
 }
 
 /// Returns a plan of two micro-batches of one sample through four blocks on two stages, each of 2
-/// replicas of 2 members: rank `t + 2 d + 4 p`.
+/// replicas of 2 members. The rank is `t + 2 d + 4 p`.
 fn plan() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.pipeline) = (2, 2, 2);
@@ -88,7 +88,8 @@ fn plan() -> ParallelismPlan {
     plan
 }
 
-/// Removed parts of a rank: number of nodes, FLOPs and bytes of kernels, bytes of collectives.
+/// The removed parts of a rank: the number of nodes, the FLOPs and the bytes of kernels, and the
+/// bytes of collectives.
 type Gone = (usize, u64, u64, u64);
 
 fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
@@ -102,8 +103,8 @@ fn gone<'n>(nodes: impl Iterator<Item = &'n Node>) -> Gone {
     })
 }
 
-/// Compares the nodes of all ranks without `effect` with the complete nodes minus those selected by `goes`, in order;
-/// returns the removed parts of the first rank of each stage.
+/// Compares the nodes of all ranks without `effect` with the complete nodes minus the nodes that
+/// `goes` selects, in order. Returns the removed parts of the first rank of each stage.
 fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2] {
     let mut less = plan();
     less.without.add_effect(effect);
@@ -123,11 +124,11 @@ fn check(effect: AblationEffect, goes: impl Fn(u32, &Node) -> bool) -> [Gone; 2]
     [0, 4].map(|rank| gone(nodes(&whole, rank).iter().filter(|node| goes(rank, node))))
 }
 
-/// The head multiplies 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16 FLOPs, for two
-/// micro-batches. Each micro-batch has three products and two kernels of the loss, three all-reduces of the loss, of 4
-/// B per row, and one of the input's gradient, 8 x 16 numbers of 2 B. The products move 2 (8 x 16 + 16 x 16 + 8 x 16) =
-/// 1024 B twice, and once 256 B more because they add to an existing gradient; the loss moves (2 + 36) and (2 + 12)
-/// times 8 x 16.
+/// The head multiplies 8 rows of 16 columns by 16 of the 32 words, three times: 3 x 2 x 8 x 16 x 16
+/// FLOPs, for two micro-batches. Each micro-batch has three products and two kernels of the loss,
+/// three all-reduces of the loss, of 4 B per row, and one of the input's gradient, 8 x 16 numbers
+/// of 2 B. The products move 2 (8 x 16 + 16 x 16 + 8 x 16) = 1024 B twice, and 256 B more once,
+/// because they add to an existing gradient. The loss moves (2 + 36) and (2 + 12) times 8 x 16.
 #[test]
 fn logits_take_their_sums_along() {
     let [first, last] = check(AblationEffect::Logits, |_, node| {
@@ -139,9 +140,10 @@ fn logits_take_their_sums_along() {
     assert_eq!(last, expected);
 }
 
-/// A micro-batch has two all-reduces per block in the forward pass, in recomputation and in the backward pass: 12 for
-/// two blocks, of 8 x 16 x 2 B. The first stage has one after the words; the last stage has one before the logits and
-/// three of 4 B per row in the loss. Each stage gathers its input from the other stage, a half of 256 B.
+/// A micro-batch has two all-reduces per block in the forward pass, in recomputation and in the
+/// backward pass: 12 for two blocks, of 8 x 16 x 2 B. The first stage has one all-reduce after the
+/// words. The last stage has one before the logits and three of 4 B per row in the loss. Each stage
+/// gathers its input from the other stage, a half of 256 B.
 #[test]
 fn tensor_groups_fall_silent() {
     let [first, last] = check(AblationEffect::TensorCommunication, |rank, node| {
@@ -152,9 +154,10 @@ fn tensor_groups_fall_silent() {
 }
 
 /// In each block a member has 4 x 16 parameters in norms, 24 x 16 + 24 of qkv, 8 x 16 + 16 of out,
-/// 32 x 16 + 32 and 32 x 16 + 16: 1688; the first stage also has 16 x 16 words and 8 x 16
-/// positions, and the last stage 2 x 16 in a norm and a copy of the words. Gradients have 2 B and
-/// one bucket; those of words are also reduced between the first and the last stage.
+/// 32 x 16 + 32 and 32 x 16 + 16: 1688. The first stage also has 16 x 16 words and 8 x 16
+/// positions, and the last stage has 2 x 16 in a norm and a copy of the words. Gradients have 2 B
+/// and one bucket, and the gradients of words are also reduced between the first and the last
+/// stage.
 #[test]
 fn replicas_fall_silent() {
     let [first, last] = check(AblationEffect::DataCommunication, |rank, node| {
@@ -166,7 +169,7 @@ fn replicas_fall_silent() {
     assert_eq!(last, (2, 0, 0, 2 * (blocks + 32 + 256) + 512));
 }
 
-/// The parameters are the same; Adam in mixed precision moves 2 + 2 + 24 B for each.
+/// The parameters are the same, and Adam in mixed precision moves 2 + 2 + 24 B for each.
 #[test]
 fn the_optimizer_is_one_node() {
     let [first, last] = check(AblationEffect::Optimizer, |_, node| {
@@ -176,8 +179,9 @@ fn the_optimizer_is_one_node() {
     assert_eq!(last, (1, 0, 28 * (2 * 1688 + 288), 0));
 }
 
-/// In the forward pass a block has 13 kernels and two all-reduces of 256 B, and 2 x 8 (24 x 16 + 8 x 16 + 2 x 32 x 16)
-/// FLOPs for matrices and 2 x 2 x 8 x 8 x 2 x 4 for two heads: 26,624; two blocks, two micro-batches.
+/// In the forward pass a block has 13 kernels and two all-reduces of 256 B, 2 x 8 (24 x 16 + 8 x 16
+/// + 2 x 32 x 16) FLOPs for matrices, and 2 x 2 x 8 x 8 x 2 x 4 for two heads: 26,624. There are
+/// two blocks and two micro-batches.
 #[test]
 fn nothing_is_found_again_without_recomputation() {
     let both = check(AblationEffect::Recompute, |_, node| {
@@ -186,7 +190,7 @@ fn nothing_is_found_again_without_recomputation() {
     for (nodes, flops, _, sums) in both {
         assert_eq!((nodes, flops, sums), (4 * 15, 4 * 26_624, 4 * 512));
     }
-    // The result is that without recomputation, including memory.
+    // The result equals the result without recomputation, including memory.
     let [mut less, mut none] = [plan(), plan()];
     less.without.add_effect(AblationEffect::Recompute);
     none.recompute = RecomputePolicy::None;
@@ -196,10 +200,11 @@ fn nothing_is_found_again_without_recomputation() {
     }
 }
 
-/// Bytes moved in a block, with 8 x 16 = 128 numbers in norms and residuals, 8 x 32 in the activation, 8 x 8 x 2
-/// scores, and 2 B a number. The forward pass has two norms of 4 B per number, two residuals of 7, an activation of 4,
-/// softmax of 4 and dropout of 5: 4992; recomputation has the same; the backward pass has 6, 11, 6, 6 and 5: 7296.
-/// Another residual is before the blocks. The words, the loss and the optimizer stay, although they have no FLOPs
+/// These bytes move in a block, with 8 x 16 = 128 numbers in norms and residuals, 8 x 32 in the
+/// activation, 8 x 8 x 2 scores, and 2 B per number. The forward pass has two norms of 4 B per
+/// number, two residuals of 7, an activation of 4, softmax of 4 and dropout of 5: 4992.
+/// Recomputation has the same. The backward pass has 6, 11, 6, 6 and 5: 7296. Another residual is
+/// before the blocks. The words, the loss and the optimizer stay, although they have no FLOPs
 /// either.
 #[test]
 fn kernels_that_only_move_bytes_go() {
@@ -227,7 +232,8 @@ fn kernels_that_only_move_bytes_go() {
     }
 }
 
-/// No node is removed, but no node waits for received data; gathers of its parts depend on the stage's earlier work.
+/// No node is removed, but no node waits for received data. Gathers of parts of these data depend
+/// on the stage's earlier work.
 #[test]
 fn stages_wait_for_nobody_without_a_bubble() {
     let both = check(AblationEffect::Bubble, |_, _| false);
@@ -242,7 +248,7 @@ fn stages_wait_for_nobody_without_a_bubble() {
             let waits = all.iter().filter(|node| node.data.iter().any(of));
             waits.map(|node| node.name.clone()).collect::<Vec<_>>()
         };
-        // One for each of two micro-batches, and the waiting node is the gather.
+        // There is one for each of two micro-batches, and the waiting node is the gather.
         let gathers = waited(&whole);
         assert!(gathers.iter().all(|name| name.ends_with("/gather")));
         assert_eq!((gathers.len(), waited(&less).len()), (2, 0), "rank {rank}");

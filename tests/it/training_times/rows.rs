@@ -1,4 +1,4 @@
-//! Measured rows, and their plans.
+//! Reads measured rows, and their plans.
 
 use crate::corpus::corpus_path;
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Row {
     pub name: String,
-    /// Seconds of a step.
+    /// The seconds of a step.
     pub measured: f64,
     pub npus: u32,
-    /// Arguments of `chakram generate` for the plan.
+    /// The arguments of `chakram generate` for the plan.
     pub plan: Vec<String>,
 }
 
 /// The cells of a CSV row by heading.
 type Cells = BTreeMap<String, String>;
 
-/// Returns the folder of measurements; `None` without a corpus.
+/// Returns the folder of measurements, or `None` without a corpus.
 pub fn folder() -> Option<PathBuf> {
     corpus_path("validation")
 }
@@ -56,13 +56,13 @@ pub fn rows() -> Option<Vec<Row>> {
     Some(rows)
 }
 
-/// Common options of Megatron-LM's runs: half precision, and unfused attention.
+/// The common options of Megatron-LM's runs: half precision, and unfused attention.
 const COMMON: &[&str] = &["--dtype", "fp16", "--attention", "unfused"];
 
 /// Each member of a tensor group sends a part to the next stage, which gathers them (SC'21, section 4.1).
 const SCATTER: &str = "--scatter-gather";
 
-/// Returns the arguments of a plan from pairs of an option and a number, and further words.
+/// Returns the arguments of a plan from pairs of an option and a number, and from further words.
 pub fn plan(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String> {
     let mut plan = vec![model.to_owned()];
     for (option, number) in numbers {
@@ -80,9 +80,10 @@ pub fn chunks(plan: &mut Vec<String>, chunks: f64) {
     }
 }
 
-/// Samples of a micro-batch and chunks of a stage, which the paper's table omits. They come from Megatron-LM's
-/// examples/sc21/run_table_1.sh, which also reduces gradients during the backward pass (`DDP=torch`) if there is one
-/// stage, and after it (`DDP=local`) if there are several.
+/// The samples of a micro-batch and the chunks of a stage, which the paper's table omits. They come
+/// from Megatron-LM's examples/sc21/run_table_1.sh, which also reduces gradients during the
+/// backward pass (`DDP=torch`) if there is one stage, and after it (`DDP=local`) if there are
+/// several.
 const RUNS: [(&str, &str, f64, f64); 10] = [
     ("1.7", "megatron-1.7b", 16.0, 1.0),
     ("3.6", "megatron-3.6b", 16.0, 1.0),
@@ -97,7 +98,7 @@ const RUNS: [(&str, &str, f64, f64); 10] = [
 ];
 
 /// Returns a row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
-/// Clusters Using Megatron-LM", SC'21, Table 1. The table gives FLOP/s; the step's FLOPs follow
+/// Clusters Using Megatron-LM", SC'21, Table 1. The table gives FLOP/s, and the step's FLOPs follow
 /// from the paper's equation 3, including recomputation:
 /// `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
 fn narayanan(row: &Cells) -> Row {
@@ -135,9 +136,9 @@ fn narayanan(row: &Cells) -> Row {
 }
 
 /// Returns two rows of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-/// Models", 2022, Table 5: all of a block recomputed, and with sequence parallelism only
-/// attention's scores. There the all-reduces of gradients are overlapped with independent products
-/// (section 6).
+/// Models", 2022, Table 5. One recomputes all of a block, and the other, with sequence parallelism,
+/// only attention's scores. In these runs, the all-reduces of gradients are overlapped with
+/// independent products (section 6).
 fn korthikanti(row: &Cells) -> [Row; 2] {
     let get = |head| number(row, head);
     let model = match row["model"].as_str() {

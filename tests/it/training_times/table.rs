@@ -1,11 +1,12 @@
-//! Prints the table of all rows: predicted, measured, and the error without each effect.
+//! Prints the table of all rows: the prediction, the measurement, and the error without each
+//! effect.
 
 use super::rows::{Row, folder, number, plan, read, rows};
 use super::{check, error, predicted, predicted_on};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Effects by their names for `--without`, with headings.
+/// The effects by their names for `--without`, with headings.
 const WITHOUT: &[(&str, &str)] = &[
     ("recompute", "recompute"),
     ("memory-bound", "memory"),
@@ -99,7 +100,7 @@ fn errors_without_each_effect() {
         let cells: String = (0..ways).map(|way| format!(" {:>9.1}", of(way))).collect();
         println!("{:<21}{cells}", format!("mean of {name}"));
     }
-    // The bubble of 1F1B is (p - 1) / m of the rest: 1 / 12 for the 39.1B row, 63 / 512 for 1T.
+    // The bubble of 1F1B is (p - 1) / m of the rest: 1 / 12 for the 39.1B row, and 63 / 512 for 1T.
     for (name, worth) in [("SC'21 39.1B", 6.0), ("seqsel 1T full", 9.0)] {
         let row = rows
             .iter()
@@ -114,8 +115,8 @@ fn errors_without_each_effect() {
     }
 }
 
-/// Runs to which no constant was fitted: iterations of Megatron-DeepSpeed on 64 to 512 A100s, measured by vTrain's
-/// authors, with four 200 Gb/s ports for the eight NPUs of a node.
+/// Checks runs to which no constant was fitted: iterations of Megatron-DeepSpeed on 64 to 512
+/// A100s, measured by vTrain's authors, with four 200 Gb/s ports for the eight NPUs of a node.
 #[test]
 #[ignore = "minutes: 49 plans"]
 fn runs_that_nothing_was_fitted_to() {

@@ -14,10 +14,10 @@ use chakram::validate::{DefectKind, ValidatedTrace, validate_job};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Sizes of the machine's dimensions, enough for the ranks of any job.
+/// The sizes of the machine's dimensions, which are enough for the ranks of any job.
 const SIZES: [u32; 2] = [2, 4];
 
-/// Outcome of a replay.
+/// The outcome of a replay.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done,
@@ -162,7 +162,8 @@ fn circles_across_ranks_get_replays_stuck() {
     }
 }
 
-/// Makes each rank run its nodes in sequence, in its own order that only keeps the order within groups and channels.
+/// Makes each rank run its nodes in sequence, in an order of its own that only keeps the order
+/// within groups and channels.
 fn twist(job: &mut Job, dice: &mut Dice, rooted: bool) {
     for nodes in &mut job.ranks {
         let mut rest = nodes.split_off(1);

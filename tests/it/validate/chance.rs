@@ -1,5 +1,5 @@
-//! Sound random jobs: all operations have one global order, and dependencies are on earlier
-//! operations in this order.
+//! Generates sound random jobs: all operations have one global order, and dependencies are on
+//! earlier operations in this order.
 
 use chakram::internals::groups::metadata_text;
 use chakram::internals::proto::attribute_proto::Value;
@@ -8,7 +8,7 @@ use chakram::validate::{DefectLog, ValidateOptions, ValidatedTrace, validate_job
 use chakram::workload::DeclaredGroups;
 use prost::Message;
 
-/// Random numbers from a seed (splitmix64).
+/// Random numbers from a seed, by splitmix64.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -33,7 +33,7 @@ pub struct Job {
     pub options: ValidateOptions,
     /// A rank whose file is truncated, and its remaining bytes.
     pub cut: Option<(usize, usize)>,
-    /// Rank without a trace; the next field is the rank with two traces.
+    /// The rank without a trace; the next field is the rank with two traces.
     pub absent: Option<u32>,
     pub twice: Option<u32>,
 }
@@ -101,8 +101,8 @@ fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
 }
 
 impl Job {
-    /// Returns a job of 2 to 4 ranks with at least one of everything; with in-switch accesses only
-    /// if `in_switch`.
+    /// Returns a job of 2 to 4 ranks with at least one operation of every kind, but with in-switch
+    /// accesses only if `in_switch`.
     pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {
         let ranks = 2 + dice.roll(3);
         let mut groups = DeclaredGroups::new();

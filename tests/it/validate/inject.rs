@@ -12,10 +12,10 @@ use chakram::validate::{DefectKind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 
-/// Place of an injected defect: its rank and node, if it has them.
+/// The place of an injected defect: its rank and its node, if it has them.
 type Place = (Option<u32>, Option<u64>);
 
-/// Number of defects of each kind.
+/// The number of defects of each kind.
 const TIMES: u64 = 1000;
 /// Returns the seeds to use: one in four by default.
 fn seeds() -> Vec<u64> {

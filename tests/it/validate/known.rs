@@ -1,4 +1,4 @@
-//! Tests of traces of other tools and of our own: they are sound except for known defects.
+//! Tests traces of other tools and of our own: they are sound except for known defects.
 
 use crate::corpus::{CaseFiles, corpus_path, rank_of, sizes, unpack_cases};
 use chakram::internals::groups;

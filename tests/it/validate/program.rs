@@ -1,4 +1,4 @@
-//! Tests of the program as a shell sees it.
+//! Tests the program as a shell sees it.
 
 use super::chance::{Dice, Job};
 use crate::commands::{chakram, code};
@@ -20,7 +20,8 @@ fn text(args: &[&str]) -> String {
     String::from_utf8(chakram(args).stdout).expect("it is text")
 }
 
-/// Returns a job of two ranks: rank 0 reduces 1 KiB and gathers 64 B, rank 1 in reverse order.
+/// Returns a job of two ranks, where rank 0 reduces 1 KiB and gathers 64 B, and rank 1 does so in
+/// reverse order.
 fn diverging() -> Job {
     let mut job = Job::sound(&mut Dice(0), false);
     let collective = |id: u64, name: &str, kind, bytes, deps: &[u64]| Node {

@@ -1,11 +1,12 @@
-//! Tests of laws of transforms over a grid of plans: a transformed job equals the job generated
-//! with the target plan, and a transform followed by its inverse changes no byte.
+//! Tests laws of transforms over a grid of plans: a transformed job equals the job generated with
+//! the target plan, and a transform followed by its inverse changes no byte.
 
 use super::{Jobs, report, traces};
 use serde_json::Value;
 use std::path::Path;
 
-/// Degrees and schedule of a job; each replica has `micro_batches` micro-batches of `micro_batch` samples.
+/// The degrees and the schedule of a job, where each replica has `micro_batches` micro-batches of
+/// `micro_batch` samples.
 #[derive(Clone, Copy, Debug)]
 struct PlanPoint {
     tensor: u32,
@@ -130,7 +131,7 @@ fn collectives(report: &Value) -> Vec<String> {
     all
 }
 
-/// Returns the most memory of each NPU at once.
+/// Returns the peak memory of each NPU.
 fn peaks(report: &Value) -> Vec<f64> {
     let all = report["memory"]["npus"].as_array().expect("a list");
     all.iter()
@@ -184,8 +185,8 @@ fn take_varint(bytes: &mut &[u8]) -> u64 {
     }
 }
 
-/// Gives each kernel of the traces in a folder a recorded time: `times` multiplied by a value derived from its name
-/// without numbers.
+/// Gives each kernel of the traces in a folder a recorded time: `times` multiplied by a value
+/// derived from its name without numbers.
 fn record_kernels(folder: &str, times: u64) {
     for (file, bytes) in traces(folder) {
         let (mut left, mut out) = (&bytes[..], Vec::new());
@@ -235,8 +236,8 @@ fn record_kernels(folder: &str, times: u64) {
     }
 }
 
-/// Transforms the job of each point, and compares it with the generated one; kernels have recorded times if the
-/// transform keeps them.
+/// Transforms the job of each point, and compares it with the generated job. Kernels have recorded
+/// times if the transform keeps them.
 fn check_plans(points: &[PlanPoint]) {
     let jobs = Jobs::new();
     for point in points {
@@ -341,8 +342,8 @@ fn passes_are_reordered_where_they_end_on_another_lane() {
     }
 }
 
-/// Stages between the first and the last are captured once, and repeated; weights of the embedding are those of the first and
-/// the last stage.
+/// Stages between the first and the last are captured once, and repeated. The first and the last
+/// stage have the embedding's weights.
 #[test]
 fn pipelines_of_other_depths_are_the_generated_ones() {
     let jobs = Jobs::new();
@@ -465,8 +466,8 @@ fn wider_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
     check_widths(&grid(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
 }
 
-/// `generate --edit` gives the bytes of `generate` and `edit`; an edit that an option of the plan can express is
-/// rejected with the option's name.
+/// `generate --edit` gives the bytes of `generate` and `edit`. An edit that an option of the plan
+/// can express is rejected with the option's name.
 #[test]
 fn generated_jobs_are_edited_as_their_files_are() {
     let jobs = Jobs::new();
@@ -493,7 +494,8 @@ fn generated_jobs_are_edited_as_their_files_are() {
     }
 }
 
-/// A capture of two micro-batches of four layers: layers of both are repeated, and keep their recorded time.
+/// In a capture of two micro-batches of four layers, layers of both are repeated, and keep their
+/// recorded time.
 #[test]
 fn layers_of_all_captured_micro_batches_are_repeated() {
     let Some(capture) = crate::corpus::corpus_path("captures/pytorch/ddp_gpt") else {
@@ -525,8 +527,9 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
     }
 }
 
-/// Three replicas of two stages, where one rank of each stage is slower. Inferring the absent rank from the fast and
-/// from the slow rank of its stage bounds the makespan: its replica is then slow in one stage or in both.
+/// Three replicas have two stages, and one rank of each stage is slower. Inferring the absent rank
+/// from the fast and from the slow rank of its stage bounds the makespan: its replica is then slow
+/// in one stage or in both.
 #[test]
 fn completed_jobs_have_the_interval_of_their_roles() {
     let jobs = Jobs::new();

@@ -1,4 +1,4 @@
-//! Tests of the captures themselves, if available.
+//! Tests the captures themselves, if available.
 
 use super::event::{Event, line};
 use super::{CAPTURED, OLDER};

@@ -1,4 +1,4 @@
-//! Matrix products and reductions, common to captures and generated traces.
+//! Defines matrix products and reductions, which captures and generated traces share.
 
 /// A multiplication or a reduction, by its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ impl Event {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }
 
-    /// Returns the FLOPs, two for each multiplication; attention counts the s (s + 1) / 2 causal
-    /// pairs of s tokens, like the capture.
+    /// Returns the FLOPs, two for each multiplication. Attention counts the s (s + 1) / 2 causal
+    /// pairs of s tokens, as the capture does.
     pub fn flops(&self) -> u64 {
         match self {
             Self::Product([one, other], inner) => 2 * one * other * inner,
@@ -56,7 +56,7 @@ pub fn shapes(text: &str) -> Vec<Vec<u64>> {
     all.into_iter().map(shape).collect()
 }
 
-/// Returns the line of `captured.txt` for an operator; `None` if it multiplies nothing.
+/// Returns the line of `captured.txt` for an operator, or `None` if it multiplies nothing.
 pub fn line(name: &str, inputs: &str) -> Option<String> {
     let name = name.strip_prefix("aten::")?;
     let attention = "_scaled_dot_product_flash_attention_for_cpu";

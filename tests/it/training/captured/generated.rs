@@ -1,4 +1,4 @@
-//! The nodes of a generated rank.
+//! Reads the nodes of a generated rank.
 
 use super::event::{Event, shapes};
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
@@ -24,7 +24,7 @@ impl Sink for Nodes {
                 let (inputs, outputs) = (shapes(node.labels.inputs), shapes(node.labels.outputs));
                 match &inputs[..] {
                     [a, b] => {
-                        // (m k) (k n) / (m n) = k^2, for any contracted sides.
+                        // This is (m k) (k n) / (m n) = k^2, for any contracted sides.
                         let elements = |shape: &[u64]| shape.iter().product::<u64>();
                         let result = elements(&outputs[0]);
                         let inner = (elements(a) * elements(b) / result).isqrt();

@@ -1,9 +1,9 @@
-//! Elements that each member needs and has, counted one by one.
+//! Counts the elements that each member needs and has, one by one.
 
 use chakram::model::OperatorKind;
 use std::collections::BTreeMap;
 
-/// Kind of the tested operator.
+/// The kind of the tested operator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Product,
@@ -11,12 +11,12 @@ pub enum Kind {
     Windows,
     /// Windows of 3 rows with stride 2.
     Strided,
-    /// Maximum of two rows.
+    /// The maximum of two rows.
     Pool,
     Table,
 }
 
-/// Number of pixels of a row of an image.
+/// The number of pixels of a row of an image.
 const WIDTH: u64 = 2;
 
 impl Kind {
@@ -118,7 +118,7 @@ fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Elements([u64; 8]);
 
-/// Maximum number of rows and columns in a sample, which 6 members have.
+/// The maximum number of rows and columns in a sample, which 6 members have.
 const ROWS: u64 = 12;
 const COLUMNS: u64 = 6;
 
@@ -149,8 +149,8 @@ impl Elements {
     }
 }
 
-/// Returns the elements of one part; each axis is given as its length, the number of parts, and the
-/// part's index.
+/// Returns the elements of one part, where each axis is given as its length, the number of parts,
+/// and the part's index.
 fn has(axes: [(u64, u32, u32); 3]) -> Elements {
     let [samples, rows, columns] = axes.map(|(size, cuts, part)| {
         let each = size / u64::from(cuts);
@@ -167,7 +167,7 @@ fn has(axes: [(u64, u32, u32); 3]) -> Elements {
     elements
 }
 
-/// Elements that one member is expected to receive and to reduce.
+/// The elements that one member is expected to receive and to reduce.
 pub struct Expected {
     pub moved: BTreeMap<String, u64>,
     pub sums: Vec<(String, u64, Vec<u32>)>,
@@ -175,14 +175,15 @@ pub struct Expected {
 
 /// Everything known about one member.
 struct Member {
-    /// Output elements of the first operator.
+    /// The output elements of the first operator.
     first: Elements,
-    /// Input elements of the tested operator: its own rows; the next field also has rows that its windows reach.
+    /// The input elements of the tested operator: its own rows; the next field also has rows that
+    /// its windows reach.
     own: Elements,
     reached: Elements,
-    /// Output elements of the tested operator.
+    /// The output elements of the tested operator.
     gives: Elements,
-    /// Input elements of the last operator.
+    /// The input elements of the last operator.
     last: Elements,
     parts: [u32; 4],
 }
@@ -210,7 +211,7 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
         let each = behind / u64::from(looked[1]);
         let first = u64::from(parts(number, looked, order)[1]) * each;
         for row in first..first + each {
-            // Windows of its output rows; because of padding they begin one row earlier.
+            // The windows of its output rows begin one row earlier because of padding.
             let lines = match kind {
                 Kind::Windows => row..row + 3,
                 Kind::Strided => 2 * row..2 * row + 3,
@@ -273,8 +274,8 @@ pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> 
     each.collect()
 }
 
-/// Computes one member's elements. `scatters` is `true` for outputs, and for input gradients, if their reduction also
-/// scatters the result.
+/// Computes one member's elements. `scatters` is `true` for outputs, and for input gradients, if
+/// their reduction also scatters the result.
 fn of_member(
     kind: Kind,
     cuts: [[u32; 4]; 3],
@@ -302,7 +303,7 @@ fn of_member(
         add("fwd/looked", missing(&me.own, &me.first), before);
         add("fwd/looked", missing(&me.reached, &me.own), before);
     }
-    // Terms of the output along k.
+    // The terms of the output are along k.
     let terms = alike(all, me, &[3]);
     let mut shared_out = false;
     if terms.len() > 1 {
@@ -321,7 +322,7 @@ fn of_member(
     // The output's gradient returns to the members that computed its terms.
     add("bwd/looked", missing(&me.gives, &me.last), behind);
     if kind != Kind::Table {
-        // Rows of this member that other members' windows reached.
+        // These are rows of this member that other members' windows reached.
         let of = alike(all, me, &[1])
             .into_iter()
             .filter(|&other| other != number);

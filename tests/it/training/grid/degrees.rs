@@ -1,4 +1,4 @@
-//! Tests of operators with their own sharding degrees: conservation laws for all splits.
+//! Tests operators with their own sharding degrees: conservation laws for all splits.
 
 use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
@@ -78,7 +78,8 @@ fn models() -> Vec<Model> {
     models
 }
 
-/// Returns the names of operators that get degrees: each name once; tables are one entry.
+/// Returns the names of operators that get degrees. Each name occurs once, and tables are one
+/// entry.
 fn names(model: &Model) -> Vec<String> {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let mut names = BTreeSet::new();
@@ -154,7 +155,7 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
         )
 }
 
-/// Compares sums with the model's sums; work may be repeated on members only by a factor that
+/// Compares sums with the model's sums. Work may be repeated on members only by a factor that
 /// divides their number.
 fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     let about = format!("{}: {plan:?}", model.name);
@@ -268,9 +269,9 @@ fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
     plan.batch = 24 * u64::from(plan.data) * dice.one(&[1, 2]);
 }
 
-/// Splits one operator at a time in every way, the rest by the model or by inheritance; then all
-/// operators at once, each in a random valid way. By default one in four of these combined splits
-/// is checked.
+/// Splits one operator at a time in every way, while the model or inheritance splits the rest; then
+/// splits all operators at once, each in a random valid way. By default one in four of these
+/// combined splits is checked.
 fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
     let machine = Machine::load_preset("dgx-a100x2").unwrap();
     let mut told = String::new();
@@ -287,8 +288,8 @@ fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
                 let plan = plan(members, vec![OperatorDegrees { name, degrees }]);
                 match job(model, &plan) {
                     Ok(job) => {
-                        // The combined plans below cover other numbers of members too, so every third plan is enough
-                        // here.
+                        // The combined plans below also cover other numbers of members, so every
+                        // third plan is enough here.
                         let some = matches!(members, 4 | 6) || done % 3 == 0;
                         if some && (is_whole() || done % 4 == 0) {
                             is_conserved(model, &plan, &job);

@@ -1,5 +1,5 @@
-//! Tests of conservation laws for models with experts under plans with every axis: tensor, expert, expert-tensor,
-//! context, pipeline and data, and sharded state.
+//! Tests conservation laws for models with experts under plans with every axis: tensor, expert,
+//! expert-tensor, context, pipeline and data, and sharded state.
 
 use super::super::{Sums, experts};
 use super::{flops_once, is_even, is_sound, job, list};
@@ -12,7 +12,8 @@ use chakram::model::{LayerOperator, Model, OperatorKind, TensorSplit};
 use chakram::trace::TensorClass;
 use std::collections::BTreeMap;
 
-/// Tokens of a sequence, columns of a token, experts, and experts of a token.
+/// The tokens of a sequence; the next constants are the columns of a token, the experts, and the
+/// experts of a token.
 const T: u64 = 8;
 const H: u64 = 128;
 const E: u64 = 8;
@@ -72,13 +73,15 @@ fn is_of_experts(operator: &LayerOperator) -> bool {
     matches!(operator.work, OperatorKind::ExpertLinear { .. })
 }
 
-/// Weights of an operator.
+/// The weights of an operator.
 #[derive(Clone, Copy)]
 struct Shares {
     weights: u64,
-    /// Ranks with the same shard that sum its gradients, and share its state with ZeRO.
+    /// The number of ranks with the same shard, which sum its gradients and share its state with
+    /// ZeRO.
     replicas: u64,
-    /// Members of a tensor group that each have the whole operator: norms and routers.
+    /// The number of members of a tensor group that each have the whole operator, which is a norm
+    /// or a router.
     members: u64,
 }
 
@@ -121,7 +124,8 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String>
     let all: u128 = ranks.iter().map(|sums| sums.flops).sum();
     assert_eq!(all, flops(model, plan), "{about}");
 
-    // Every token is sent to K experts and back, forward and backward, and twice forward with recomputation.
+    // Every token is sent to K experts and back, forward and backward, and twice forward with
+    // recomputation.
     let of_experts = |sums: &Sums| -> u64 {
         let exchanges = sums.collectives.iter();
         let exchanges = exchanges.filter(|(name, ..)| {
@@ -141,8 +145,8 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String>
         "{about}"
     );
 
-    // Weights of 2 B, and Adam's 12 B, whole or in one part on each rank with the same weights. The smallest part
-    // of a rank's weights is rounded up.
+    // Each rank has weights of 2 B and Adam's 12 B, whole or in one part for each rank with the
+    // same weights. The smallest part of a rank's weights is rounded up.
     let [parts, states]: [u64; 2] = [ZeroStage::Parameters, ZeroStage::Optimizer].map(|from| {
         let each = weights(model, plan).into_iter();
         let each = each.map(|of| {
@@ -164,8 +168,8 @@ fn conserved(model: &Model, plan: &ParallelismPlan) -> Result<Vec<Sums>, String>
         );
     }
 
-    // Gradients of 2 B of every weight are summed once over the ranks that have the weight, or after each of four
-    // micro-batches.
+    // Gradients of 2 B of every weight are summed once over the ranks that have the weight, or
+    // after each of four micro-batches.
     let reduced = |sums: &Sums| -> u64 {
         let own = sums.collectives.iter();
         let own = own.filter(|(name, ..)| name.contains("/gradients/"));
@@ -223,5 +227,5 @@ fn experts_are_conserved_under_plans_with_every_axis() {
     }
 }
 
-/// Number of accepted plans.
+/// The number of accepted plans.
 const DONE: usize = 688;

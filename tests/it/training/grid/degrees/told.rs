@@ -1,4 +1,4 @@
-//! Number of accepted plans, and the errors of the others, with `#` for numbers.
+//! States the number of accepted plans, and the errors of the others, with `#` for numbers.
 
 pub const TRANSFORMERS: &str = "
 gpt: 435 one by one
