@@ -1,22 +1,22 @@
-//! Inputs of a run: the traces, which are equal on all ranks, and the other files.
+//! Writes the inputs of a run: the traces, which are equal on all ranks, and the other files.
 
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Work that every NPU does.
+/// The work that every NPU does.
 #[derive(Clone, Copy)]
 pub enum Work {
     /// Data-parallel training in whole iterations, with at most this number of nodes.
     Training(u64),
-    /// This number of all-reduces of 1 MiB, all of which are ready at the start.
+    /// This number of all-reduces of 1 MiB, which are all ready at the start.
     AllReduces(u64),
     /// One kernel.
     Kernel,
 }
 
-/// Layout of the ranks' files.
+/// The layout of the ranks' files.
 #[derive(Clone, Copy)]
 pub enum Files {
     /// One file, to which every rank has a link.
@@ -25,32 +25,32 @@ pub enum Files {
     Copied,
 }
 
-/// A network: its dimensions, which are all of one kind, and its speed.
+/// A network: its dimensions, which are all of one kind, and the speed of its links.
 pub struct Network {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
-    /// Number of NPUs along each dimension.
+    /// The number of NPUs along each dimension.
     pub dimensions: &'static [u64],
-    /// Bandwidth of each link, GB/s.
+    /// The bandwidth of each link, in GB/s.
     pub bandwidth: u64,
-    /// Latency of each link, ns.
+    /// The latency of each link, in nanoseconds.
     pub latency: u64,
 }
 
-/// Settings of the simulation of collectives and kernels.
+/// The settings for simulating collectives and kernels.
 pub struct System {
     /// `ring` or `direct`.
     pub algorithm: &'static str,
     /// `baseline` or `localBWAware`.
     pub optimization: &'static str,
-    /// Number of chunks of a collective.
+    /// The number of chunks of a collective.
     pub splits: u64,
-    /// Maximum number of concurrent chunks in a dimension.
+    /// The maximum number of concurrent chunks in a dimension.
     pub active: u64,
-    /// Bandwidth of an NPU's memory, GB/s.
+    /// The bandwidth of an NPU's memory, in GB/s.
     pub memory: u64,
-    /// Peak rate of an NPU, TFLOPS. If given, the roofline model times kernels; otherwise they take
-    /// their recorded time.
+    /// The peak rate of an NPU, in TFLOPS. If a peak rate is given, the roofline model times
+    /// kernels; otherwise kernels take their recorded time.
     pub peak: Option<u64>,
 }
 
@@ -58,8 +58,8 @@ const LAYERS: u64 = 32;
 const HIDDEN: u64 = 4096;
 const TOKENS: u64 = 4096;
 
-/// The forward kernels of a layer. Each has its relative share of the layer's operations and of its
-/// bytes.
+/// The forward kernels of a layer, each with its relative share of the layer's operations and of
+/// its bytes.
 const KERNELS: [(&str, f64, u64); 6] = [
     ("qkv", 6.0, 4),
     ("attn", 4.0, 6),
@@ -69,7 +69,8 @@ const KERNELS: [(&str, f64, u64); 6] = [
     ("mlp2", 8.0, 5),
 ];
 
-/// Number of nodes of a layer: its forward and backward kernels, its all-reduce, and its optimizer.
+/// The number of nodes of a layer: its forward and backward kernels, its all-reduce, and its
+/// optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
 impl Work {
@@ -107,8 +108,8 @@ impl Network {
         self.dimensions.iter().product()
     }
 
-    /// Returns the number of messages of an all-reduce in one chunk. In each dimension, every NPU sends
-    /// two messages per other NPU: one to scatter and one to gather.
+    /// Returns the number of messages of an all-reduce in one chunk. In each dimension, every NPU
+    /// sends two messages to each other NPU: one to scatter and one to gather.
     pub fn messages(&self) -> u64 {
         let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));
         self.npus() * steps.sum::<u64>()
@@ -177,9 +178,9 @@ pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system:
     }
 }
 
-/// Writes the training of a transformer. Each layer's gradients are reduced as soon as its backward pass
-/// has ended, concurrently with the backward passes of lower layers. The layer's optimizer waits for the
-/// reduction, and its next forward pass waits for the optimizer.
+/// Writes the training of a transformer. Each layer's gradients are reduced as soon as the layer's
+/// backward pass has ended, concurrently with the backward passes of lower layers. The layer's
+/// optimizer waits for the reduction, and its next forward pass waits for the optimizer.
 fn training(out: &mut Trace, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;

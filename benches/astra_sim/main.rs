@@ -1,21 +1,23 @@
-//! Measures the rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
+//! Measures the rates and the memory of `chakram astra-sim`. To run it:
+//! `cargo bench --bench astra_sim`.
 //!
-//! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files. The job
-//! is training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single
-//! kernel, which measures the start-up. All ranks are one file under many names, unless the line says
-//! otherwise.
+//! Each line is a job, which the bench writes into a temporary folder as ASTRA-sim's own files. The
+//! job is training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a
+//! single kernel, which measures the start-up. All ranks are one file under many names, unless the
+//! line says otherwise.
 //!
-//! The release build runs the job as a separate process, which is timed from start to end with all
-//! reading and printing. It runs once with `--stepwise`, which simulates every message, and once by
-//! default, when collectives use closed forms that are proved to give the same result. Both runs must
-//! print the same lines. MB are 10^6 bytes of peak resident memory. Times are the best of five runs; `*`
-//! marks runs of more than five seconds, which ran only once.
+//! The release build runs the job as a separate process. The bench times this process from start to
+//! end, including all reading and printing. The job runs once with `--stepwise`, which simulates
+//! every message, and once by default, where collectives use closed forms that are proved to give
+//! the same result. Both runs must print the same lines. MB are 10^6 bytes of peak resident memory.
+//! Times are the best of five runs. `*` marks runs of more than five seconds, which ran only once.
 //!
-//! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for the
-//! same jobs, from `astra-sim/scaling.csv`. It then shows the ratios of ASTRA-sim's seconds to the
-//! seconds with `--stepwise` and by default, and the ratio of its MB to the MB by default. The job must
-//! then send the same number of messages as in ASTRA-sim, and finish at the same nanosecond. `cargo
-//! bench --bench astra_sim -- ring` runs only lines with `ring` in the first column.
+//! If the variable `CHAKRAM_CORPUS` names a folder, the table also contains ASTRA-sim's times for
+//! the same jobs, from `astra-sim/scaling.csv`. The table then also shows the ratios of ASTRA-sim's
+//! seconds to the seconds with `--stepwise` and by default, and the ratio of ASTRA-sim's MB to the
+//! MB by default. The job must then send the same number of messages as in ASTRA-sim, and finish at
+//! the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in the
+//! first column.
 
 mod inputs;
 mod original;
@@ -34,7 +36,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// A line of the table.
 struct Case {
     label: &'static str,
-    /// Name of ASTRA-sim's row for this case, if there is one.
+    /// The name of ASTRA-sim's row for this case, if ASTRA-sim has one.
     row: Option<&'static str>,
     model: &'static str,
     work: Work,
@@ -176,16 +178,16 @@ const CASES: &[Case] = &[
 /// Notes that are printed under the table.
 #[derive(Default)]
 struct Findings {
-    /// Wrong results.
+    /// Descriptions of wrong results.
     faults: Vec<String>,
-    /// Runs that shared a core with other processes, each with its share of the core.
+    /// The runs that shared a core with other processes, each with its share of the core.
     busy: Vec<String>,
 }
 
-/// Best results of all runs of a case.
+/// The best results of all runs of a case.
 struct Best {
     run: Run,
-    /// True if the case ran only once.
+    /// `true` if the case ran only once.
     once: bool,
 }
 
@@ -206,7 +208,7 @@ fn best(mut run: impl FnMut() -> Run) -> Best {
     Best { run: best, once }
 }
 
-/// Returns the finish time of the last of `npus` NPUs, ns.
+/// Returns the finish time of the last of `npus` NPUs, in nanoseconds.
 fn finish(said: &str, npus: u64) -> u64 {
     let lines = said.lines().filter_map(|line| {
         let (_, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;

@@ -1,22 +1,22 @@
-//! ASTRA-sim's own times, if the variable `CHAKRAM_CORPUS` names a folder that contains them.
+//! Reads ASTRA-sim's own times, if the variable `CHAKRAM_CORPUS` names a folder that contains them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// ASTRA-sim's result for a case, with its run time and memory.
 pub struct Row {
-    /// Finish time of the last NPU, ns.
+    /// The finish time of the last NPU, in nanoseconds.
     pub finish: u64,
-    /// Number of messages, if they were counted.
+    /// The number of messages, if they were counted.
     pub messages: Option<u64>,
-    /// Run time, seconds.
+    /// The run time in seconds.
     pub seconds: f64,
-    /// Peak resident memory, MB.
+    /// The peak resident memory in MB.
     pub megabytes: f64,
 }
 
-/// Returns the rows of `astra-sim/scaling.csv` in the folder of `CHAKRAM_CORPUS`, by name. Returns
-/// `None` without this variable.
+/// Returns the rows of `astra-sim/scaling.csv` in the folder that `CHAKRAM_CORPUS` names, by name,
+/// or `None` without this variable.
 pub fn rows() -> Option<BTreeMap<String, Row>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");
@@ -30,7 +30,7 @@ pub fn rows() -> Option<BTreeMap<String, Row>> {
             let column = names.iter().position(|other| *other == name);
             fields[column.unwrap_or_else(|| panic!("no column `{name}`"))]
         };
-        // Other rows crashed or timed out.
+        // Rows with another status crashed or timed out.
         (field("status") == "ok").then(|| {
             let row = Row {
                 finish: field("finish_max_ns").parse().expect("a number"),

@@ -5,19 +5,19 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time, memory and output of a run.
+/// The time, the memory and the output of a run.
 pub struct Run {
-    /// Wall time from the start of the process to its exit.
+    /// The wall time from the start of the process to its exit.
     pub wall: Duration,
-    /// CPU time, in user and system mode.
+    /// The CPU time in user and system mode.
     pub cpu: Duration,
-    /// Peak resident memory, MB.
+    /// The peak resident memory in MB.
     pub megabytes: f64,
     /// The lines that the program printed about NPUs.
     pub said: String,
 }
 
-/// Runs the program in `folder`, with the inputs in this folder.
+/// Runs the program in `folder`, which contains the inputs.
 #[expect(clippy::zombie_processes, reason = "`wait` does, and learns more")]
 pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
@@ -50,7 +50,8 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
     }
 }
 
-/// Waits for a child process for which nothing else waits. Returns its status and resource usage.
+/// Waits for a child process for which no other code waits. Returns the child's status and resource
+/// usage.
 fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
     // SAFETY: the structure contains only integers, for which zeros are valid.
@@ -61,8 +62,8 @@ fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     (status, usage)
 }
 
-/// Returns the peak resident memory of the bench itself, MB, if the system reports it. On Linux, a
-/// child's count starts at this value.
+/// Returns the peak resident memory of the bench itself in MB, if the system reports it. On Linux,
+/// a child's peak starts at this value.
 pub fn own_megabytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let most = status
@@ -73,7 +74,7 @@ pub fn own_megabytes() -> Option<f64> {
 }
 
 fn megabytes(usage: &libc::rusage) -> f64 {
-    // Linux counts KiB, and macOS counts bytes.
+    // Linux reports KiB, and macOS reports bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
     (usage.ru_maxrss * unit) as f64 / 1e6
 }

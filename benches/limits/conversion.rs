@@ -1,11 +1,11 @@
-//! Measures the rates of converting generated captures of two ranks, on one thread.
+//! Measures how fast generated captures of two ranks are converted on one thread.
 
 use super::{best, held_since, rate, reset_peak};
 use chakram::convert::{ConvertOptions, OutputSet, convert_pairs, find_pairs};
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, Style, generate_capture};
 
-/// Converts captures of every kind, of about equal size.
+/// Converts captures of every kind, all of about the same size.
 pub fn all() {
     println!(
         "\nconvert, 2 ranks, 1 thread       MB of JSON      nodes      MB/s   peak/JSON   growth"
@@ -21,7 +21,7 @@ pub fn all() {
     }
 }
 
-/// Converts one capture. Returns its bytes and the seconds.
+/// Converts one capture, and returns its size in bytes and the seconds.
 fn one(
     label: &str,
     device: Device,

@@ -1,4 +1,4 @@
-//! An allocator that counts allocated bytes.
+//! Defines an allocator that counts allocated bytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -38,14 +38,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since the
-/// last call of [`reset_peak`].
+/// Returns the bytes allocated in addition to `before`: the current number, and the maximum since
+/// the last call of [`reset_peak`].
 pub fn held_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))
 }
 
-/// Returns the number of bytes that are currently allocated, and resets the maximum to it.
+/// Returns the number of bytes that are currently allocated, and resets the maximum to this number.
 pub fn reset_peak() -> usize {
     let now = HELD.load(Relaxed);
     PEAK.store(now, Relaxed);

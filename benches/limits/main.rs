@@ -1,8 +1,10 @@
-//! Measures the rates and memory of loading, replay and conversion: `cargo bench --bench limits`.
+//! Measures the rates and the memory of loading, replay and conversion. To run it:
+//! `cargo bench --bench limits`.
 //!
-//! Each line is the best of five runs. Two more lines measure a copy of the same bytes, and a scan of only their
-//! frames, so that results of different machines can be compared as ratios. If the variable `CHAKRAM_CORPUS` names a
-//! folder, the bench also loads `captures/gpu/chakra_json/chakra.0.et.zst` from it.
+//! Each line is the best of five runs. Two more lines measure a copy of the same bytes, and a scan
+//! of only their frames, so that ratios from different machines can be compared. If the variable
+//! `CHAKRAM_CORPUS` names a folder, the bench also loads `captures/gpu/chakra_json/chakra.0.et.zst`
+//! from it.
 
 mod conversion;
 mod counting;
@@ -48,9 +50,9 @@ fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
-/// Creates a data-parallel trace whose nodes have the arguments and provenance of captured nodes, which
-/// is a little more than 300 bytes per node. As in captures, names repeat from step to step, unless
-/// `distinct`.
+/// Creates a data-parallel trace whose nodes have the arguments and the provenance of captured
+/// nodes, a little more than 300 bytes per node. As in captures, names repeat from step to step,
+/// unless `distinct` is `true`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = GeneratedJob::new(WorkloadPattern::DataParallel(
         DataParallelPattern::with_nodes(8, nodes),
@@ -196,7 +198,7 @@ fn growth(label: &str, small: Duration, large: Duration) {
 }
 
 fn main() {
-    // `cargo bench --bench limits -- load` runs only that part.
+    // `cargo bench --bench limits -- load` runs only the part with this name.
     let asked: Vec<String> = std::env::args()
         .skip(1)
         .filter(|a| !a.starts_with('-'))

@@ -1,5 +1,5 @@
-//! A job for this benchmark only. It has the shape of a training step of a large language model: transformer layers
-//! with tensor, pipeline and data parallelism under 1F1B.
+//! Defines a job for this benchmark only. The job has the shape of a training step of a large
+//! language model: transformer layers with tensor, pipeline and data parallelism under 1F1B.
 
 use chakram::ids::Rank;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
@@ -9,18 +9,18 @@ use chakram::workload::{
     Workload, WorkloadBuilder,
 };
 
-/// Size of the job. Neighbouring ranks form a tensor group; the tensor groups are ordered by stage, then
-/// by replica.
+/// The size of the job. Neighbouring ranks form a tensor group. Tensor groups are ordered by stage,
+/// then by replica.
 #[derive(Clone, Copy)]
 pub struct Job {
     pub tensor: u32,
     pub stages: u32,
     pub replicas: u32,
     pub micro_batches: u32,
-    /// Number of layers per stage.
+    /// The number of layers per stage.
     pub layers: u32,
-    /// True if norms and residuals are sharded too, which doubles the number of collectives and halves
-    /// their size.
+    /// `true` if norms and residuals are also sharded, which doubles the number of collectives and
+    /// halves their size.
     pub sequence: bool,
 }
 
@@ -67,8 +67,8 @@ impl Job {
             let tensor = rank % self.tensor;
             let stage = rank / self.tensor % self.stages;
             let replica = rank / self.tensor / self.stages;
-            // The last stage first receives. All other stages send activations before they receive gradients, and
-            // stages in the middle receive activations before that.
+            // The last stage receives first. All other stages send activations before they receive
+            // gradients, and stages in the middle receive activations before they send.
             let before = (stage > 0).then(|| self.rank(tensor, stage - 1, replica));
             let after = (stage + 1 < self.stages).then(|| self.rank(tensor, stage + 1, replica));
             let binding = SlotBinding {
@@ -191,7 +191,7 @@ impl Job {
     }
 }
 
-/// Assigns ids to nodes. By default, each node depends on the previous node.
+/// Assigns ids to nodes; by default, each node depends on the previous node.
 struct Writer {
     builder: GraphBuilder,
     last: u64,

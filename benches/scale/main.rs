@@ -1,9 +1,10 @@
-//! Measures the time and memory of replaying a step of a large language model on thousands of NPUs: `cargo bench
-//! --bench scale`. To run only some lines: `cargo bench --bench scale -- 1024 sequence`.
+//! Measures the time and the memory of replaying a step of a large language model on thousands of
+//! NPUs. To run it: `cargo bench --bench scale`. To run only some lines:
+//! `cargo bench --bench scale -- 1024 sequence`.
 //!
-//! Times of the parts are CPU times of the process. The number of node runs is a rank's nodes multiplied by the ranks,
-//! so a collective of 8 ranks counts as 8. Memory is the peak of the process, which includes earlier lines; to measure
-//! the peak of one line, run only this line.
+//! The times of the parts are CPU times of the process. The number of node runs is a rank's nodes
+//! multiplied by the ranks, so a collective of 8 ranks counts as 8. Memory is the peak of the
+//! process, which includes earlier lines. To measure the peak of one line, run only this line.
 
 mod job;
 
@@ -94,8 +95,8 @@ fn line(name: &str, job: Job) {
     );
 }
 
-/// Returns the CPU time of the process in seconds, if the system reports it. Wall time would include
-/// other processes on a busy machine.
+/// Returns the CPU time of the process in seconds, if the system reports it. Wall time would
+/// include other processes on a busy machine.
 fn worked() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());

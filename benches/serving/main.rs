@@ -1,11 +1,13 @@
-//! Measures the time and memory of serving requests: `cargo bench --bench serving`. Each line is a run of the program.
+//! Measures the time and the memory of serving requests. To run it: `cargo bench --bench serving`.
+//! Each line is a run of the program.
 //!
 //! If `CHAKRAM_CORPUS` names a folder with `validation/requests_azure2023_conv.csv.gz` and
-//! `validation/serving_splitwise.part.csv`, one line serves an hour of Azure's requests, repeated five times. Further
-//! lines serve language models with stated step times, and show requests and steps per second. They serve 16 users
-//! and, from the same folder, Azure's hour on four engines and Mooncake's conversations
-//! (`validation/requests_mooncake_conversation.jsonl.gz`) on sixteen. The bench fails if a run takes more time or
-//! memory than its line allows, or if ten times as many requests take more memory.
+//! `validation/serving_splitwise.part.csv`, one line serves an hour of Azure's requests, repeated
+//! five times. Further lines serve language models with stated step times, and show requests and
+//! steps per second. They serve 16 users and, from files in the same folder, Azure's hour on four
+//! engines and Mooncake's conversations (`validation/requests_mooncake_conversation.jsonl.gz`) on
+//! sixteen engines. The bench fails if a run takes more time or memory than its line allows, or if
+//! ten times as many requests take more memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,13 +19,13 @@ struct Line {
     scenario: PathBuf,
     requests: u64,
     platform: Option<&'static str>,
-    /// Number of runs, of which the best counts.
+    /// The number of runs, of which the bench keeps the best.
     runs: u32,
     seconds: f64,
     megabytes: f64,
 }
 
-/// Wall and CPU time, seconds, and peak memory, MB.
+/// The wall time and CPU time in seconds, and the peak memory in MB.
 #[derive(Clone, Copy)]
 struct Taken {
     wall: f64,
@@ -122,8 +124,8 @@ fn serve_tokens(folder: &Path) {
     }
 }
 
-/// Runs a scenario of a language model three times, and prints the best run. Fails below `least` requests per
-/// second.
+/// Runs a scenario of a language model three times, and prints the best run. Fails if the best run
+/// serves fewer than `least` requests per second.
 fn run_tokens(name: &str, scenario: &Path, least: f64) {
     let best = (0..3).map(|_| once_tokens(scenario));
     let (taken, [requests, steps]) = best
@@ -139,7 +141,7 @@ fn run_tokens(name: &str, scenario: &Path, least: f64) {
     assert!(rate > least, "at least {least} requests per second");
 }
 
-/// Returns the time and memory of a run, and its numbers of requests and of steps.
+/// Returns the time and the memory of a run, and its numbers of requests and steps.
 fn once_tokens(scenario: &Path) -> (Taken, [f64; 2]) {
     let report = tempfile::NamedTempFile::new().expect("a file can be made");
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
@@ -190,7 +192,7 @@ fn run(line: &Line) -> Taken {
         line.name, line.requests, best.wall, best.cores, best.megabytes
     );
     assert!(best.cores < line.seconds, "it may take {} s", line.seconds);
-    // On Linux, a child's count starts at its parent's memory.
+    // On Linux, a child's peak starts at its parent's memory.
     let most = line.megabytes.max(own_megabytes());
     assert!(best.megabytes <= most, "it may take {most} MB");
     best
@@ -219,7 +221,7 @@ fn measure(command: &mut Command) -> Taken {
     let wall = start.elapsed().as_secs_f64();
     assert_eq!(status, 0, "the program fails with wait status {status}");
     let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-    // Linux counts KiB, and macOS counts bytes.
+    // Linux reports KiB, and macOS reports bytes.
     let unit = if cfg!(target_os = "macos") { 1 } else { 1024 };
     Taken {
         wall,
@@ -228,7 +230,7 @@ fn measure(command: &mut Command) -> Taken {
     }
 }
 
-/// Returns the peak resident memory of the bench itself, MB, if the system reports it.
+/// Returns the peak resident memory of the bench itself in MB, if the system reports it.
 fn own_megabytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
