@@ -230,7 +230,7 @@ impl<'s> ArrivalFile<'s> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
-                // The next repetition begins at the last arrival of this one.
+                // The next repetition begins at the last arrival of this repetition.
                 self.repeat -= 1;
                 self.offset = self.last;
                 self.rows = ArrivalRows::open_rows(self.path)?;

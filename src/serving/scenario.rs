@@ -211,16 +211,16 @@ pub enum PolicyKind {
     RoundRobin,
     /// First come, first served.
     FirstCome,
-    /// The request with the least remaining work first.
+    /// Serves the request with the least remaining work first.
     ShortestJob,
     /// Serves a request of the most urgent model first.
     Priority {
         /// Waiting time that counts as one priority level; `None` for no aging.
         aging: Option<Span>,
     },
-    /// The request with the earliest deadline first.
+    /// Serves the request with the earliest deadline first.
     EarliestDeadline,
-    /// Batches of requests of one model.
+    /// Serves batches of requests of one model.
     Batching {
         /// Maximum number of requests in a batch.
         batch: u32,

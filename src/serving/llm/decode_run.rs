@@ -6,8 +6,9 @@ use std::collections::BinaryHeap;
 
 /// For each request, the next step of a run in which the request needs a block or fills one.
 ///
-/// A request that computes one token per step changes its blocks at most twice in `block_size` steps, so a step visits only
-/// the requests that are due. Filling a block changes nothing if no other request can have its content.
+/// A request that computes one token per step changes its blocks at most twice in `block_size`
+/// steps, so a step visits only the requests that are due. A full block has no further effect if no
+/// other request can have the same content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockChangeSchedule {
     /// Step, and index of the request in the step; the earliest step first.

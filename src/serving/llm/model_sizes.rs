@@ -39,7 +39,7 @@ pub struct BlockProduct {
 pub struct BlockAttention {
     /// Number of query heads.
     pub heads: u64,
-    /// Number of heads of keys, and of heads of values.
+    /// Number of key heads, which equals the number of value heads.
     pub kv_heads: u64,
     /// Columns of a head; with latent vectors, the mean of the columns of keys and the columns of values.
     pub width: u64,
@@ -184,8 +184,8 @@ impl BlockKind {
                 OperatorKind::Linear {
                     inputs, outputs, ..
                 } => {
-                    // Only the first product can compute queries, keys and values; a later one may have the same width
-                    // by chance.
+                    // Only the first product can compute queries, keys and values; a later product
+                    // may have the same width by chance.
                     let is_qkv = by_outputs
                         && outputs == qkv
                         && products.is_empty()

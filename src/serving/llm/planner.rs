@@ -99,10 +99,10 @@ pub struct LlmPlan {
     /// Fraction of requests that must be within the limits.
     pub attain: f64,
     /// For each number of NPUs per engine, the row with the fewest engines that meets the limits.
-    /// If no row meets the limits, the row with the most engines.
+    /// If no row meets the limits, this is the row with the most engines.
     pub rows: Vec<PlanRow>,
-    /// Index of the row with the fewest NPUs among the rows that meet the limits; among equal rows,
-    /// the row with the highest fraction.
+    /// Index of the row with the fewest NPUs among the rows that meet the limits; if several rows
+    /// have equally few NPUs, the row with the highest fraction.
     pub chosen: Option<usize>,
     /// The chosen configuration at the highest rate within the limits, if there is such a rate.
     pub highest_rate: Option<PlanRow>,

@@ -12,7 +12,7 @@
 //!   `prompt_tokens`, and `output_toks` or `output_tokens`;
 //! - Mooncake's traces have objects with `timestamp` in milliseconds, `input_length`,
 //!   `output_length` and `hash_ids`, which has one number for each 512 tokens of the prompt. If two
-//!   requests have equal numbers, these blocks and all earlier blocks are equal.
+//!   requests have equal numbers, the blocks with these numbers and all earlier blocks are equal.
 
 use super::super::error::ServeError;
 use super::super::tables::{ColumnUnit, TableReader};

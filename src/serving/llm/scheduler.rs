@@ -64,9 +64,9 @@ struct EngineSlot {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Number of first tokens; other requests may find the full blocks among these tokens. Content
-    /// that belongs only to one request is registered only when the request is preempted, because
-    /// no other request can ask for it earlier.
+    /// Number of tokens, from the first, in which other requests may find full blocks. Content that
+    /// belongs only to one request is registered only when the request is preempted, because no
+    /// other request can ask for it earlier.
     findable: u32,
     /// Hashes of the request's full blocks that have been computed.
     hashes: Vec<BlockHash>,
@@ -479,8 +479,8 @@ impl StepScheduler {
     }
 
     /// Allocates the blocks for step `step` of a run (1 is the step after the composed step). If
-    /// there may be too few free blocks, returns `false` without any change; `compose` then decides
-    /// which request is preempted.
+    /// there may be too few free blocks, returns `false` without any change;
+    /// [`compose_step`](Self::compose_step) then decides which request is preempted.
     pub fn repeat_step(&mut self, step: u32) -> bool {
         let due = self.visits.find_due(step).len();
         if due as u32 > self.pool.free_count() {

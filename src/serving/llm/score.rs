@@ -407,10 +407,10 @@ pub struct MetricScores {
     pub intervals: Option<IntervalSummary>,
 }
 
-/// Returns an interval that contains the logarithmic errors of 90 % of the rows of a new fold,
-/// computed from the errors of other folds. Errors in one fold are similar, so each fold has its
-/// own mean, and errors vary around this mean (a random-effects model). Returns `None` for fewer
-/// than three folds or fewer than eight rows.
+/// Computes, from errors of other folds, an interval that contains the logarithmic errors of 90 % of
+/// the rows of a new fold. Errors in one fold are similar, so each fold has its own mean, and
+/// errors vary around this mean (a random-effects model). Returns `None` for fewer than three folds
+/// or fewer than eight rows.
 fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -480,8 +480,8 @@ impl ServingScores {
         }
     }
 
-    /// Sets the interval of each time to the interval that contains 90 % of the rows of a new fold,
-    /// by the errors of rows in other folds.
+    /// Sets the interval of each time from the errors of rows in other folds. The interval contains
+    /// 90 % of the rows of a new fold.
     fn add_intervals(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();

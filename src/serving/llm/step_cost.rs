@@ -93,10 +93,11 @@ const HOST_REQUEST: Span = Span::from_us(4);
 /// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured.
 /// The value comes from the measured curve of H100.
 const DECODE_MEMORY: f64 = 0.93;
-/// Constants of decoding over latent vectors: the start, and the reached fractions of the memory's
-/// bandwidth and of the peak rate. The constants follow from SGLang 0.5.10 on H100 with one to 128
-/// heads and batches above 200 MB (aiconfigurator, Apache-2.0). The median is 0.84 of the bandwidth
-/// up to 32 heads. With 128 heads, where products limit the time, the median is 0.56 of the peak.
+/// Constants of decoding over latent vectors: the time to start, and the fractions of the memory's
+/// bandwidth and of the peak rate that kernels reach. The constants follow from measurements of
+/// SGLang 0.5.10 on H100 with one to 128 heads and batches above 200 MB (aiconfigurator,
+/// Apache-2.0). The median is 0.84 of the bandwidth up to 32 heads. With 128 heads, where products
+/// limit the time, the median is 0.56 of the peak.
 const LATENT_START: Span = Span::from_us(12);
 const LATENT_MEMORY: f64 = 0.85;
 const LATENT_PEAK: f64 = 0.6;

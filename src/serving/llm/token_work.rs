@@ -1,4 +1,5 @@
-//! The work of a token on one NPU of an engine, as formulas and bounds need it, without kernels.
+//! Computes the work of a token on one NPU of an engine, for formulas and bounds that do not use
+//! kernels.
 
 use super::super::error::ServeError;
 use super::deployment::EnginePlace;

@@ -126,7 +126,7 @@ pub(super) fn row_name(row: &ServeRow) -> String {
     }
 }
 
-/// Returns the maximum width of a name with which the widest table fits.
+/// Returns the largest width of names at which the widest table still fits.
 pub(super) fn longest_name(style: TextStyle) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }

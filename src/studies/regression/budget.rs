@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct CoveredWorkload {
     /// Name of the workload in the archive.
     pub name: String,
-    /// Features that the workload covers: `operator aten::mm`, `group data`, `size 2^14 bytes`,
-    /// `schema .et`, `machine dgx-h100`.
+    /// Features that the workload covers, for example `operator aten::mm`, `group data`,
+    /// `size 2^14 bytes`, `schema .et` and `machine dgx-h100`.
     pub features: BTreeSet<String>,
     /// Expected duration of the check, in milliseconds.
     pub millis: u64,

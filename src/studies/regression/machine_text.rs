@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// A constant of a machine that was changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantChange {
-    /// Section and key of the constant: `dimension 2 bandwidth`.
+    /// Section and key of the constant, for example `dimension 2 bandwidth`.
     pub key: String,
     /// Value before the change, as written in the file; `None` if the constant was added.
     pub before: Option<String>,

@@ -20,7 +20,7 @@ pub struct MeasuredVerdict {
 }
 
 /// A prediction is outside the measured steps if it differs from their median by more than this
-/// number of standard deviations. Of normally distributed steps, 0.27 % exceed this limit. With few
+/// number of standard deviations. 0.27 % of normally distributed steps exceed this limit. With few
 /// measured steps, the estimate of the spread is less certain, so more steps exceed the limit.
 /// `docs/how-to/archives.md` states how often steps exceed the limit, and a test below measures
 /// these rates.

@@ -189,7 +189,7 @@ enum InputReference {
 }
 
 /// A sub-layer that records can refer to, or an omitted layer. The predecessors of an omitted layer
-/// replace it.
+/// replace that layer.
 struct KnownLayer {
     /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
     /// sub-layers.

@@ -48,7 +48,7 @@ pub struct ScoredTable<'t> {
 /// Predictions that are corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
 pub struct CorrectedRuns {
-    /// Phrase that describes the measured steps: `runs of other models`.
+    /// Phrase that describes the measured steps, for example `runs of other models`.
     pub steps: String,
     /// Corrected predictions, one for each run.
     pub runs: Vec<CorrectedRun>,

@@ -17,8 +17,8 @@
 //! the same steps (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
 //! equations 2.25 and 2.26).
 //!
-//! A job whose products were not measured gets only a part of this correction. The part minimises
-//! the error of predicting steps from steps with other products. If the gain is less than one
+//! A job whose products were not measured gets only a part of this correction. This part minimises
+//! the error when steps are predicted from steps with other products. If the gain is less than one
 //! standard error, the part is zero (Breiman et al., "Classification and Regression Trees", 1984,
 //! section 3.4.3).
 
@@ -468,7 +468,7 @@ mod tests {
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
-        // The logarithms of the same job share all terms except the single step's.
+        // Two logarithms of the same job share all terms except the term of the single step.
         let (mean, _, _) = known.predict_logarithm(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");

@@ -18,7 +18,7 @@ const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]
 /// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionSigns {
-    /// The option, or two options that change together: `data, tensor`.
+    /// The option, or two options that change together, for example `data, tensor`.
     pub option: String,
     /// Number of pairs with different measured times.
     pub pairs: usize,

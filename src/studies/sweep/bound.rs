@@ -56,7 +56,7 @@ use std::collections::BTreeMap;
 pub struct PointBound {
     /// Lower bound on the time of a step, in picoseconds.
     pub time_ps: u64,
-    /// Maximum bytes in use on an NPU. A lower bound, unless `is_whole` is true.
+    /// Maximum bytes in use on an NPU. This is a lower bound unless `is_whole` is true.
     pub memory_bytes: u64,
     /// True if all micro-batches were simulated.
     pub is_whole: bool,

@@ -1,5 +1,5 @@
-//! Loads studies. Loading parses a study, checks it together with the files that it names, and
-//! hashes the study and these files.
+//! Loads studies. [`load_study`] parses a study, checks it together with the files that it names,
+//! and hashes the study and these files.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;

@@ -125,7 +125,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective; of equal rows, the first.
+    /// Returns the best row by each objective, or the first of several equally good rows.
     pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.minimised_scores(row)?)))

@@ -3,12 +3,12 @@
 use super::super::{LlmReport, TokenWork};
 use chakram_hardware::machine::Machine;
 
-/// Multiples of the time that reading takes at the memory's bandwidth: for weights, and for keys
-/// and values.
+/// Time of reading, relative to reading at the memory's bandwidth: for weights, and for keys and
+/// values.
 const READS: [f64; 2] = [0.95, 0.90];
-/// Multiple of the time that the prompts' products take at the peak rate.
+/// Time of the prompts' products, relative to products at the peak rate.
 const PRODUCTS: f64 = 1.5;
-/// Seconds per block, per all-reduces of a block, and per step.
+/// Seconds per block, for the all-reduces of a block, and per step.
 const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
 
 /// Returns the time per token of `model` (a preset or a file) in seconds; `None` if the machine
