@@ -136,8 +136,8 @@ fn kernels_need_npus_that_the_machine_describes() {
 }
 
 /// The message sizes of Table IV of the ASTRA-sim 2.0 paper follow from its rule. An all-reduce of
-/// S bytes over p x q NPUs sends 2 (p - 1) / p S over the links of the first dimension, and 2 (q -
-/// 1) / q S / p over the links of the second.
+/// S bytes over p x q NPUs sends 2 (p - 1) / p S over the links of the first dimension, and 2
+/// (q - 1) / q S / p over the links of the second.
 #[test]
 fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
     let machine = "Switch(4)_Switch(2):250 GB/s,10 GB/s:0 ns";

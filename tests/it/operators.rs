@@ -88,7 +88,7 @@ fn complete_sum(all: &Sums) -> Sums {
 fn rows_are_the_sums_of_the_list_of_all() {
     let text = run(&["json", "--all-operators"]);
     let all: Value = serde_json::from_str(&text).unwrap();
-    // Writing the rows one by one gives the same text as writing all rows at once.
+    // Rows that are written one by one give the same text as all rows written at once.
     assert_eq!(text, format!("{all:#}\n"));
     let few: Value = serde_json::from_str(&run(&["json"])).unwrap();
     let ((every, count), (rows, row_count)) = (of_json(&all), of_json(&few));

@@ -31,7 +31,8 @@ fn every_changed_byte_of_a_file_is_noticed() {
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
     assert!(!is_noticed(&path));
-    // Flipping every bit of every byte takes ten times as long, so only the complete test does so.
+    // A test of every bit of every byte takes ten times as long, so only the complete test flips
+    // all bits.
     for at in 0..sound.len() {
         let bits = if is_whole() { 0..8 } else { at % 8..at % 8 + 1 };
         for bit in bits {

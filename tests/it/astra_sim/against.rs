@@ -180,9 +180,9 @@ fn what_starts_together_is_answered_in_closed_form() {
 /// B/ns for 2441, 1220 and 610 ns, and arrive after 2941, 1720 and 1110 ns. Halving-doubling on a
 /// ring crosses 1, 2 and 4 links and back: 2 (2941 + 2 · 1720 + 4 · 1110) + 6 · 10 + 10 = 21,712.
 /// On a switch, it crosses 2 links each time: 4 (2941 + 1720 + 1110) + 70 = 23,154. With `direct`
-/// on a switch, seven messages of an eighth leave at intervals of 610 ns, the first at 10; the last
-/// arrives at 10 + 6 · 610 + 2 · 1110 =
-/// 5890. The second half starts 10 ns later: 5900 + 5880 + 10 = 11,790.
+/// on a switch, seven messages of an eighth leave at intervals of 610 ns, the first at 10, and the
+/// last arrives at 10 + 6 · 610 + 2 · 1110 = 5890. The second half starts 10 ns later: 5900 +
+/// 5880 + 10 = 11,790.
 #[test]
 fn links_without_a_second_user_have_closed_forms() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -11,8 +11,8 @@ pub enum Line<'a> {
     New(&'a str),
 }
 
-/// Cost of a shown line that is not printed. Next to a cut, this cost is higher than the cost of
-/// changing some words of the line.
+/// Cost of a shown line that is not printed. Beside a cut, this cost is higher than the cost of a
+/// change of some words of the line.
 const GONE: u32 = 6;
 /// Cost of a printed line that is not shown.
 const NEW: u32 = 4;

@@ -249,7 +249,7 @@ fn brackets_nest_as_deep_as_they_like() {
 
 #[test]
 fn a_million_files_that_are_not_there_are_not_asked_for_one_by_one() {
-    // Searching a million missing ranks takes no time.
+    // A search for a million missing ranks takes no time.
     let folder = tempfile::tempdir().unwrap();
     let named = chakram::internals::PrefixedTraceFiles::new(&folder.path().join("job"));
     let begun = std::time::Instant::now();

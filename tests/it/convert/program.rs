@@ -297,7 +297,7 @@ fn every_command_takes_one_step_alone() {
         let sliced = job.path().join(format!("slice{step}/job"));
         let sliced = sliced.display().to_string();
         run_program(&["slice", &path, "--step", step, "-o", &sliced]);
-        // Writing and reading keep all nodes.
+        // A job that is written and read back keeps all nodes.
         let same = [
             "diff",
             &format!("{path}/job"),

@@ -52,8 +52,8 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
     }
 }
 
-/// Ranks that never communicate are no data parallelism. Copying such ranks needs an explicit
-/// option, which works only for them.
+/// Ranks that never communicate are no data parallelism. Only an explicit option copies such ranks,
+/// and this option works only for them.
 #[test]
 fn ranks_that_exchange_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -118,6 +118,6 @@ fn the_report_says_what_was_used() {
 fn a_small_all_reduce_is_one_stage() {
     let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];
     let replay = replay(&all_do(8, &[call(K::AllReduce, 16)]), &auto(&dims));
-    // 500 + 1,000 + 2,000 ns, and 3 times 16 B in 0.64 ns.
+    // The time is 500 + 1,000 + 2,000 ns, and 3 times 16 B in 0.64 ns.
     assert_eq!(replay.ps(), 3_501_920);
 }

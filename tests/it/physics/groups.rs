@@ -96,8 +96,8 @@ fn an_irregular_group_is_one_line_over_real_paths() {
     assert_eq!(replay.outcome.messages, 6);
 }
 
-/// Rank 0, the second member of this line, broadcasts 120,000 B. The first message goes to 1 in 100
-/// + 1,200 ns. The second goes to 5, leaves from 1,200 to 6,000 ns, and arrives 2,100 ns later.
+/// Rank 0, the second member of this line, broadcasts 120,000 B. The first message goes to 1 in
+/// 100 + 1,200 ns. The second goes to 5, leaves from 1,200 to 6,000 ns, and arrives 2,100 ns later.
 #[test]
 fn a_root_inside_an_irregular_group_starts_at_its_place() {
     let replay = run(&[5, 0, 1], call(K::Broadcast, 120_000).root(0));

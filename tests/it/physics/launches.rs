@@ -63,8 +63,8 @@ fn ring(npus: u32) -> Dim {
 }
 
 /// Rank 0 computes for 10 ns, and sends 100 bytes, which leave in 2 ns. They arrive at rank 1 500
-/// ns later, and rank 1 then computes for 30 ns. Rank 0 ends step k, counted from 0, after 12 (k +
-/// 1) ns, and never waits. Rank 1 ends step 0 at 12 + 500 + 30 = 542 ns. The messages of later
+/// ns later, and rank 1 then computes for 30 ns. Rank 0 ends step k, counted from 0, after 12
+/// (k + 1) ns, and never waits. Rank 1 ends step 0 at 12 + 500 + 30 = 542 ns. The messages of later
 /// steps have arrived by then, so each step takes 30 ns more.
 #[test]
 fn steps_overlap_where_their_dependencies_allow() {
@@ -186,8 +186,8 @@ fn jobs_that_share_a_link_wait_for_one_another() {
 /// 10 ns on rank 0 and at 100 ns on rank 1, and the second is ready at 50 ns on both. All use one
 /// stream. First come, first served would deadlock. The second launch would keep rank 1's stream
 /// and wait for rank 0. The first launch would keep rank 0's stream and wait for rank 1. In serial
-/// order, the second launch waits. The first launch occupies its stream until 100 + 2 · (50 · 20 ps
-/// + 500 ns) = 1102 ns, and the second takes 1002 ns more.
+/// order, the second launch waits. The first launch occupies its stream until 100 + 2 · (50 · 20
+/// ps + 500 ns) = 1102 ns, and the second takes 1002 ns more.
 #[test]
 fn launches_of_a_feed_cannot_deadlock_one_another() {
     let rank = |ns, lane| {

@@ -41,8 +41,8 @@ fn a_map_moves_a_group_to_another_dimension() {
     assert_eq!(replay_with(&workload, &machine, &reversed).ps(), 1_100_000);
 }
 
-/// The group of all ranks is a grid in every placement and takes 2 x (3 x (100 + 150)) + 2 x (2,000
-/// + 2 x 400) ns.
+/// The group of all ranks is a grid in every placement and takes 2 x (3 x (100 + 150)) + 2 x
+/// (2,000 + 2 x 400) ns.
 #[test]
 fn a_map_leaves_the_world_as_it_was() {
     let workload = job(&vec![vec![call(K::AllReduce, 120_000)]; 12], &[]);

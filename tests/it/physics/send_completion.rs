@@ -2,8 +2,8 @@
 //! file states.
 //!
 //! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts
-//! two links between NPUs. So the last of 10,000 B leaves after s = 200 ns and arrives after 1,000
-//! + 200 ns.
+//! two links between NPUs. So the last of 10,000 B leaves after s = 200 ns and arrives after
+//! 1,000 + 200 ns.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{

@@ -215,12 +215,12 @@ fn chunks_come_last_of_an_instant() {
 /// chunk has entered at 1,000.
 ///
 /// With `ports` the message of the all-reduce and chunk 1 reach the port at 200; the message is
-/// first and enters until 400. Chunks 1 to 4 reach the port until 500 and enter until 800.
-/// 400. The sums left at 400 and reach the port at 600, before chunk 5; they enter until 1,000.
-///      Chunks 5 to 8 enter until 1,400. With `links` the message occupies the downward link from
-///      100 on, before chunk 1 (at 200), until 300, and arrives at 400. Chunks 1 to 3 reach the
-///      link until 400 and occupy it until 600. The sums reach the link at 500, before chunk 4,
-///      occupy it until 800, and arrive at 900. Chunks 4 to 8 occupy the link until 1,300.
+/// first and enters until 400. Chunks 1 to 4 reach the port until 500 and enter until 800. The
+/// sums left at 400 and reach the port at 600, before chunk 5; they enter until 1,000. Chunks 5 to
+/// 8 enter until 1,400. With `links` the message occupies the downward link from 100 on, before
+/// chunk 1 (at 200), until 300, and arrives at 400. Chunks 1 to 3 reach the link until 400 and
+/// occupy it until 600. The sums reach the link at 500, before chunk 4, occupy it until 800, and
+/// arrive at 900. Chunks 4 to 8 occupy the link until 1,300.
 ///
 /// If NPUs are fully connected, a message crosses one link less and reaches the receiver's end of
 /// it at 100, also with `links`, and enters until 300. The sum reaches it at 400, before chunk 3,
@@ -255,9 +255,8 @@ fn two_loads_and_a_collective_share_their_ports() {
 /// and enters until 220, then the first message until 270; chunk 2, at the port at 220, until 370;
 /// messages 2 and 3 until 470; chunks 3 and 4, at the port at 320 and 420, until 670. With `links`
 /// the messages reach the link at 100, 150 and 200. The first occupies it until 150, chunk 1 until
-/// 250, the other messages until 350, and chunks 2 to 4 until 650.
-/// 670. With stores, the messages leave first, until 150 ns, and then the chunks until 550, plus 20
-///      + 100 ns.
+/// 250, the other messages until 350, and chunks 2 to 4 until 650. With stores, the messages
+/// leave first, until 150 ns, and then the chunks until 550, plus 20 + 100 ns.
 #[test]
 fn what_switches_gather_comes_to_the_ports() {
     let text = pool(4, 2).replace("40 kB", "10 kB");

@@ -360,9 +360,10 @@ fn places_that_differ_are_found() {
 
 /// A load on which some cores wait longer splits a group, and a sum around a ring of neighbours
 /// joins it again. The last core to arrive sends its first part to the next core at once, which
-/// forwards it, and so on around the ring, so all cores end at the same time. The ports are at (0,
-/// 0) and (3, 1), and two cores of the row load at each port. Kernels before the load run once for
-/// all, kernels between the load and the sum run twice, and kernels after the sum run once again.
+/// forwards it, and so on around the ring, so all cores end at the same time. The ports are at
+/// (0, 0) and (3, 1), and two cores of the row load at each port. Kernels before the load run once
+/// for all, kernels between the load and the sum run twice, and kernels after the sum run once
+/// again.
 #[test]
 fn a_ring_brings_members_together_again() {
     let ring = machine("torus", [1, 1], [4, 2], 8);

@@ -196,8 +196,8 @@ fn transfers_hold_their_whole_way() {
     );
 }
 
-/// 16 cores load 1 MB each, four at each port, one after another, over 1, 0, 2 and 1 links: 4 (1 us
-/// + 4 T) + 4 ns. The public code takes 1 us for the latency of DRAM, although its configuration
+/// 16 cores load 1 MB each, four at each port, one after another, over 1, 0, 2 and 1 links: 4 (1
+/// us + 4 T) + 4 ns. The public code takes 1 us for the latency of DRAM, although its configuration
 /// states 1 ns; with 1 ns the result is 3 x 999 ns + ... less.
 #[test]
 fn loads_hold_their_way_and_their_port() {

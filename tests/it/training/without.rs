@@ -179,8 +179,8 @@ fn the_optimizer_is_one_node() {
     assert_eq!(last, (1, 0, 28 * (2 * 1688 + 288), 0));
 }
 
-/// In the forward pass a block has 13 kernels and two all-reduces of 256 B, 2 x 8 (24 x 16 + 8 x 16
-/// + 2 x 32 x 16) FLOPs for matrices, and 2 x 2 x 8 x 8 x 2 x 4 for two heads: 26,624. There are
+/// In the forward pass a block has 13 kernels and two all-reduces of 256 B, 2 x 8 (24 x 16 + 8 x
+/// 16 + 2 x 32 x 16) FLOPs for matrices, and 2 x 2 x 8 x 8 x 2 x 4 for two heads: 26,624. There are
 /// two blocks and two micro-batches.
 #[test]
 fn nothing_is_found_again_without_recomputation() {
