@@ -37,7 +37,7 @@ mod vit;
 
 use serde::Serialize;
 
-pub use architecture::{LatentAttention, TransformerArchitecture};
+pub use architecture::{DeltaAttention, LatentAttention, TransformerArchitecture};
 pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
 pub use error::{ModelError, describe_missing_hub};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
@@ -211,6 +211,25 @@ pub enum OperatorKind {
         dropout: bool,
         /// True if query and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
+    },
+    /// Linear attention by a gated delta rule (Yang et al., "Gated Delta Networks", 2024): queries, keys and values pass
+    /// a short causal convolution, and each value head has a state of `key_width x value_width` numbers in place of
+    /// keys and values of all tokens. Its results are normalised, scaled by a gain and gated.
+    LinearAttention {
+        /// Tokens of a sample, which update the state one after another.
+        tokens: u64,
+        /// Heads of queries, which is also the number of key heads.
+        key_heads: u64,
+        /// Heads of values, each with a state, a decay and a rate of change per token.
+        value_heads: u64,
+        /// Elements of a query or key vector per head.
+        key_width: u64,
+        /// Elements of a value vector per head.
+        value_width: u64,
+        /// Tokens that the convolution joins: a token and those immediately before it.
+        taps: u64,
+        /// Bytes of a number of the state.
+        state_bytes: u64,
     },
     /// The two up-projections of latent attention. The first computes the query heads from a latent
     /// vector of `query_rank` elements, and the second computes the heads of keys and values from a
@@ -425,14 +444,17 @@ pub enum ActivationFunction {
     Gelu,
     /// The function multiplies x by the logistic function of x, as in SwiGLU.
     Silu,
+    /// The logistic function, as in gates of attention.
+    Sigmoid,
 }
 
 impl ActivationFunction {
     /// Every function, with its name in model files.
-    pub const ALL: [(Self, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str); 4] = [
         (Self::Relu, "relu"),
         (Self::Gelu, "gelu"),
         (Self::Silu, "silu"),
+        (Self::Sigmoid, "sigmoid"),
     ];
 }
 

@@ -37,6 +37,8 @@ pub struct PlainEngine {
     pub is_static: bool,
     /// `true` if the engine reserves blocks for all tokens of a request when it admits the request.
     pub reserves_whole: bool,
+    /// Blocks that a request holds in addition to those of its tokens, from its admission on.
+    pub state: usize,
     /// `true` if the engine composes a step as soon as the step before it begins.
     pub ahead: bool,
     /// Terms of a step's time: a constant, and the times per computed token, per request, and per
@@ -141,7 +143,7 @@ pub fn serve_step_by_step(
     requests: &[PlainLlmRequest],
 ) -> (Vec<PlainStep>, Vec<PlainLlmTimes>) {
     let size = engine.block_size;
-    let blocks_for = |tokens: usize| tokens.div_ceil(size);
+    let blocks_for = |tokens: usize| tokens.div_ceil(size) + engine.state;
     let mut memory = PlainBlockPool {
         cells: vec![PlainBlock::default(); engine.blocks],
         free: (0..engine.blocks).collect(),

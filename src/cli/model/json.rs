@@ -39,6 +39,8 @@ pub(super) struct ModelDetails<'a> {
     summary: ModelSummary<'a>,
     active_parameters: u64,
     cached_elements: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    sequence_state_bytes: u64,
     skippable_macs: u64,
     table_weights: u64,
     element_bytes: u64,
@@ -92,6 +94,11 @@ impl<'a> ModelSummary<'a> {
     }
 }
 
+/// Most models have no linear attention.
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 impl<'a> ModelDetails<'a> {
     /// Describes `found`. `element` is the number of bytes per element of saved activations.
     pub(super) fn of_definition(found: &'a ModelDefinition, element: u64) -> Self {
@@ -100,6 +107,7 @@ impl<'a> ModelDetails<'a> {
             summary: ModelSummary::of_definition(found),
             active_parameters: model.active_parameters(),
             cached_elements: model.cached_elements(),
+            sequence_state_bytes: model.sequence_state_bytes(element),
             skippable_macs: model.causally_skipped_multiplications(),
             table_weights: model.table_weights(),
             element_bytes: element,

@@ -82,6 +82,18 @@ pub(super) fn format_sizes(work: &OperatorKind) -> String {
             let (causal, sinks) = (optional(causal, ", causal"), optional(sinks, ", sinks"));
             format!("{heads} heads{shared} x {width}{values}{causal}{span}{sinks}")
         }
+        OperatorKind::LinearAttention {
+            key_heads,
+            value_heads,
+            key_width,
+            value_width,
+            taps,
+            ..
+        } => {
+            format!(
+                "{value_heads} heads over {key_heads}, states of {key_width} x {value_width}, convolution of {taps}"
+            )
+        }
         OperatorKind::LatentUp {
             rows,
             query_rank,

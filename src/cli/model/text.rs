@@ -75,6 +75,11 @@ fn render_totals(found: &ModelDefinition, element: u64) -> String {
         let bytes = format_thousands(cached.saturating_mul(element));
         rows.push(("KV cache", format!("{bytes} B per token, all layers")));
     }
+    let state = model.sequence_state_bytes(element);
+    if state > 0 {
+        let bytes = format_thousands(state);
+        rows.push(("states", format!("{bytes} B per sequence, all layers")));
+    }
     let line = |(word, rest): (&str, String)| format!("  {word:16}{rest}\n");
     rows.into_iter().map(line).collect()
 }

@@ -78,6 +78,9 @@ pub struct MemoryPlan {
     pub left: u64,
     /// Bytes of keys and values per token.
     pub kv_of_token: u64,
+    /// Bytes per request whatever its length: states of linear attention.
+    #[serde(default)]
+    pub state_of_request: u64,
     /// Number of blocks that fit into the remaining memory, or that the scenario states.
     pub blocks: u32,
     /// True if the scenario states the number of blocks.
@@ -129,6 +132,7 @@ impl MemoryPlan {
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
         let kv_of_token = sizes.kv_bytes(npus, served.kv);
+        let state_of_request = sizes.state_bytes(npus);
         // One block of the cache is reserved for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
         let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
@@ -140,6 +144,7 @@ impl MemoryPlan {
             context: CONTEXT_BYTES,
             left,
             kv_of_token,
+            state_of_request,
             blocks: stated.unwrap_or(derived),
             is_stated: stated.is_some(),
         }
@@ -182,9 +187,21 @@ impl<'a> PlacedModel<'a> {
             npu: &class.name,
             memory: Some(memory),
         };
+        let sizes = LlmSizes::load_by_name(&served.name)?;
+        let mut rules = scenario.engine_rules(Some(hardware))?;
+        if sizes.state_bytes(1) > 0 && rules.prefix_caching {
+            if scenario.states_rule("prefix_caching") {
+                return Err(ServeError::Unfit(format!(
+                    "engine.prefix_caching: found true, expected false: {} has linear attention, and the state after a prefix \
+                     is not cached\n  try: prefix_caching = false",
+                    sizes.name
+                )));
+            }
+            rules.prefix_caching = false;
+        }
         Ok(Self {
-            sizes: LlmSizes::load_by_name(&served.name)?,
-            rules: scenario.engine_rules(Some(hardware))?,
+            sizes,
+            rules,
             memory: memory.0,
             scenario,
             served,
@@ -224,7 +241,8 @@ impl<'a> PlacedModel<'a> {
         numbers
             .map(|npus| {
                 let plan = self.plan_memory(npus);
-                let kv_tokens = u64::from(plan.blocks) * u64::from(self.rules.block_size);
+                let blocks = plan.blocks.saturating_sub(self.state_blocks(&plan));
+                let kv_tokens = u64::from(blocks) * u64::from(self.rules.block_size);
                 let holds = plan.left > 0 || self.scenario.blocks.is_some();
                 TensorChoice {
                     npus,
@@ -235,7 +253,17 @@ impl<'a> PlacedModel<'a> {
             .collect()
     }
 
-    fn place_engines(self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
+    /// Returns the blocks that a request holds for its states, as the scenario states or by their bytes.
+    fn state_blocks(&self, plan: &MemoryPlan) -> u32 {
+        if self.scenario.states_rule("state_blocks") {
+            return self.rules.state_blocks;
+        }
+        let block = plan.kv_of_token * u64::from(self.rules.block_size);
+        let blocks = plan.state_of_request.div_ceil(block.max(1));
+        blocks.min(MOST_BLOCKS.into()) as u32
+    }
+
+    fn place_engines(mut self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
         let choices = self.tensor_choices();
         let ranks = self.scenario.ranks;
         let (name, machine) = (&self.sizes.name, self.machine.name());
@@ -303,6 +331,7 @@ impl<'a> PlacedModel<'a> {
             },
         };
         let plan = self.plan_memory(npus);
+        self.rules.state_blocks = self.state_blocks(&plan);
         if plan.blocks == 0 || plan.left == 0 && !plan.is_stated {
             return Err(ServeError::Unfit(format!(
                 "{name} on {npus} NPUs of {machine} leaves no memory for keys and values: {:.1} GB of {:.1} GB are weights\n  try: {}",

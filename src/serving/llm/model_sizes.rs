@@ -50,6 +50,59 @@ pub struct BlockAttention {
     /// Number of elements of the latent vector, and of the rotated key that all heads share. These
     /// elements are cached instead of keys and values.
     pub latent: Option<[u64; 2]>,
+    /// True if results are multiplied by a gate that is computed with the queries.
+    pub is_gated: bool,
+}
+
+/// Linear attention of a block: each value head has a state instead of keys and values of all tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockDelta {
+    /// Heads of queries and of keys.
+    pub key_heads: u64,
+    /// Heads of values.
+    pub value_heads: u64,
+    /// Columns of a query or key head.
+    pub key_width: u64,
+    /// Columns of a value head.
+    pub value_width: u64,
+    /// Tokens that the convolution joins.
+    pub taps: u64,
+    /// Bytes of a number of the state.
+    pub state_bytes: u64,
+}
+
+impl BlockDelta {
+    /// Returns the heads of keys and of values on each of `npus` NPUs.
+    pub fn own_heads(&self, npus: u32) -> [u64; 2] {
+        [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
+    }
+
+    /// Returns the columns that pass the convolution on each of `npus` NPUs: queries, keys and values.
+    pub fn convolved_columns(&self, npus: u32) -> u64 {
+        let [keys, values] = self.own_heads(npus);
+        2 * keys * self.key_width + values * self.value_width
+    }
+
+    /// Returns the bytes of a request's states on each of `npus` NPUs.
+    pub fn state_of_request(&self, npus: u32) -> u64 {
+        let [_, values] = self.own_heads(npus);
+        values * self.key_width * self.value_width * self.state_bytes
+    }
+
+    /// Returns the bytes that each of `npus` NPUs keeps of a request: its states, and the last inputs of the convolution
+    /// in BF16.
+    pub fn kept_of_request(&self, npus: u32) -> u64 {
+        self.state_of_request(npus) + 2 * (self.taps - 1) * self.convolved_columns(npus)
+    }
+}
+
+/// The part of a block that joins tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenMixing {
+    /// Attention to keys and values of earlier tokens.
+    Attention(BlockAttention),
+    /// Linear attention.
+    Delta(BlockDelta),
 }
 
 impl BlockAttention {
@@ -72,6 +125,7 @@ impl BlockAttention {
                     qk_norm,
                     window: None,
                     latent: None,
+                    is_gated: false,
                 };
                 (plain, causal)
             }
@@ -103,6 +157,7 @@ impl BlockAttention {
                     qk_norm,
                     window,
                     latent: (latent > 0).then_some([latent, turned]),
+                    is_gated: false,
                 };
                 (shaped, causal)
             }
@@ -117,6 +172,11 @@ impl BlockAttention {
     /// Returns the number of heads of keys and values on each of `npus` NPUs: at least one.
     pub fn own_kv_heads(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
+    }
+
+    /// Returns the heads of queries, and of the gate, on each of `npus` NPUs.
+    fn query_columns(&self, npus: u32) -> u64 {
+        self.heads / u64::from(npus) * if self.is_gated { 2 } else { 1 }
     }
 
     /// Returns the number of elements that each of `npus` NPUs caches per token. Latent vectors are
@@ -135,13 +195,58 @@ impl BlockAttention {
     }
 }
 
+impl TokenMixing {
+    /// Returns the only operator of a block that joins tokens.
+    fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
+        let mut found = None;
+        let mut set = |mixing| match found.replace(mixing) {
+            None => Ok(()),
+            Some(_) => Err("the blocks have two attention operators".to_owned()),
+        };
+        for (at, operator) in operators.iter().enumerate() {
+            if let OperatorKind::LinearAttention {
+                key_heads,
+                value_heads,
+                key_width,
+                value_width,
+                taps,
+                state_bytes,
+                ..
+            } = operator.work
+            {
+                set(Self::Delta(BlockDelta {
+                    key_heads,
+                    value_heads,
+                    key_width,
+                    value_width,
+                    taps,
+                    state_bytes,
+                }))?;
+            }
+            if let Some(attention) = BlockAttention::from_operator(&operator.work)? {
+                let behind = operators.get(at + 1).map(|behind| &behind.work);
+                let columns = attention.heads * attention.width;
+                let is_gated = matches!(
+                    behind,
+                    Some(OperatorKind::Activation { gated: true, width, .. }) if *width == columns
+                );
+                set(Self::Attention(BlockAttention {
+                    is_gated,
+                    ..attention
+                }))?;
+            }
+        }
+        found.ok_or("the blocks have no attention".to_owned())
+    }
+}
+
 /// Equal blocks of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockKind {
     /// Number of these blocks.
     pub count: u64,
-    /// Attention of each block.
-    pub attention: BlockAttention,
+    /// Their attention or linear attention.
+    pub mixing: TokenMixing,
     /// Matrix products of each block, in order.
     pub products: Vec<BlockProduct>,
     /// Number of experts, and number of experts per token.
@@ -153,17 +258,13 @@ pub struct BlockKind {
 impl BlockKind {
     /// Creates a kind from the operators of a single block, with a count of one.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
-        let mut attention = None;
-        for operator in operators {
-            if let Some(found) = BlockAttention::from_operator(&operator.work)? {
-                if attention.is_some() {
-                    return Err("the blocks have two attention operators".to_owned());
-                }
-                attention = Some(found);
-            }
-        }
-        let attention = attention.ok_or("the blocks have no attention")?;
-        let qkv = (attention.heads + 2 * attention.kv_heads) * attention.width;
+        let mixing = TokenMixing::from_operators(operators)?;
+        let attention = match mixing {
+            TokenMixing::Attention(attention) => Some(attention),
+            TokenMixing::Delta(_) => None,
+        };
+        let plain = attention.filter(|attention| attention.latent.is_none());
+        let qkv = plain.map(|of| (of.query_columns(1) + 2 * of.kv_heads) * of.width);
         let (mut products, mut experts, mut widest) = (Vec::new(), None, 0);
         let mut chosen = 1;
         for operator in operators {
@@ -187,10 +288,11 @@ impl BlockKind {
                     // Only the first product can compute queries, keys and values; a later product
                     // may have the same width by chance.
                     let is_qkv = by_outputs
-                        && outputs == qkv
-                        && products.is_empty()
-                        && attention.latent.is_none();
-                    if by_outputs && !is_qkv {
+                        && Some(outputs) == qkv
+                        && products.is_empty();
+                    // The first product of linear attention divides by heads.
+                    let is_first = products.is_empty();
+                    if by_outputs && !is_qkv && !(is_first && attention.is_none()) {
                         widest = widest.max(outputs);
                     }
                     products.push(BlockProduct {
@@ -238,7 +340,9 @@ impl BlockKind {
                 // product.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
-                | OperatorKind::ShapedAttention { .. } => {}
+                | OperatorKind::ShapedAttention { .. }
+                // Weights of the convolution, rates of decay, and the gain of a norm.
+                | OperatorKind::LinearAttention { .. } => {}
                 _ if operator.parameter_count() > 0 => {
                     return Err(format!(
                         "operator {} has weights, but its time in a step is unknown",
@@ -248,26 +352,47 @@ impl BlockKind {
                 _ => {}
             }
         }
-        if attention.latent.is_none() && !products.first().is_some_and(|first| first.is_qkv) {
+        if plain.is_some() && !products.first().is_some_and(|first| first.is_qkv) {
             return Err(
                 "the blocks have no matrix multiplication for queries, keys and values".to_owned(),
             );
         }
         Ok(Self {
             count: 1,
-            attention,
+            mixing,
             products,
             experts,
             widest,
         })
     }
 
+    /// Returns the block's attention, unless it has linear attention.
+    pub fn attention(&self) -> Option<&BlockAttention> {
+        match &self.mixing {
+            TokenMixing::Attention(attention) => Some(attention),
+            TokenMixing::Delta(_) => None,
+        }
+    }
+
+    /// Returns the block's linear attention, if it has it.
+    pub fn delta(&self) -> Option<&BlockDelta> {
+        match &self.mixing {
+            TokenMixing::Attention(_) => None,
+            TokenMixing::Delta(delta) => Some(delta),
+        }
+    }
+
+    /// Returns the elements that each of `npus` NPUs keeps of a token.
+    pub fn kept_elements(&self, npus: u32) -> u64 {
+        self.attention().map_or(0, |of| of.kept_elements(npus))
+    }
+
     /// Returns the numbers of input columns and output columns of a product on each of `npus` NPUs.
     pub fn own_product(&self, product: &BlockProduct, npus: u32) -> [u64; 2] {
         let parts = u64::from(npus);
-        if product.is_qkv {
-            let columns = self.attention.heads / parts + 2 * self.attention.own_kv_heads(npus);
-            return [product.inputs, columns * self.attention.width];
+        if let (true, Some(of)) = (product.is_qkv, self.attention()) {
+            let columns = of.query_columns(npus) + 2 * of.own_kv_heads(npus);
+            return [product.inputs, columns * of.width];
         }
         match product.split {
             ProductSplit::ByOutputs => [product.inputs, product.outputs / parts],
@@ -420,13 +545,17 @@ impl LlmSizes {
     pub fn can_divide(&self, npus: u32) -> bool {
         let npus = u64::from(npus);
         self.kinds.iter().all(|kind| {
-            let BlockAttention {
-                heads, kv_heads, ..
-            } = kind.attention;
-            let divides_heads = heads.is_multiple_of(npus)
-                && (kind.attention.latent.is_some()
-                    || kv_heads.is_multiple_of(npus)
-                    || npus.is_multiple_of(kv_heads));
+            let divides_heads = match &kind.mixing {
+                TokenMixing::Attention(of) => {
+                    of.heads.is_multiple_of(npus)
+                        && (of.latent.is_some()
+                            || of.kv_heads.is_multiple_of(npus)
+                            || npus.is_multiple_of(of.kv_heads))
+                }
+                TokenMixing::Delta(of) => {
+                    of.key_heads.is_multiple_of(npus) && of.value_heads.is_multiple_of(npus)
+                }
+            };
             let mut products = kind.products.iter().filter(|product| !product.is_qkv);
             divides_heads
                 && products.all(|product| match product.split {
@@ -440,7 +569,10 @@ impl LlmSizes {
     /// Returns the largest number of query heads of a block, and the largest number of heads of
     /// keys and values.
     pub fn head_counts(&self) -> [u64; 2] {
-        let attentions = self.kinds.iter().map(|kind| kind.attention);
+        let attentions = self
+            .kinds
+            .iter()
+            .filter_map(|kind| kind.attention().copied());
         let largest = |of: fn(BlockAttention) -> u64| attentions.clone().map(of).max().unwrap_or(1);
         [
             largest(|attention| attention.heads),
@@ -477,15 +609,24 @@ impl LlmSizes {
         let elements = self
             .kinds
             .iter()
-            .map(|kind| kind.count * kind.attention.kept_elements(npus));
+            .map(|kind| kind.count * kind.kept_elements(npus));
         (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
+    }
+
+    /// Returns the bytes that each of `npus` NPUs keeps of a request whatever its length: states of linear attention.
+    pub fn state_bytes(&self, npus: u32) -> u64 {
+        let of_kinds = self.kinds.iter().filter_map(|kind| {
+            let delta = kind.delta()?;
+            Some(kind.count * delta.kept_of_request(npus))
+        });
+        of_kinds.sum()
     }
 
     /// Returns true if some blocks read only a window.
     pub fn has_windows(&self) -> bool {
         self.kinds
             .iter()
-            .any(|kind| kind.attention.window.is_some())
+            .any(|kind| kind.attention().is_some_and(|of| of.window.is_some()))
     }
 
     /// Returns the largest number of columns per token that a running block keeps on each of `npus`
@@ -494,13 +635,20 @@ impl LlmSizes {
     pub fn working_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
-            let attention = &kind.attention;
-            let kv_heads = match attention.latent {
-                Some(_) => attention.heads / parts,
-                None => attention.own_kv_heads(npus),
+            let mixed = match &kind.mixing {
+                TokenMixing::Attention(attention) => {
+                    let kv_heads = match attention.latent {
+                        Some(_) => attention.heads / parts,
+                        None => attention.own_kv_heads(npus),
+                    };
+                    (attention.query_columns(npus) + 2 * kv_heads) * attention.width
+                }
+                TokenMixing::Delta(delta) => {
+                    let [_, values] = delta.own_heads(npus);
+                    delta.convolved_columns(npus) + values * delta.value_width
+                }
             };
-            let qkv = (attention.heads / parts + 2 * kv_heads) * attention.width;
-            qkv + (kind.widest + kind.widest / 2) / parts
+            mixed + (kind.widest + kind.widest / 2) / parts
         });
         columns.max().unwrap_or(0)
     }
@@ -531,6 +679,8 @@ mod tests {
             ("llama2-7b", 512.0),
             ("qwen3-32b", 256.0),
             ("qwen3-30b-a3b", 96.0),
+            // A quarter of 48 blocks, two heads of 256.
+            ("qwen3-next-80b-a3b", 24.0),
             ("mixtral-8x7b", 128.0),
             // A token takes (512 + 64) elements x 2 bytes x 61 layers.
             ("deepseek-v3", 68.625),
@@ -546,6 +696,15 @@ mod tests {
             320 * 1024 / 8
         );
         assert_eq!(sizes("llama3-70b").kv_bytes(8, Dtype::Fp8), 320 * 1024 / 16);
+        // States are divided by heads: 36 blocks, 32 heads of 128 x 128 in single precision, and three inputs of the
+        // convolutions of 2 x 2048 + 4096 columns.
+        let hybrid = sizes("qwen3-next-80b-a3b");
+        let states = 36 * (32 * 128 * 128 * 4 + 3 * 2 * 8192);
+        assert_eq!(
+            [1, 4].map(|npus| hybrid.state_bytes(npus)),
+            [states, states / 4]
+        );
+        assert_eq!(sizes("llama3-8b").state_bytes(1), 0);
         // Each NPU keeps whole latent vectors.
         let latent = sizes("deepseek-v3");
         assert_eq!(
@@ -561,6 +720,8 @@ mod tests {
             "llama3-70b",
             "mixtral-8x7b",
             "qwen3-30b-a3b",
+            "qwen3-next-80b-a3b",
+            "qwen3.5-397b-a17b",
             "gpt3-1.3b",
             "deepseek-v3",
             "kimi-k2",
@@ -595,12 +756,15 @@ mod tests {
         assert_eq!(counts("gpt-oss-120b"), [18, 18]);
         assert_eq!(counts("llama3-8b"), [32]);
         let windows = sizes("gpt-oss-120b").kinds;
-        let windows: Vec<_> = windows.iter().map(|kind| kind.attention.window).collect();
+        let windows: Vec<_> = windows
+            .iter()
+            .map(|kind| kind.attention().unwrap().window)
+            .collect();
         assert!(
             windows.contains(&Some(128)) && windows.contains(&None),
             "{windows:?}"
         );
-        let attention = sizes("deepseek-v3").kinds[0].attention;
+        let attention = *sizes("deepseek-v3").kinds[0].attention().unwrap();
         assert_eq!(attention.latent, Some([512, 64]));
         assert_eq!(
             (attention.visible_keys(5), attention.kept_elements(8)),

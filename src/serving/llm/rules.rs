@@ -30,6 +30,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "full_sequence_must_fit",
     "watermark",
     "reserve",
+    "state_blocks",
     "async_scheduling",
 ];
 
@@ -132,6 +133,8 @@ pub struct EngineRules {
     pub watermark: f64,
     /// Rule that determines for which tokens a request allocates blocks.
     pub reserve: BlockReserve,
+    /// Blocks that a request holds besides those of its tokens: the states of linear attention.
+    pub state_blocks: u32,
     /// True if the scheduler composes the next step when a step begins, before the tokens of the
     /// running step are known.
     pub async_scheduling: bool,
@@ -195,6 +198,7 @@ impl EngineRules {
                 .read_flag()?,
             watermark: 0.0,
             reserve: root.read_choice("reserve", RESERVES)?,
+            state_blocks: 0,
             async_scheduling: false,
         };
         rules.apply_table(&root)?;
@@ -242,6 +246,9 @@ impl EngineRules {
         self.prefix_caching = flag("prefix_caching", self.prefix_caching)?;
         self.full_sequence_must_fit = flag("full_sequence_must_fit", self.full_sequence_must_fit)?;
         self.async_scheduling = flag("async_scheduling", self.async_scheduling)?;
+        self.state_blocks = table.read_or_default("state_blocks", self.state_blocks, |field| {
+            Ok(field.read_integer_between(0, u64::from(MOST_TOKENS))? as u32)
+        })?;
         let threshold = self.long_prefill_token_threshold;
         self.long_prefill_token_threshold =
             table.read_or_default("long_prefill_token_threshold", threshold, |field| {
@@ -291,12 +298,20 @@ impl EngineRules {
             ),
             ("watermark", self.watermark.to_string()),
             ("reserve", name_of(RESERVES, self.reserve)),
+            ("state_blocks", self.state_blocks.to_string()),
             ("async_scheduling", self.async_scheduling.to_string()),
         ]
     }
 
     /// Checks that rules do not contradict one another; the error names the contradictory rules.
     pub fn check_consistency(&self) -> Result<(), ServeError> {
+        if self.prefix_caching && self.state_blocks > 0 {
+            return Err(ServeError::Unfit(format!(
+                "engine.prefix_caching: found true with state_blocks = {}, expected false: the state after a prefix is not \
+                 cached\n  try: prefix_caching = false",
+                self.state_blocks
+            )));
+        }
         if !self.chunked_prefill
             && self
                 .max_model_len

@@ -365,6 +365,16 @@ impl LlmScenario {
         classes.fold(self.limits, |all, class| all.filled_from(&class.limits))
     }
 
+    /// Returns true if the scenario itself states the rule `key`.
+    pub fn states_rule(&self, key: &str) -> bool {
+        let document = ConfigDocument::parse(&self.own_rules.text, &self.own_rules.file);
+        document.is_ok_and(|document| {
+            let engine = document.unchecked_root().get("engine");
+            let table = engine.and_then(|field| field.read_table(None).ok());
+            table.is_some_and(|table| table.get(key).is_some())
+        })
+    }
+
     /// Returns the rules for NPUs of `hardware`.
     ///
     /// # Errors

@@ -226,10 +226,12 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the number of blocks that a request needs for all of its tokens; the last token of
-    /// its answer is never computed.
+    /// Returns the blocks that a request needs for its state and all of its tokens; the last token of its answer is never
+    /// computed.
     fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
-        (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into())
+        let tokens =
+            (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into());
+        tokens + u64::from(self.rules.state_blocks)
     }
 
     /// Returns the reason why a request can never be served, or `None` if it can be served.
@@ -637,7 +639,7 @@ impl StepScheduler {
     /// blocks are free.
     fn grow_blocks(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
-        let needed = tokens.div_ceil(self.rules.block_size);
+        let needed = tokens.div_ceil(self.rules.block_size) + self.rules.state_blocks;
         let more = needed.saturating_sub(of.blocks.len() as u32);
         if more > self.pool.free_count() {
             return false;
@@ -694,7 +696,7 @@ impl StepScheduler {
             false => self.watermark_blocks,
         };
         let fits = |tokens: u32| {
-            let more = tokens.div_ceil(size).saturating_sub(shared);
+            let more = tokens.div_ceil(size).saturating_sub(shared) + self.rules.state_blocks;
             u64::from(more) + u64::from(revived) + u64::from(margin)
                 <= u64::from(self.pool.free_count())
         };
@@ -711,7 +713,7 @@ impl StepScheduler {
             .for_each(|block| self.pool.share_block(*block));
         let of = &mut self.slots[slot as usize];
         of.blocks.append(&mut shared_blocks);
-        for _ in shared..reserved.div_ceil(size) {
+        for _ in shared..reserved.div_ceil(size) + self.rules.state_blocks {
             of.blocks.extend(self.pool.allocate_block());
         }
         of.named = shared;

@@ -8,7 +8,8 @@
 //!   products of experts with tokens count. If each expert is equally likely, the number of these
 //!   experts is `E (1 - (1 - k / E)^T)`;
 //! - *prefill*: attention over the computed tokens, for each request with several tokens; *decode*:
-//!   attention over all tokens of a request, for each request with one token;
+//!   attention over all tokens of a request, for each request with one token. Linear attention computes prompts in chunks,
+//!   and reads and writes the states of requests with one token;
 //! - *elementwise*: norms with residual sums, rotation of queries and keys, writes of keys and
 //!   values, and the activation;
 //! - *collectives*: two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
@@ -18,14 +19,16 @@
 //! - *host-step* and *host-request*: the host's work between steps.
 
 use super::super::error::ServeError;
-use super::model_sizes::{BlockAttention, BlockKind, BlockProduct, LlmSizes};
+use super::model_sizes::{
+    BlockAttention, BlockDelta, BlockKind, BlockProduct, LlmSizes, TokenMixing,
+};
 use super::step_load::StepLoad;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::config::ConfigDocument;
 use chakram_base::dtype::Dtype;
 use chakram_base::ids::Npu;
 use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
-use chakram_base::units::{Span, format_percent};
+use chakram_base::units::{Span, format_percent, format_thousands};
 use chakram_hardware::compute::{ComputeModel, KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use std::collections::BTreeMap;
@@ -101,6 +104,8 @@ const DECODE_MEMORY: f64 = 0.93;
 const LATENT_START: Span = Span::from_us(12);
 const LATENT_MEMORY: f64 = 0.85;
 const LATENT_PEAK: f64 = 0.6;
+/// Tokens of a chunk of linear attention (flash-linear-attention, which vLLM and SGLang use).
+const DELTA_CHUNK: u64 = 64;
 /// Fraction of the peak rate that products reach if their weights are converted from four bits; the
 /// value is an assumption.
 const WEIGHT_ONLY_PEAK: f64 = 0.7;
@@ -427,13 +432,8 @@ impl StepCost {
     }
 
     fn moving_work(&self, kind: &BlockKind) -> Vec<MemoryBoundWork> {
-        let (sizes, attention) = (&self.sizes, &kind.attention);
+        let sizes = &self.sizes;
         let parts = u64::from(self.npus);
-        let heads = attention.heads / parts;
-        let turned = match attention.latent {
-            Some([_, turned]) => (heads + 1) * turned,
-            None => (heads + attention.own_kv_heads(self.npus)) * attention.width,
-        };
         let mut work = vec![
             // Each of the two norms, with the residual sum before it, has two reads and two writes.
             MemoryBoundWork {
@@ -446,22 +446,23 @@ impl StepCost {
             },
             MemoryBoundWork {
                 kernel: MemoryBoundKernel::ElementWise,
-                elements: 2 * turned,
-            },
-            MemoryBoundWork {
-                kernel: MemoryBoundKernel::Copy,
-                elements: 2 * attention.kept_elements(self.npus),
-            },
-            MemoryBoundWork {
-                kernel: MemoryBoundKernel::ElementWise,
                 elements: (kind.widest + kind.widest / 2) / parts,
             },
         ];
-        if attention.qk_norm {
-            work.push(MemoryBoundWork {
-                kernel: MemoryBoundKernel::Normalization,
-                elements: 2 * turned,
-            });
+        match &kind.mixing {
+            TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
+            TokenMixing::Delta(delta) => {
+                let [_, values] = delta.own_heads(self.npus);
+                // The convolution, and the norm of results with its gate.
+                work.push(MemoryBoundWork {
+                    kernel: MemoryBoundKernel::ElementWise,
+                    elements: 2 * delta.convolved_columns(self.npus),
+                });
+                work.push(MemoryBoundWork {
+                    kernel: MemoryBoundKernel::Normalization,
+                    elements: 3 * values * delta.value_width,
+                });
+            }
         }
         if let Some([experts, chosen]) = kind.experts {
             // The router chooses experts, and the experts' results are added up.
@@ -475,6 +476,63 @@ impl StepCost {
             });
         }
         work
+    }
+
+    /// Adds the kernels that move bytes before and after attention.
+    fn add_attention_work(&self, attention: &BlockAttention, work: &mut Vec<MemoryBoundWork>) {
+        let heads = attention.heads / u64::from(self.npus);
+        let turned = match attention.latent {
+            Some([_, turned]) => (heads + 1) * turned,
+            None => (heads + attention.own_kv_heads(self.npus)) * attention.width,
+        };
+        work.push(MemoryBoundWork {
+            kernel: MemoryBoundKernel::ElementWise,
+            elements: 2 * turned,
+        });
+        work.push(MemoryBoundWork {
+            kernel: MemoryBoundKernel::Copy,
+            elements: 2 * attention.kept_elements(self.npus),
+        });
+        if attention.qk_norm {
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::Normalization,
+                elements: 2 * turned,
+            });
+        }
+        if attention.is_gated {
+            work.push(MemoryBoundWork {
+                kernel: MemoryBoundKernel::ElementWise,
+                elements: 3 * heads * attention.width,
+            });
+        }
+    }
+
+    /// Seconds of linear attention in a block for requests with one token: each reads and writes its states.
+    fn delta_decode(&self, of: &BlockDelta, requests: u64) -> f64 {
+        let [keys, values] = of.own_heads(self.npus);
+        let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
+        let bytes = requests * (2 * of.state_of_request(self.npus) + 2 * vectors);
+        self.moving_seconds(MemoryBoundKernel::ElementWise, bytes)
+    }
+
+    /// Seconds of linear attention in a block for prompts: the roofline of products inside chunks and with states, and of
+    /// the vectors and states that pass between the kernels.
+    fn delta_prefill(&self, of: &BlockDelta, chunks: &[(u32, u32)]) -> f64 {
+        let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
+        let [keys, values] = of.own_heads(self.npus);
+        let (k, v) = (of.key_width, of.value_width);
+        let inside = DELTA_CHUNK * (3 * k + 2 * v);
+        let with_states = 3 * k * v;
+        // Each of the chunk's keys, corrected keys and corrected values is written once and read once; states in BF16 are
+        // kept for each chunk.
+        let vectors = 2 * keys * k + values * (2 * k + 4 * v);
+        let states = values * k * v / DELTA_CHUNK;
+        self.kernel_seconds(KernelProfile {
+            flops: 2 * tokens * values * (inside + with_states),
+            bytes: 2 * 2 * tokens * (vectors + states),
+            dtype: Some(Dtype::Bf16),
+            ..KernelProfile::default()
+        })
     }
 
     /// Returns the seconds of attention in a block for `batch` sequences. Each sequence has
@@ -619,7 +677,19 @@ impl StepCost {
         });
         let [mut prefill, mut decode] = [0.0; 2];
         for kind in &self.sizes.kinds {
-            let (count, of) = (kind.count as f64, &kind.attention);
+            let count = kind.count as f64;
+            let of = match &kind.mixing {
+                TokenMixing::Attention(of) => of,
+                TokenMixing::Delta(of) => {
+                    if !load.chunks.is_empty() {
+                        prefill += count * self.delta_prefill(of, &load.chunks);
+                    }
+                    if load.decodes > 0 {
+                        decode += count * self.delta_decode(of, load.decodes);
+                    }
+                    continue;
+                }
+            };
             if !load.chunks.is_empty() {
                 prefill += count * self.prefill_seconds(of, &load.chunks);
             }
@@ -675,7 +745,13 @@ impl StepCost {
                 "roofline at the peak rates, a lower bound"
             }
         ));
-        let of = self.sizes.kinds.iter().map(|kind| kind.attention);
+        if self.sizes.kinds.iter().any(|kind| kind.delta().is_some()) {
+            all.push(format!(
+                "linear attention: states of {} bytes a request on each NPU; prompts in chunks of {DELTA_CHUNK} tokens at the                  roofline, a lower bound; prefixes are not cached",
+                format_thousands(self.sizes.state_bytes(self.npus))
+            ));
+        }
+        let of = self.sizes.kinds.iter().filter_map(BlockKind::attention);
         if of.clone().any(|attention| attention.latent.is_some()) {
             all.push(format!(
                 "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",
@@ -826,6 +902,36 @@ mod tests {
         let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
         let bound = (15.01e9 + 4.29e9) / 3.35e12;
         assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
+    }
+
+    /// Qwen3-Next: 36 blocks with linear attention, whose states of 32 x 128 x 128 x 4 bytes are read and written, and 12 with
+    /// keys and values.
+    #[test]
+    fn states_are_read_and_written_whatever_the_context() {
+        let cost = cost("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
+        let delta = *cost.sizes.kinds[0].delta().unwrap();
+        let counts: Vec<u64> = cost.sizes.kinds.iter().map(|kind| kind.count).collect();
+        assert_eq!(counts, [36, 12]);
+        let bytes = 128.0 * 2.0 * (32 * 128 * 128 * 4 / 4) as f64;
+        let seconds = cost.delta_decode(&delta, 128);
+        let bound = bytes / 3.35e12;
+        assert!(
+            seconds > bound && seconds < 2.0 * bound,
+            "{seconds} and {bound}"
+        );
+        let part = |context| {
+            let parts = cost.time_by_part(&decode(128, context), &mut PriceMemo::default());
+            parts[CostPart::Decode as usize].as_seconds()
+        };
+        let full = *cost.sizes.kinds[1].attention().unwrap();
+        let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
+        let grown = part(8000) - part(1000);
+        assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
+        // 8,192 tokens in one step take 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs each, at 989 TFLOP/s at most.
+        let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
+        assert!(cost.delta_prefill(&delta, &[(8192, 0)]) >= flops / 989.5e12);
+        let alone = cost.delta_prefill(&delta, &[(100, 900)]);
+        assert_eq!(alone, cost.delta_prefill(&delta, &[(100, 0)]));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! | part | operators |
 //! |---|---|
 //! | latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1) | one product to both latent vectors and the rotary key, norms of the two, products to heads, attention of heads whose values are narrower than their keys |
+//! | linear attention (Yang et al., "Gated Delta Networks", 2024) | in all blocks but every n-th: one product to queries, keys, values, gate, decay and rate, and attention with a state instead of keys and values |
+//! | gated attention | columns of a gate beside the queries, and a gate after attention |
 //! | shared experts | an MLP for every token, in parallel to the routed experts |
 //! | dense layers | an MLP instead of experts |
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
@@ -14,7 +16,8 @@
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
-    AttentionSpan, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
+    ActivationFunction, AttentionSpan, LayerOperator, LayerRole, ModelLayer, OperatorKind,
+    RouterForm, TensorSplit,
 };
 
 /// A transformer with parts that a [`TransformerModel`] cannot describe.
@@ -25,6 +28,10 @@ pub struct TransformerArchitecture {
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttention>,
+    /// Linear attention of the layers without full attention.
+    pub delta: Option<DeltaAttention>,
+    /// True if the results of full attention are multiplied by a gate that is computed with the queries.
+    pub output_gate: bool,
     /// True if the matrix products before attention have biases, even if other products have none.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
@@ -68,12 +75,45 @@ pub struct LatentAttention {
     pub values: u64,
 }
 
+/// Sizes of linear attention with a gated delta rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaAttention {
+    /// Heads of queries, which is also the number of key heads.
+    pub key_heads: u64,
+    /// Heads of values.
+    pub value_heads: u64,
+    /// Elements of a query or key vector per head.
+    pub key_width: u64,
+    /// Elements of a value vector per head.
+    pub value_width: u64,
+    /// Tokens that the convolution joins.
+    pub taps: u64,
+    /// Bytes of a number of the state.
+    pub state_bytes: u64,
+}
+
+impl DeltaAttention {
+    /// Columns of all values together.
+    fn value_columns(&self) -> u64 {
+        self.value_heads.saturating_mul(self.value_width)
+    }
+
+    /// Columns of queries, keys, values and gate, and of decay and rate of each head.
+    fn input_columns(&self) -> u64 {
+        let keys = self.key_heads.saturating_mul(self.key_width);
+        let values = self.value_columns().saturating_add(self.value_heads);
+        keys.saturating_add(values).saturating_mul(2)
+    }
+}
+
 impl TransformerArchitecture {
     /// Creates an architecture that equals `base`, without additional parts.
     pub fn plain_model(base: TransformerModel) -> Self {
         Self {
             base,
             latent: None,
+            delta: None,
+            output_gate: false,
             qkv_biases: base.block.biases,
             sinks: false,
             span: AttentionSpan::All,
@@ -126,10 +166,9 @@ impl TransformerArchitecture {
 
     /// Returns the earlier tokens to which the tokens of block `index` attend.
     fn span_of(&self, index: u64) -> AttentionSpan {
-        match self.full_every {
-            0 => self.span,
-            every if (index + 1).is_multiple_of(every) => AttentionSpan::All,
-            _ => self.span,
+        match self.is_full(index) {
+            true => AttentionSpan::All,
+            false => self.span,
         }
     }
 
@@ -144,29 +183,93 @@ impl TransformerArchitecture {
             ..self.base.block
         };
         let mut operators = Vec::with_capacity(16);
+        let delta = self.delta.filter(|_| !self.is_full(index));
         for operator in block.block_operators() {
-            match &*operator.name {
-                "attention.qkv" => {
-                    operators.extend(self.products_before_attention(&block, operator))
-                }
-                "attention.core" => {
-                    operators.push(self.attention_operator(&block, operator, index))
-                }
-                "experts.dispatch" => operators.push(self.router_operator(operator)),
-                "experts.combine" => {
-                    operators.push(operator);
-                    operators.extend(self.shared_experts(&block));
-                }
-                "attention.out" => operators.push(self.product_after_attention(&block, operator)),
-                "residual1" | "residual2" if self.sandwich_norm => {
-                    let at = if operator.name == "residual1" { 1 } else { 2 };
-                    operators.push(block.norm_operator(&format!("norm{at}.after")));
-                    operators.push(operator);
-                }
-                _ => operators.push(operator),
+            match (&*operator.name, delta) {
+                ("attention.qkv", Some(delta)) => operators.push(LayerOperator::new(
+                    "attention.in",
+                    OperatorKind::Linear {
+                        rows: block.tokens,
+                        inputs: block.hidden,
+                        outputs: delta.input_columns(),
+                        bias: false,
+                        tied: false,
+                    },
+                    TensorSplit::ColumnParallel,
+                )),
+                ("attention.core", Some(delta)) => operators.push(LayerOperator {
+                    work: OperatorKind::LinearAttention {
+                        tokens: block.tokens,
+                        key_heads: delta.key_heads,
+                        value_heads: delta.value_heads,
+                        key_width: delta.key_width,
+                        value_width: delta.value_width,
+                        taps: delta.taps,
+                        state_bytes: delta.state_bytes,
+                    },
+                    ..operator
+                }),
+                ("attention.out", Some(delta)) => operators.push(LayerOperator {
+                    work: OperatorKind::Linear {
+                        rows: block.tokens,
+                        inputs: delta.value_columns(),
+                        outputs: block.hidden,
+                        bias: false,
+                        tied: false,
+                    },
+                    ..operator
+                }),
+                _ => operators.extend(self.with_parts(&block, operator, index)),
             }
         }
         operators
+    }
+
+    /// Returns the operators in place of `operator` of a block without linear attention.
+    fn with_parts(
+        &self,
+        block: &TransformerBlock,
+        operator: LayerOperator,
+        index: u64,
+    ) -> Vec<LayerOperator> {
+        let mut operators = Vec::with_capacity(4);
+        match &*operator.name {
+            "attention.qkv" => operators.extend(self.products_before_attention(block, operator)),
+            "attention.core" => {
+                operators.push(self.attention_operator(block, operator, index));
+                operators.extend(self.gate_after_attention(block));
+            }
+            "experts.dispatch" => operators.push(self.router_operator(operator)),
+            "experts.combine" => {
+                operators.push(operator);
+                operators.extend(self.shared_experts(block));
+            }
+            "attention.out" => operators.push(self.product_after_attention(block, operator)),
+            "residual1" | "residual2" if self.sandwich_norm => {
+                let at = if operator.name == "residual1" { 1 } else { 2 };
+                operators.push(block.norm_operator(&format!("norm{at}.after")));
+                operators.push(operator);
+            }
+            _ => operators.push(operator),
+        }
+        operators
+    }
+
+    /// Returns true if the tokens of block `index` attend to all earlier tokens.
+    fn is_full(&self, index: u64) -> bool {
+        self.full_every > 0 && (index + 1).is_multiple_of(self.full_every)
+    }
+
+    /// Returns the gate of the results of attention, if the model has one.
+    fn gate_after_attention(&self, block: &TransformerBlock) -> Option<LayerOperator> {
+        let gate = OperatorKind::Activation {
+            function: ActivationFunction::Sigmoid,
+            rows: block.tokens,
+            width: block.heads.saturating_mul(block.head_width),
+            gated: true,
+        };
+        let gate = LayerOperator::new("attention.gate", gate, TensorSplit::InsideRegion);
+        self.output_gate.then_some(gate)
     }
 
     /// Returns the matrix products before attention, which are `qkv` or the products of latent
@@ -177,8 +280,12 @@ impl TransformerArchitecture {
         mut qkv: LayerOperator,
     ) -> Vec<LayerOperator> {
         let Some(latent) = self.latent else {
-            if let OperatorKind::Linear { bias, .. } = &mut qkv.work {
+            if let OperatorKind::Linear { bias, outputs, .. } = &mut qkv.work {
                 *bias = self.qkv_biases;
+                if self.output_gate {
+                    let gate = block.heads.saturating_mul(block.head_width);
+                    *outputs = outputs.saturating_add(gate);
+                }
             }
             return vec![qkv];
         };

@@ -58,6 +58,29 @@ impl OperatorKind {
         }
     }
 
+    /// Bytes per sequence of the state of linear attention, with `number` bytes per number of activations: a matrix per
+    /// value head, and the last inputs of the convolution.
+    pub fn sequence_state_bytes(&self, number: u64) -> u64 {
+        let Self::LinearAttention {
+            key_heads,
+            value_heads,
+            key_width,
+            value_width,
+            taps,
+            state_bytes,
+            ..
+        } = *self
+        else {
+            return 0;
+        };
+        let keys = key_heads.saturating_mul(key_width).saturating_mul(2);
+        let values = value_heads.saturating_mul(value_width);
+        let convolved = keys.saturating_add(values).saturating_mul(taps - 1);
+        let states = values.saturating_mul(key_width);
+        let convolved = convolved.saturating_mul(number);
+        states.saturating_mul(state_bytes).saturating_add(convolved)
+    }
+
     /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and
     /// scores with values. With latent vectors, heads multiply directly by the latent vectors,
     /// because queries and weighted sums include the up-projections.
@@ -206,6 +229,14 @@ impl Model {
     /// Elements per token in the cache for decoding, over all layers.
     pub fn cached_elements(&self) -> u64 {
         self.sum_over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
+    }
+
+    /// Bytes per sequence of the states of linear attention, over all layers.
+    pub fn sequence_state_bytes(&self, number: u64) -> u64 {
+        self.sum_over_layers(|layer| {
+            let each = layer.operators.iter();
+            sum(each.map(|one| one.work.sequence_state_bytes(number)))
+        })
     }
 
     /// Multiplications in the forward pass of one sample.

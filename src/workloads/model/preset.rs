@@ -80,6 +80,8 @@ presets!(
     "qwen3-32b",
     "qwen3-30b-a3b",
     "qwen3-235b-a22b",
+    "qwen3-next-80b-a3b",
+    "qwen3.5-397b-a17b",
     "vit-b-16",
     "vit-l-16",
     "vit-h-14",

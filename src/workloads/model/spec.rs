@@ -12,6 +12,7 @@
 //! | convolution | `kij` | `nkrs`, `n` | `nhw` | `nhw` over `krs` | input |
 //! | attention | `mnw`, `mgw`, `mgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, also of norms; `nmt` of scores, or `nm` of row sums |
 //! | shaped attention | `mnw`, `mgw`, `mgu` | norms as above, sinks `n` | `mnu` | `nmt` over `w`, `nmu` over `t` | the same |
+//! | linear attention | `mqw`, `mqw`, `mnu`, `mnu`, `mn`, `mn` | convolutions `qwr`, `qwr`, `nur`; decay `n`, `n`; norm `u` | `mnu` | convolutions over `r`; `mns` over `w` twice, `mnw`, `mnu`, `mnu` over `s` in chunks; `mnu`, `mnu` over `w`, `mnw` over `u` with the state | input; `mns` of a chunk |
 //! | latent up | `mk`, `mc` | `kni`, `cnj` | `mni`, `mnj` | `mni` over `k`, `mnj` over `c` | inputs |
 //! | expert dispatch | `mn` | `ne` | `cn` | `me` over `n` | input; `me` of scores |
 //! | expert linear | `mk` | `en`, `ekn` | `mn` | `mn` over `k` | input |
@@ -28,8 +29,8 @@
 //! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only
 //! for the axes `b`, `m`, `n` and `k`. Another axis is whole, or is divided by the degree of one of
 //! these four axes. The degree of m divides rows `h` of an image's output, rows `i` of its input,
-//! and copies `c` of tokens; the degree of n divides heads `g` of keys and values. In a grouped
-//! convolution, a filter processes `c` channels instead of `k`.
+//! and copies `c` of tokens; the degree of n divides heads `g` of keys and values, and heads `q` of
+//! keys of linear attention. In a grouped convolution, a filter processes `c` channels instead of `k`.
 
 mod kernels;
 mod operators;

@@ -173,6 +173,7 @@ fn random_engine(numbers: &mut Numbers, length: u64) -> PlainEngine {
         watermark: 0,
         is_static: numbers.one_in(6),
         reserves_whole: numbers.one_in(6),
+        state: 0,
         ahead: false,
         times: [
             10 * numbers.below(5) + 10,
@@ -188,7 +189,7 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
     let mut text = format!(
         "name = \"case\"\n[engine]\nblocks = {}\nblock_size = {}\nmax_num_batched_tokens = {}\nmax_num_seqs = {}\n\
          long_prefill_token_threshold = {}\nchunked_prefill = {}\nprefix_caching = {}\npolicy = \"{}\"\n\
-         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\nasync_scheduling = {}\n",
+         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\nasync_scheduling = {}\nstate_blocks = {}\n",
         engine.blocks,
         engine.block_size,
         engine.budget,
@@ -213,6 +214,7 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
             "as-computed"
         },
         engine.ahead,
+        engine.state,
     );
     if let Some(most) = engine.most_length {
         writeln!(text, "max_model_len = {most}").unwrap();
@@ -236,6 +238,9 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let mut engine = random_engine(&mut numbers, length);
     // This is drawn separately, so that the other cases stay as they were.
     engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
+    // Requests with states share no blocks.
+    engine.state = [1, 2, 5, 0, 0, 0, 0, 0][Numbers(case ^ 0x3c3c).below(8) as usize];
+    engine.caching &= engine.state == 0;
     let watermark = if numbers.one_in(3) {
         numbers.below(40) as f64 / 100.0
     } else {
@@ -344,4 +349,49 @@ fn engines_that_run_ahead_answer_as_step_by_step() {
         steps += llm_served(&text).1.steps.len();
     }
     assert!(steps > 3_000, "{steps}");
+}
+
+/// A request of Qwen3-Next holds the blocks of its states from its admission on, and finds no prefix.
+#[test]
+fn states_of_linear_attention_take_blocks() {
+    let text = |rules: &str| {
+        format!(
+            "name = \"hybrid\"\n[engine]\nmodel = \"qwen3-next-80b-a3b\"\ntensor = 4\n{rules}\n[requests]\n\
+             arrivals = \"at-once\"\ncount = 12\n[[class]]\nname = \"all\"\ninput = 64\noutput = 16\nshared_prefix = 256\n"
+        )
+    };
+    let machine = chakram::machine::Machine::load_by_name("dgx-h100").unwrap();
+    let serve = |rules: &str| {
+        let mut log = StepLog::default();
+        let report = serve_llm(&llm_scenario(&text(rules)), Some(&machine), &mut log);
+        report.map(|report| (report, log))
+    };
+    let (report, log) = serve("").unwrap();
+    // 36 x (8 x 128 x 128 x 4 + 3 x 2 x 2048) bytes, and 12 x 2 x 256 x 2 bytes of a token on an NPU.
+    let place = report.place.as_ref().unwrap();
+    let state: u64 = 36 * (524_288 + 12_288);
+    assert_eq!(
+        (place.memory.state_of_request, place.memory.kv_of_token),
+        (state, 12_288)
+    );
+    let of_state = state.div_ceil(16 * 12_288);
+    assert_eq!(of_state, 99);
+    // The last step of a prompt of 320 tokens, and the next: 20 blocks of tokens, then 21.
+    let first = &log.steps[0];
+    assert_eq!(first.parts.len(), 12);
+    let used = u64::from(place.memory.blocks) - first.free as u64;
+    assert_eq!(used, 12 * (20 + of_state));
+    assert!(log.requests.iter().all(|request| request.hit == 0));
+    let (_, stated) = serve("state_blocks = 3\nprefix_caching = false").unwrap();
+    let used = u64::from(place.memory.blocks) - stated.steps[0].free as u64;
+    assert_eq!(used, 12 * 23);
+    let refused = serve("prefix_caching = true").err().unwrap().to_string();
+    assert!(
+        refused.contains("engine.prefix_caching: found true"),
+        "{refused}"
+    );
+    // Without room for a second state, requests run one after another.
+    let blocks = of_state + 21;
+    let (_, alone) = serve(&format!("blocks = {blocks}")).unwrap();
+    assert_eq!(alone.running, 1);
 }

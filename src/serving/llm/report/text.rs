@@ -69,7 +69,7 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
         let memory = &place.memory;
         let text = format!(
             "of {} an engine may take {} of each NPU: weights {} ({}), activations {}, context and graphs {}; {} are left for \
-             keys and values of {} bytes a token ({})",
+             keys and values of {} bytes a token ({}){}",
             format_gigabytes(memory.memory),
             format_gigabytes(memory.usable),
             format_gigabytes(memory.weights),
@@ -79,6 +79,10 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
             format_gigabytes(memory.left),
             format_thousands(memory.kv_of_token),
             place.kv,
+            match memory.state_of_request {
+                0 => String::new(),
+                bytes => format!(" and states of {} bytes a request", format_thousands(bytes)),
+            },
         );
         line(out, "memory", &text)?;
         let text = format!(

@@ -5,8 +5,8 @@
 
 use super::MOST_LAYERS;
 use crate::model::{
-    ActivationFunction, AttentionSpan, ExpertRouting, LatentAttention, Model, ModelError,
-    ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
+    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouting, LatentAttention, Model,
+    ModelError, ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
     TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, quote_for_message};
@@ -15,13 +15,18 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// Supported values of `model_type` in `config.json`.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 17] = [
     "llama",
     "mistral",
     "mixtral",
     "qwen2",
     "qwen3",
     "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_text",
+    "qwen3_5_moe",
+    "qwen3_5_moe_text",
     "deepseek_v2",
     "deepseek_v3",
     "kimi_k2",
@@ -52,10 +57,12 @@ const NO_SIZES: &[&str] = &[
     "max_window_layers",
     "model_type",
     "norm_topk_prob",
+    "mtp_use_dedicated_embeddings",
     "output_attentions",
     "output_hidden_states",
     "output_router_logits",
     "pad_token_id",
+    "partial_rotary_factor",
     "pretraining_tp",
     "quantization_config",
     "return_dict",
@@ -323,7 +330,7 @@ fn read_architecture(
         causal: true,
         dropout: false,
         rotary: true,
-        qk_norm: matches!(kind, "qwen3" | "qwen3_moe"),
+        qk_norm: kind.starts_with("qwen3"),
         experts,
     };
     // Here, the norms of heads have no gains, hence no weights; this call only marks the key as
@@ -341,21 +348,31 @@ fn read_architecture(
             tied: config.read_flag("tie_word_embeddings", false)?,
         },
     };
-    let (span, full_every) = read_attention_span(config, kind, layers)?;
+    let delta = read_delta_attention(config)?;
+    let (span, full_every) = match delta {
+        None => read_attention_span(config, kind, layers)?,
+        Some(_) => (AttentionSpan::All, full_attention_interval(config, layers)?),
+    };
     let shared = config.read_count("n_shared_experts")?;
+    let shared_ffn = config.read_count("shared_expert_intermediate_size")?;
+    let drafts = ["num_nextn_predict_layers", "mtp_num_hidden_layers"];
     let one = u64::from(matches!(kind, "llama4" | "llama4_text") && experts.is_some());
     Ok(TransformerArchitecture {
         latent,
+        delta,
+        output_gate: config.read_flag("attn_output_gate", delta.is_some())?,
         qkv_biases: biases.0,
         sinks: kind == "gpt_oss",
         span,
         full_every,
-        shared_ffn: (shared + one).saturating_mul(ffn),
+        shared_ffn: (shared + one).saturating_mul(ffn).max(shared_ffn),
         router: read_router(config, kind)?,
         dense_layers: config.read_count("first_k_dense_replace")?,
         experts_every: experts_every(config, layers)?,
         dense_ffn,
-        more_predictions: config.read_count("num_nextn_predict_layers")?,
+        more_predictions: config
+            .read_count(drafts[0])?
+            .max(config.read_count(drafts[1])?),
         ..TransformerArchitecture::plain_model(base)
     })
 }
@@ -371,6 +388,57 @@ fn read_latent_attention(config: &HubConfig<'_>) -> ConfigRead<Option<LatentAtte
         turned: config.require_size("qk_rope_head_dim")?,
         values: config.require_size("v_head_dim")?,
     }))
+}
+
+fn read_delta_attention(config: &HubConfig<'_>) -> ConfigRead<Option<DeltaAttention>> {
+    let Some(value_heads) = config.read_size("linear_num_value_heads")? else {
+        return Ok(None);
+    };
+    let key_heads = config.require_size("linear_num_key_heads")?;
+    if !value_heads.is_multiple_of(key_heads) {
+        config.invalid_value(
+            "linear_num_value_heads",
+            "a multiple of linear_num_key_heads",
+        )?;
+    }
+    Ok(Some(DeltaAttention {
+        key_heads,
+        value_heads,
+        key_width: config.require_size("linear_key_head_dim")?,
+        value_width: config.require_size("linear_value_head_dim")?,
+        taps: config.require_size("linear_conv_kernel_dim")?,
+        state_bytes: match config.read_word("mamba_ssm_dtype")? {
+            None | Some("float32") => 4,
+            Some("bfloat16" | "float16") => 2,
+            Some(_) => config.invalid_value("mamba_ssm_dtype", "float32, bfloat16 or float16")?,
+        },
+    }))
+}
+
+/// Returns the period of layers with full attention among layers with linear attention; the last layer of each period has
+/// full attention.
+fn full_attention_interval(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
+    config.value_of("sliding_window");
+    if config.read_flag("use_sliding_window", false)? {
+        config.invalid_value("use_sliding_window", "false beside linear attention")?;
+    }
+    let stated = config.read_size("full_attention_interval")?;
+    let Some(types) = config.value_of("layer_types") else {
+        return Ok(stated.unwrap_or(4));
+    };
+    let words: Option<Vec<&str>> = types
+        .as_array()
+        .and_then(|all| all.iter().map(Value::as_str).collect());
+    let full = words.unwrap_or_default();
+    let full: Vec<bool> = full.iter().map(|word| *word == "full_attention").collect();
+    let first = full.iter().position(|full| *full);
+    let every = stated.unwrap_or(first.map_or(layers + 1, |first| first as u64 + 1));
+    let regular = (1..).zip(&full);
+    let mut odd = regular.filter(|(number, full)| u64::is_multiple_of(*number, every) != **full);
+    match full.is_empty() || odd.next().is_some() {
+        true => config.invalid_value("layer_types", "full attention in every n-th layer"),
+        false => Ok(every),
+    }
 }
 
 /// Returns two flags: true if the matrix products before attention have biases, and true if all
@@ -403,7 +471,14 @@ fn read_experts(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRouting>> {
 }
 
 fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
-    let own = config.require_size("intermediate_size")?;
+    let own = match config.read_size("intermediate_size")? {
+        Some(own) => own,
+        // Models whose blocks all have experts may state only their size.
+        None => match config.read_size("moe_intermediate_size")? {
+            Some(own) => own,
+            None => config.require_size("intermediate_size")?,
+        },
+    };
     let dense = config.read_size("intermediate_size_mlp")?;
     Ok(match kind {
         "llama4" | "llama4_text" => dense.unwrap_or(own),

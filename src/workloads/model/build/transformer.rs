@@ -2,9 +2,9 @@
 
 use super::{block_count, flag_or, parse_size, size_or};
 use crate::model::{
-    ActivationFunction, AttentionSpan, ExpertRouting, LatentAttention, ModelLayer, ModelSizes,
-    OutputHead, PositionEncoding, RouterForm, TransformerArchitecture, TransformerBlock,
-    TransformerModel,
+    ActivationFunction, AttentionSpan, DeltaAttention, ExpertRouting, LatentAttention, ModelLayer,
+    ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
+    TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -36,6 +36,13 @@ pub(super) const KEYS: &[&str] = &[
     "window",
     "piece",
     "full_every",
+    "linear_key_heads",
+    "linear_value_heads",
+    "linear_key_width",
+    "linear_value_width",
+    "linear_taps",
+    "linear_state_bytes",
+    "output_gate",
     "sandwich_norm",
     "more_predictions",
     "vocabulary",
@@ -135,6 +142,15 @@ const OF_EXPERTS: [&str; 8] = [
 /// Keys of latent attention, in addition to `kv_rank`.
 const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
 
+/// Keys of linear attention, in addition to `linear_value_heads`.
+const OF_DELTAS: [&str; 5] = [
+    "linear_key_heads",
+    "linear_key_width",
+    "linear_value_width",
+    "linear_taps",
+    "linear_state_bytes",
+];
+
 /// Parses the parts that a [`TransformerModel`] cannot describe.
 fn parse_architecture(
     root: &ConfigTable<'_>,
@@ -160,11 +176,20 @@ fn parse_architecture(
     if latent.is_none() {
         without(&OF_LATENTS, "kv_rank")?;
     }
+    let delta = parse_delta_attention(root, &base)?;
+    if delta.is_none() {
+        without(&OF_DELTAS, "linear_value_heads")?;
+    }
+    if latent.is_some() {
+        without(&["output_gate"], "kv_heads")?;
+    }
     let span = match (root.get("window"), root.get("piece")) {
         (Some(window), None) => AttentionSpan::Window(window.read_integer_between(1, super::MOST)?),
         (None, Some(piece)) => AttentionSpan::Piece(piece.read_integer_between(1, super::MOST)?),
         (None, None) => {
-            without(&["full_every"], "window")?;
+            if delta.is_none() {
+                without(&["full_every"], "window")?;
+            }
             AttentionSpan::All
         }
         (Some(_), Some(piece)) => {
@@ -197,6 +222,8 @@ fn parse_architecture(
     };
     Ok(TransformerArchitecture {
         latent,
+        delta,
+        output_gate: flag_or(root, "output_gate", false)?,
         qkv_biases: flag_or(root, "qkv_biases", plain.qkv_biases)?,
         sinks: flag_or(root, "sinks", false)?,
         span,
@@ -236,6 +263,47 @@ fn parse_latent_attention(root: &ConfigTable<'_>) -> Result<Option<LatentAttenti
         plain: parse_size(root, "plain_width")?,
         turned: parse_size(root, "turned_width")?,
         values: parse_size(root, "value_width")?,
+    }))
+}
+
+/// Parses linear attention; returns `None` if the file has none.
+fn parse_delta_attention(
+    root: &ConfigTable<'_>,
+    base: &TransformerModel,
+) -> Result<Option<DeltaAttention>, ConfigError> {
+    let Some(field) = root.get("linear_value_heads") else {
+        return Ok(None);
+    };
+    for key in ["window", "piece", "kv_rank"] {
+        if let Some(field) = root.get(key) {
+            return Err(
+                field.invalid_value_error("this key", "no such key with `linear_value_heads`")
+            );
+        }
+    }
+    if !base.block.causal {
+        let expected = "true with `linear_value_heads`";
+        return Err(root
+            .require_field("causal", expected)?
+            .invalid_value_error("false", expected));
+    }
+    let value_heads = field.read_integer_between(1, super::MOST)?;
+    let key_heads = size_or(root, "linear_key_heads", 1, value_heads)?;
+    if !value_heads.is_multiple_of(key_heads) {
+        return Err(field.invalid_value_error(
+            value_heads,
+            format_args!("a multiple of {key_heads} heads of keys"),
+        ));
+    }
+    Ok(Some(DeltaAttention {
+        key_heads,
+        value_heads,
+        key_width: parse_size(root, "linear_key_width")?,
+        value_width: parse_size(root, "linear_value_width")?,
+        taps: parse_size(root, "linear_taps")?,
+        state_bytes: root.read_or_default("linear_state_bytes", 4, |field| {
+            field.read_integer_between(1, 8)
+        })?,
     }))
 }
 

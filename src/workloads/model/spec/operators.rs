@@ -102,6 +102,10 @@ fn fixed_axis(letter: char, extent: u64) -> AxisSpec {
     }
 }
 
+/// Tokens of a chunk of linear attention: between chunks, only the state is handed on (flash-linear-attention,
+/// `chunk_gated_delta_rule`).
+pub(in crate::model) const DELTA_CHUNK: u64 = 64;
+
 /// Number of unordered pairs of `n` elements.
 fn pair_count(n: u64) -> u64 {
     saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
@@ -269,6 +273,60 @@ impl OperatorKind {
                         .with_kept("nmt", None, KeptByKernels::Unfused);
                 }
                 spec
+            }
+            Self::LinearAttention {
+                tokens,
+                key_heads,
+                value_heads,
+                key_width,
+                value_width,
+                taps,
+                state_bytes: _,
+            } => {
+                let axes = vec![
+                    create_whole_axis(
+                        'm',
+                        tokens,
+                        M,
+                        "a token needs the state that the tokens before it leave",
+                    ),
+                    fixed_axis('s', tokens.min(DELTA_CHUNK)),
+                    divisible_axis('n', value_heads, N, "heads of values"),
+                    divisible_axis('q', key_heads, N, "heads of keys"),
+                    create_whole_axis(
+                        'w',
+                        key_width,
+                        K,
+                        "a head cannot be split; `n` shards by heads",
+                    ),
+                    fixed_axis('u', value_width),
+                    fixed_axis('r', taps),
+                ];
+                // Queries, keys, values, the gate, and two numbers per token and head: decay and rate.
+                let inputs = ["mqw", "mqw", "mnu", "mnu", "mn", "mn"];
+                OperatorSpec::new("linear_attention", axes, &inputs, &["mnu"], "m")
+                    .with_weights("qwr")
+                    .with_weights("qwr")
+                    .with_weights("nur")
+                    .with_weights("n")
+                    .with_weights("n")
+                    .with_weights("u")
+                    .with_product("mqw", "r")
+                    .with_product("mqw", "r")
+                    .with_product("mnu", "r")
+                    // Inside a chunk: keys with keys, queries with keys, and the chunk's corrections of keys and of
+                    // values, and of results.
+                    .with_product("mns", "w")
+                    .with_product("mns", "w")
+                    .with_product("mnw", "s")
+                    .with_product("mnu", "s")
+                    .with_product("mnu", "s")
+                    // With the state before the chunk: keys, queries, and the state's update.
+                    .with_product("mnu", "w")
+                    .with_product("mnu", "w")
+                    .with_product("mnw", "u")
+                    .keeps_inputs()
+                    .with_kept("mns", None, KeptByKernels::Any)
             }
             Self::LatentUp {
                 rows,
@@ -581,6 +639,11 @@ impl OperatorKind {
             | Self::ShapedAttention {
                 heads, kv_heads, ..
             } => vec![(N, heads), (N, kv_heads)],
+            Self::LinearAttention {
+                key_heads,
+                value_heads,
+                ..
+            } => vec![(N, value_heads), (N, key_heads)],
             Self::LatentUp { rows, heads, .. } => vec![(M, rows), (N, heads)],
             Self::Norm { rows, width, .. }
             | Self::Activation { rows, width, .. }

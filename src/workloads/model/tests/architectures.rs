@@ -60,6 +60,84 @@ fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
     own.map(|one| one.parameter_count()).sum()
 }
 
+/// Three of four blocks have linear attention: h (2 K k + 2 V v + 2 V) weights before it, V v h after it, t (2 K k + V v)
+/// of its convolutions, 2 V of its decays and v of its norm. The fourth has a gate with as many columns as its queries.
+/// Qwen's table gives 80 and 397 billion parameters, 3 and 17 billion of them active.
+#[test]
+fn linear_attention_has_the_weights_of_its_formula() {
+    for (name, h, l, [heads, values], f, words, published) in [
+        (
+            "qwen3-next-80b-a3b",
+            2048,
+            48,
+            [16, 32],
+            512,
+            151_936,
+            [80, 3],
+        ),
+        (
+            "qwen3.5-397b-a17b",
+            4096,
+            60,
+            [32, 64],
+            1024,
+            248_320,
+            [397, 17],
+        ),
+    ] {
+        let model = preset(name);
+        let (keys, k, v, t) = (16, 128, 128, 4);
+        let linear = h * (2 * keys * k + 2 * values * v + 2 * values)
+            + values * v * h
+            + t * (2 * keys * k + values * v)
+            + 2 * values
+            + v;
+        let full = h * (2 * heads + 2 * 2) * 256 + heads * 256 * h + 2 * 256;
+        assert_eq!(sum(&model, "layer0", "attention"), linear, "{name}");
+        assert_eq!(sum(&model, "layer3", "attention"), full, "{name}");
+        let expert = 3 * h * f;
+        let block = |experts: u64| (experts + 1) * expert + 512 * h + 2 * h;
+        let all =
+            |experts: u64| l * block(experts) + l / 4 * (3 * linear + full) + 2 * words * h + h;
+        assert_eq!(model.parameter_count(), all(512), "{name}");
+        assert_eq!(model.active_parameters(), all(10), "{name}");
+        let billions = |count: u64| (count as f64 / 1e9).round() as u64;
+        assert!(
+            billions(model.parameter_count()).abs_diff(published[0]) <= 1,
+            "{name}"
+        );
+        assert!(
+            billions(all(10) - words * h).abs_diff(published[1]) <= 1,
+            "{name}"
+        );
+        // Keys and values of 2 heads of 256 in a quarter of the blocks; in the others, a state of 128 x 128 numbers per
+        // head in single precision, and three inputs of the convolutions.
+        assert_eq!(model.cached_elements(), l / 4 * 2 * 2 * 256, "{name}");
+        let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
+        assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
+    }
+}
+
+/// Per token and value head, chunks of 64 tokens take 64 (3 k + 2 v) multiplications inside and 3 k v with states; the
+/// convolutions take t for each column.
+#[test]
+fn linear_attention_multiplies_in_chunks_and_by_states() {
+    let model = preset("qwen3-next-80b-a3b");
+    let core = operators(&model, "layer0").iter();
+    let core = core
+        .clone()
+        .find(|one| one.name == "attention.core")
+        .unwrap();
+    let tokens = model.sequence;
+    let head = 64 * 5 * 128 + 3 * 128 * 128;
+    let convolved = 4 * (2 * 16 * 128 + 32 * 128);
+    assert_eq!(
+        core.multiplication_count(),
+        tokens * (32 * head + convolved)
+    );
+    assert_eq!(core.work.cached_elements(), 0);
+}
+
 /// Latent attention has h q + q + q A (n + r) + h (c + r) + c + c A (n + v) + A v h weights.
 #[test]
 fn latent_attention_has_the_weights_of_its_formula() {
@@ -216,6 +294,18 @@ fn keys_without_what_they_are_about_are_refused() {
         )
     };
     for (more, expected) in [
+        (
+            "linear_taps = 4",
+            "key `linear_taps`: found this key, expected this key only with `linear_value_heads`",
+        ),
+        (
+            "linear_value_heads = 4\nwindow = 4",
+            "key `window`: found this key, expected no such key with `linear_value_heads`",
+        ),
+        (
+            "linear_value_heads = 4\nlinear_key_heads = 3",
+            "key `linear_value_heads`: found 4, expected a multiple of 3 heads of keys",
+        ),
         (
             "shared_ffn = 4",
             "m.toml:14: key `shared_ffn`: found this key, expected this key only with `experts`",

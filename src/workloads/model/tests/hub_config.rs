@@ -38,6 +38,28 @@ const QWEN3: &str = r#"{
   "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936
 }"#;
 
+const QWEN3_NEXT: &str = r#"{
+  "architectures": ["Qwen3NextForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1, "full_attention_interval": 4,
+  "head_dim": 256, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 5120, "linear_conv_kernel_dim": 4,
+  "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+  "max_position_embeddings": 262144, "mlp_only_layers": [], "model_type": "qwen3_next", "moe_intermediate_size": 512,
+  "norm_topk_prob": true, "num_attention_heads": 16, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48,
+  "num_key_value_heads": 2, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_theta": 10000000,
+  "shared_expert_intermediate_size": 512, "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936
+}"#;
+
+/// The text part of Qwen3.5's configuration, with eight of sixty blocks.
+const QWEN35: &str = r#"{
+  "attn_output_gate": true, "full_attention_interval": 4, "head_dim": 256, "hidden_act": "silu", "hidden_size": 4096,
+  "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention",
+    "linear_attention", "linear_attention", "linear_attention", "full_attention"],
+  "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 64,
+  "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32", "max_position_embeddings": 262144,
+  "model_type": "qwen3_5_moe_text", "moe_intermediate_size": 1024, "num_attention_heads": 32, "num_experts": 512,
+  "num_experts_per_tok": 10, "num_hidden_layers": 8, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+  "shared_expert_intermediate_size": 1024, "tie_word_embeddings": false, "vocab_size": 248320
+}"#;
+
 const MAVERICK: &str = r#"{
   "model_type": "llama4",
   "text_config": {
@@ -74,6 +96,13 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&oss), layers(&preset("gpt-oss-20b")));
     assert_eq!(layers(&read(QWEN3)), layers(&preset("qwen3-235b-a22b")));
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
+    assert_eq!(read(QWEN3_NEXT).layers, preset("qwen3-next-80b-a3b").layers);
+    let eight = read(QWEN35);
+    let whole = preset("qwen3.5-397b-a17b");
+    assert_eq!(eight.layers[..9], whole.layers[..9]);
+    let state = "\"mamba_ssm_dtype\": \"float32\"";
+    let half = read(&QWEN35.replace(state, "\"mamba_ssm_dtype\": \"bfloat16\""));
+    assert!(half.sequence_state_bytes(2) < eight.sequence_state_bytes(2));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameter_count(), 7_615_616_512);
     // With samples of another length, the file still gives the preset's operators.
@@ -110,6 +139,20 @@ fn what_is_not_known_is_refused_by_name() {
         (
             QWEN2.replace("qwen2", "rwkv"),
             "config.json:2: key `model_type`: found \"rwkv\", expected one of llama, mistral,",
+        ),
+        (
+            QWEN35.replace(
+                "\"linear_num_key_heads\": 16",
+                "\"linear_num_key_heads\": 12",
+            ),
+            "key `linear_num_value_heads`: found 64, expected a multiple of linear_num_key_heads",
+        ),
+        (
+            QWEN35.replace(
+                "\"full_attention_interval\": 4",
+                "\"full_attention_interval\": 3",
+            ),
+            "expected full attention in every n-th layer",
         ),
         (
             without("hidden_size"),
