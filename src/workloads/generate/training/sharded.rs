@@ -33,8 +33,8 @@
 //!
 //! | | forward | backward |
 //! |---|---|---|
-//! | before a product cut by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
-//! | after a product cut by inputs | reduce-scatter of the output | all-gather of the output's gradient |
+//! | before a product that is split by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
+//! | after a product that is split by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
 //! The sum of the input's gradient overlaps the product that computes the weights' gradient. The
 //! second all-gather of the input overlaps the kernels before it. DTensor, which torchtitan uses,
