@@ -212,23 +212,26 @@ pub enum OperatorKind {
         /// True if query and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// Linear attention by a gated delta rule (Yang et al., "Gated Delta Networks", 2024): queries, keys and values pass
-    /// a short causal convolution, and each value head has a state of `key_width x value_width` numbers in place of
-    /// keys and values of all tokens. Its results are normalised, scaled by a gain and gated.
+    /// Linear attention by a gated delta rule (Yang et al., "Gated Delta Networks", 2024). Queries,
+    /// keys and values pass through a short causal convolution. Each value head has a state of
+    /// `key_width x value_width` numbers, which replaces the keys and values of all tokens. The
+    /// results are normalised, scaled by a gain, and multiplied by a gate.
     LinearAttention {
         /// Tokens of a sample, which update the state one after another.
         tokens: u64,
-        /// Heads of queries, which is also the number of key heads.
+        /// Number of query heads, which is also the number of key heads.
         key_heads: u64,
-        /// Heads of values, each with a state, a decay and a rate of change per token.
+        /// Number of value heads; each has a state, and for each token a decay and a rate of
+        /// change.
         value_heads: u64,
         /// Elements of a query or key vector per head.
         key_width: u64,
         /// Elements of a value vector per head.
         value_width: u64,
-        /// Tokens that the convolution joins: a token and those immediately before it.
+        /// Number of tokens that the convolution combines: a token and the tokens immediately
+        /// before it.
         taps: u64,
-        /// Bytes of a number of the state.
+        /// Bytes per number of the state.
         state_bytes: u64,
     },
     /// The two up-projections of latent attention. The first computes the query heads from a latent

@@ -37,7 +37,8 @@ pub struct PlainEngine {
     pub is_static: bool,
     /// `true` if the engine reserves blocks for all tokens of a request when it admits the request.
     pub reserves_whole: bool,
-    /// Blocks that a request holds in addition to those of its tokens, from its admission on.
+    /// Number of blocks that a request occupies from its admission on, in addition to the blocks
+    /// for its tokens.
     pub state: usize,
     /// `true` if the engine composes a step as soon as the step before it begins.
     pub ahead: bool,

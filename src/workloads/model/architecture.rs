@@ -4,8 +4,8 @@
 //! | part | operators |
 //! |---|---|
 //! | latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1) | one product to both latent vectors and the rotary key, norms of the two, products to heads, attention of heads whose values are narrower than their keys |
-//! | linear attention (Yang et al., "Gated Delta Networks", 2024) | in all blocks but every n-th: one product to queries, keys, values, gate, decay and rate, and attention with a state instead of keys and values |
-//! | gated attention | columns of a gate beside the queries, and a gate after attention |
+//! | linear attention (Yang et al., "Gated Delta Networks", 2024) | in all blocks except every n-th: one product to queries, keys, values, gate, decay and rate, and attention with a state instead of keys and values |
+//! | gated attention | a gate, computed in the same product as the queries, that multiplies the results of attention |
 //! | shared experts | an MLP for every token, in parallel to the routed experts |
 //! | dense layers | an MLP instead of experts |
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
@@ -28,9 +28,11 @@ pub struct TransformerArchitecture {
     pub base: TransformerModel,
     /// Latent attention; if absent, keys and values are computed directly from the hidden state.
     pub latent: Option<LatentAttention>,
-    /// Linear attention of the layers without full attention.
+    /// Linear attention in all layers without full attention; if absent, no layer has linear
+    /// attention.
     pub delta: Option<DeltaAttention>,
-    /// True if the results of full attention are multiplied by a gate that is computed with the queries.
+    /// True if a gate, which is computed with the queries, multiplies the results of full
+    /// attention.
     pub output_gate: bool,
     /// True if the matrix products before attention have biases, even if other products have none.
     pub qkv_biases: bool,
@@ -78,27 +80,28 @@ pub struct LatentAttention {
 /// Sizes of linear attention with a gated delta rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaAttention {
-    /// Heads of queries, which is also the number of key heads.
+    /// Number of query heads, which is also the number of key heads.
     pub key_heads: u64,
-    /// Heads of values.
+    /// Number of value heads.
     pub value_heads: u64,
     /// Elements of a query or key vector per head.
     pub key_width: u64,
     /// Elements of a value vector per head.
     pub value_width: u64,
-    /// Tokens that the convolution joins.
+    /// Number of tokens that the convolution combines.
     pub taps: u64,
-    /// Bytes of a number of the state.
+    /// Bytes per number of the state.
     pub state_bytes: u64,
 }
 
 impl DeltaAttention {
-    /// Columns of all values together.
+    /// Columns of the values of all heads together.
     fn value_columns(&self) -> u64 {
         self.value_heads.saturating_mul(self.value_width)
     }
 
-    /// Columns of queries, keys, values and gate, and of decay and rate of each head.
+    /// Columns of the product before attention: queries, keys, values, gate, and one decay and one
+    /// rate per value head.
     fn input_columns(&self) -> u64 {
         let keys = self.key_heads.saturating_mul(self.key_width);
         let values = self.value_columns().saturating_add(self.value_heads);
@@ -225,7 +228,7 @@ impl TransformerArchitecture {
         operators
     }
 
-    /// Returns the operators in place of `operator` of a block without linear attention.
+    /// Returns the operators that replace `operator` in a block without linear attention.
     fn with_parts(
         &self,
         block: &TransformerBlock,
@@ -255,12 +258,13 @@ impl TransformerArchitecture {
         operators
     }
 
-    /// Returns true if the tokens of block `index` attend to all earlier tokens.
+    /// Returns true if block `index` has full attention because it is the last of a period of
+    /// `full_every` blocks.
     fn is_full(&self, index: u64) -> bool {
         self.full_every > 0 && (index + 1).is_multiple_of(self.full_every)
     }
 
-    /// Returns the gate of the results of attention, if the model has one.
+    /// Returns the gate after attention, if the model has one.
     fn gate_after_attention(&self, block: &TransformerBlock) -> Option<LayerOperator> {
         let gate = OperatorKind::Activation {
             function: ActivationFunction::Sigmoid,

@@ -58,8 +58,8 @@ impl OperatorKind {
         }
     }
 
-    /// Bytes per sequence of the state of linear attention, with `number` bytes per number of activations: a matrix per
-    /// value head, and the last inputs of the convolution.
+    /// Bytes that linear attention stores per sequence; 0 for other operators. Each value head
+    /// stores its state, and the convolution stores its last inputs with `number` bytes per number.
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
         let Self::LinearAttention {
             key_heads,
@@ -231,7 +231,8 @@ impl Model {
         self.sum_over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
 
-    /// Bytes per sequence of the states of linear attention, over all layers.
+    /// Bytes that linear attention stores per sequence, over all layers; activations have `number`
+    /// bytes per number.
     pub fn sequence_state_bytes(&self, number: u64) -> u64 {
         self.sum_over_layers(|layer| {
             let each = layer.operators.iter();

@@ -19,7 +19,8 @@
 //! | part | keys |
 //! |---|---|
 //! | latent attention | `kv_rank`, `plain_width`, `turned_width`, `value_width`, `query_rank` (0) |
-//! | attention | `qkv_biases` (biases), `sinks` (false); `window` or `piece`: length of the window or piece of tokens to which a token attends, except in every `full_every`-th layer (0: none); `sandwich_norm` (false) |
+//! | linear attention | `linear_value_heads`, `linear_key_heads` (linear_value_heads), `linear_key_width`, `linear_value_width`, `linear_taps`, `linear_state_bytes` (4); in all layers except every `full_every`-th (0: none) |
+//! | attention | `output_gate` (false), `qkv_biases` (biases), `sinks` (false); `window` or `piece`: length of the window or piece of tokens to which a token attends, except in every `full_every`-th layer (0: none); `sandwich_norm` (false) |
 //! | shared experts, router | `shared_ffn` (0), `scores` softmax or sigmoid (softmax), `router_bias`, `correction_bias` (false), `groups` (0) and `groups_per_token` (groups) of experts |
 //! | layers with experts | every `experts_every`-th (1) layer after the first `dense_layers` (0); the others have an MLP of `dense_ffn` (ffn) |
 //! | more predicted tokens | `more_predictions` (0) |

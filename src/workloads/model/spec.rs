@@ -29,8 +29,9 @@
 //! Every input and output also has the sample axis `b`, which the table omits. Degrees exist only
 //! for the axes `b`, `m`, `n` and `k`. Another axis is whole, or is divided by the degree of one of
 //! these four axes. The degree of m divides rows `h` of an image's output, rows `i` of its input,
-//! and copies `c` of tokens; the degree of n divides heads `g` of keys and values, and heads `q` of
-//! keys of linear attention. In a grouped convolution, a filter processes `c` channels instead of `k`.
+//! and copies `c` of tokens. The degree of n divides heads `g` of keys and values and, in linear
+//! attention, heads `q` of queries and keys. In a grouped convolution, a filter processes `c`
+//! channels instead of `k`.
 
 mod kernels;
 mod operators;

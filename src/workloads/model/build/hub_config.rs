@@ -415,8 +415,8 @@ fn read_delta_attention(config: &HubConfig<'_>) -> ConfigRead<Option<DeltaAttent
     }))
 }
 
-/// Returns the period of layers with full attention among layers with linear attention; the last layer of each period has
-/// full attention.
+/// Returns the number of layers from one layer with full attention to the next. The last layer of
+/// each period has full attention, and the others have linear attention.
 fn full_attention_interval(config: &HubConfig<'_>, layers: u64) -> ConfigRead<u64> {
     config.value_of("sliding_window");
     if config.read_flag("use_sliding_window", false)? {
@@ -473,7 +473,7 @@ fn read_experts(config: &HubConfig<'_>) -> ConfigRead<Option<ExpertRouting>> {
 fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> ConfigRead<u64> {
     let own = match config.read_size("intermediate_size")? {
         Some(own) => own,
-        // Models whose blocks all have experts may state only their size.
+        // If all blocks of a model have experts, the file may state only the size of the experts.
         None => match config.read_size("moe_intermediate_size")? {
             Some(own) => own,
             None => config.require_size("intermediate_size")?,

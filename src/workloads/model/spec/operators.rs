@@ -102,8 +102,8 @@ fn fixed_axis(letter: char, extent: u64) -> AxisSpec {
     }
 }
 
-/// Tokens of a chunk of linear attention: between chunks, only the state is handed on (flash-linear-attention,
-/// `chunk_gated_delta_rule`).
+/// Number of tokens of a chunk in linear attention (`chunk_gated_delta_rule` in
+/// flash-linear-attention). A chunk passes only the state to the next chunk.
 pub(in crate::model) const DELTA_CHUNK: u64 = 64;
 
 /// Number of unordered pairs of `n` elements.
@@ -302,7 +302,8 @@ impl OperatorKind {
                     fixed_axis('u', value_width),
                     fixed_axis('r', taps),
                 ];
-                // Queries, keys, values, the gate, and two numbers per token and head: decay and rate.
+                // The inputs are queries, keys, values, the gate, and two numbers per token and
+                // head: decay and rate.
                 let inputs = ["mqw", "mqw", "mnu", "mnu", "mn", "mn"];
                 OperatorSpec::new("linear_attention", axes, &inputs, &["mnu"], "m")
                     .with_weights("qwr")
@@ -314,14 +315,15 @@ impl OperatorKind {
                     .with_product("mqw", "r")
                     .with_product("mqw", "r")
                     .with_product("mnu", "r")
-                    // Inside a chunk: keys with keys, queries with keys, and the chunk's corrections of keys and of
-                    // values, and of results.
+                    // Products within a chunk: keys with keys, queries with keys, and one product
+                    // each for corrected keys, corrected values and results.
                     .with_product("mns", "w")
                     .with_product("mns", "w")
                     .with_product("mnw", "s")
                     .with_product("mnu", "s")
                     .with_product("mnu", "s")
-                    // With the state before the chunk: keys, queries, and the state's update.
+                    // Products with the state before the chunk: keys with the state, queries with
+                    // the state, and the update of the state.
                     .with_product("mnu", "w")
                     .with_product("mnu", "w")
                     .with_product("mnw", "u")

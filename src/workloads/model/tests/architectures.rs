@@ -60,9 +60,11 @@ fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
     own.map(|one| one.parameter_count()).sum()
 }
 
-/// Three of four blocks have linear attention: h (2 K k + 2 V v + 2 V) weights before it, V v h after it, t (2 K k + V v)
-/// of its convolutions, 2 V of its decays and v of its norm. The fourth has a gate with as many columns as its queries.
-/// Qwen's table gives 80 and 397 billion parameters, 3 and 17 billion of them active.
+/// Three of four blocks have linear attention. Such a block has h (2 K k + 2 V v + 2 V) weights
+/// before attention, V v h after attention, t (2 K k + V v) in convolutions, 2 V in decays, and v
+/// in the norm. Every fourth block has full attention, and a gate with the same number of columns
+/// as its queries. According to Qwen's table, the models have 80 and 397 billion parameters, 3 and
+/// 17 billion of them active.
 #[test]
 fn linear_attention_has_the_weights_of_its_formula() {
     for (name, h, l, [heads, values], f, words, published) in [
@@ -110,16 +112,18 @@ fn linear_attention_has_the_weights_of_its_formula() {
             billions(all(10) - words * h).abs_diff(published[1]) <= 1,
             "{name}"
         );
-        // Keys and values of 2 heads of 256 in a quarter of the blocks; in the others, a state of 128 x 128 numbers per
-        // head in single precision, and three inputs of the convolutions.
+        // A quarter of the blocks cache keys and values of 2 heads with 256 columns each. Each
+        // other block stores a state of 128 x 128 numbers in single precision per value head, and
+        // the last three inputs of the convolutions.
         assert_eq!(model.cached_elements(), l / 4 * 2 * 2 * 256, "{name}");
         let state = values * k * v * 4 + 3 * 2 * (2 * keys * k + values * v);
         assert_eq!(model.sequence_state_bytes(2), l / 4 * 3 * state, "{name}");
     }
 }
 
-/// Per token and value head, chunks of 64 tokens take 64 (3 k + 2 v) multiplications inside and 3 k v with states; the
-/// convolutions take t for each column.
+/// Per token and value head, products within chunks of 64 tokens take 64 (3 k + 2 v)
+/// multiplications, and products with states take 3 k v. The convolutions take t multiplications
+/// per column.
 #[test]
 fn linear_attention_multiplies_in_chunks_and_by_states() {
     let model = preset("qwen3-next-80b-a3b");
