@@ -1,12 +1,16 @@
-//! Writes the traces of a workload, one per rank.
+//! Emits the nodes of each rank of a workload, to trace files or to graphs in memory.
 
 use super::{GroupRole, RankGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use chakram_base::units::Span;
+use chakram_base::ids::{GraphId, Rank};
+use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::metadata_text;
 use chakram_trace::format::labels::TrainingPhase;
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+use chakram_trace::graph::{DependencyPolicy, GraphBuilder, SlotBinding};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 impl SimaiComm {
@@ -33,32 +37,101 @@ impl SimaiWorkload {
         out: W,
     ) -> Result<(W, u64), TraceError> {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
+        let mut writer = TraceWriter::new(out).map_err(io)?;
+        let nodes = self.emit_rank(grid, rank, passes, &mut writer)?;
+        Ok((writer.into_inner(), nodes))
+    }
+
+    /// Builds the job in memory; the result equals the traces that [`Self::write_rank`] writes, read again. Ranks share
+    /// one graph and differ only in their groups, unless the workload has broadcasts, because graphs contain the
+    /// root's rank.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a rank has more nodes than a graph can hold.
+    pub fn build_workload(&self, grid: &RankGrid, passes: u32) -> Result<Workload, TraceError> {
+        let mut builder = WorkloadBuilder::default();
+        builder.declare_groups(grid.all_groups());
+        builder.declare_roles(&grid.group_roles());
+        // For each list of roots: the graph, and the role of the group in each of the graph's slots.
+        let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<GroupRole>)> = BTreeMap::new();
+        let broadcasts = self.broadcast_roles();
+        for rank in 0..grid.npus {
+            let roots = broadcasts.iter();
+            let roots = roots.map(|&role| grid.group_of_rank(role, rank).first);
+            let roots: Vec<u32> = roots.collect();
+            if !built.contains_key(&roots) {
+                let mut graph = GraphBuilder::new(rank, DependencyPolicy::Auto, u64::MAX);
+                self.emit_rank(grid, rank, passes, &mut graph)?;
+                let (graph, binding) = graph.finish_graph()?;
+                let slots = binding.groups.iter().flatten();
+                let slots = slots.map(|name| grid.role_of_group(rank, name));
+                built.insert(roots.clone(), (builder.add_graph(graph), slots.collect()));
+            }
+            let (graph, slots) = &built[&roots];
+            let names = slots.iter().map(|&role| {
+                let group = grid.group_of_rank(role, rank);
+                Some(group.number.to_string())
+            });
+            let binding = SlotBinding {
+                groups: names.collect(),
+                ..SlotBinding::default()
+            };
+            let added = builder.add_rank(Rank(rank), *graph, binding, Time::ZERO);
+            added.expect("each rank is added once");
+        }
+        let workload = builder.finish_workload(Some(grid.npus), MissingRankPolicy::Refuse);
+        Ok(workload.expect("every rank is present, and a member of its groups"))
+    }
+
+    /// Returns the roles of the groups that execute broadcasts.
+    fn broadcast_roles(&self) -> Vec<GroupRole> {
+        let stages = self
+            .layers
+            .iter()
+            .flat_map(|layer| [layer.forward, layer.input_gradient, layer.weight_gradient]);
+        let broadcasts = stages
+            .filter_map(|stage| stage.comm)
+            .filter(|comm| comm.kind == CollectiveKind::Broadcast);
+        let used: Vec<GroupRole> = broadcasts.map(|comm| comm.role).collect();
+        let roles = GroupRole::ALL.iter().map(|(role, _)| *role);
+        roles.filter(|role| used.contains(role)).collect()
+    }
+
+    /// Emits the nodes of `rank` with `passes` passes to `sink`. Returns the number of nodes.
+    fn emit_rank(
+        &self,
+        grid: &RankGrid,
+        rank: u32,
+        passes: u32,
+        sink: &mut impl Sink,
+    ) -> Result<u64, TraceError> {
         let mut emitter = StageEmitter {
-            writer: TraceWriter::new(out).map_err(io)?,
+            sink,
             grid,
             rank,
             nodes: 0,
             causes: Vec::new(),
         };
-        emitter.write_groups()?;
+        emitter.emit_groups()?;
         // For each layer, the id of its weight-gradient collective, until a node waits for it.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
                 emitter.causes.extend(reduced.take());
-                emitter.write_blocking(layer, layer.forward, TrainingPhase::Forward)?;
+                emitter.emit_blocking(layer, layer.forward, TrainingPhase::Forward)?;
             }
             for (index, layer) in self.layers.iter().enumerate().rev() {
                 for again in self.recomputed_layers(index) {
-                    emitter.write_blocking(again, again.forward, TrainingPhase::Recompute)?;
+                    emitter.emit_blocking(again, again.forward, TrainingPhase::Recompute)?;
                 }
-                emitter.write_blocking(layer, layer.input_gradient, TrainingPhase::Backward)?;
-                emitter.write_compute(layer, layer.weight_gradient, TrainingPhase::Backward)?;
+                emitter.emit_blocking(layer, layer.input_gradient, TrainingPhase::Backward)?;
+                emitter.emit_compute(layer, layer.weight_gradient, TrainingPhase::Backward)?;
                 let phase = TrainingPhase::Synchronize;
-                reduced[index] = emitter.write_collective(layer, layer.weight_gradient, phase)?;
+                reduced[index] = emitter.emit_collective(layer, layer.weight_gradient, phase)?;
             }
         }
-        Ok((emitter.writer.into_inner(), emitter.nodes))
+        Ok(emitter.nodes)
     }
 
     /// Returns the layers that are recomputed before the backward pass of the layer `index`: all layers since the
@@ -72,9 +145,9 @@ impl SimaiWorkload {
     }
 }
 
-/// Writes the nodes of a rank.
-struct StageEmitter<'g, W> {
-    writer: TraceWriter<W>,
+/// Emits the nodes of a rank.
+struct StageEmitter<'g, S> {
+    sink: &'g mut S,
     grid: &'g RankGrid,
     rank: u32,
     nodes: u64,
@@ -82,8 +155,8 @@ struct StageEmitter<'g, W> {
     causes: Vec<u64>,
 }
 
-impl<W: Write> StageEmitter<'_, W> {
-    fn write_groups(&mut self) -> Result<(), TraceError> {
+impl<S: Sink> StageEmitter<'_, S> {
+    fn emit_groups(&mut self) -> Result<(), TraceError> {
         self.nodes = 1;
         let declared = self.grid.declared_groups(self.rank);
         let text = metadata_text(&declared);
@@ -92,11 +165,11 @@ impl<W: Write> StageEmitter<'_, W> {
             true => NodeView::new(1, "nothing", Op::NoOp),
             false => NodeView::declare_groups(1, &text),
         };
-        self.writer.write_node(&node, &[], &NodeExtras::default())
+        self.sink.receive_node(&node, &[])
     }
 
-    /// Writes a node that depends on all nodes in `causes`, and returns its id.
-    fn write_node(
+    /// Emits a node that depends on all nodes in `causes`, and returns its id.
+    fn emit_node(
         &mut self,
         name: &str,
         op: Op<'_>,
@@ -107,13 +180,12 @@ impl<W: Write> StageEmitter<'_, W> {
         let mut node = NodeView::new(self.nodes, name, op);
         node.recorded = Span::from_ns(ns);
         node.labels.phase = Some(phase);
-        self.writer
-            .write_node(&node, &self.causes, &NodeExtras::default())?;
+        self.sink.receive_node(&node, &self.causes)?;
         Ok(self.nodes)
     }
 
-    /// Writes the computation of a stage; the next node depends on this computation.
-    fn write_compute(
+    /// Emits the computation of a stage; the next node depends on this computation.
+    fn emit_compute(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,
@@ -125,15 +197,15 @@ impl<W: Write> StageEmitter<'_, W> {
                 bytes: 0,
                 dtype: None,
             };
-            let id = self.write_node(&layer.name, op, stage.ns, phase)?;
+            let id = self.emit_node(&layer.name, op, stage.ns, phase)?;
             self.causes.clear();
             self.causes.push(id);
         }
         Ok(())
     }
 
-    /// Writes the collective of a stage, if it has one and the group has other members.
-    fn write_collective(
+    /// Emits the collective of a stage, if it has one and the group has other members.
+    fn emit_collective(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,
@@ -156,18 +228,18 @@ impl<W: Write> StageEmitter<'_, W> {
         };
         let (_, role) = GroupRole::ALL[comm.role as usize];
         let name = format!("{} {role} {}", layer.name, comm.kind);
-        self.write_node(&name, op, 0, phase).map(Some)
+        self.emit_node(&name, op, 0, phase).map(Some)
     }
 
-    /// Writes a stage whose collective blocks the next stage.
-    fn write_blocking(
+    /// Emits a stage whose collective blocks the next stage.
+    fn emit_blocking(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,
         phase: TrainingPhase,
     ) -> Result<(), TraceError> {
-        self.write_compute(layer, stage, phase)?;
-        if let Some(id) = self.write_collective(layer, stage, phase)? {
+        self.emit_compute(layer, stage, phase)?;
+        if let Some(id) = self.emit_collective(layer, stage, phase)? {
             self.causes.clear();
             self.causes.push(id);
         }

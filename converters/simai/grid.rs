@@ -59,6 +59,14 @@ pub struct RankGroup {
     pub count: u32,
 }
 
+impl RankGroup {
+    /// Returns the group's name, and its members in ascending order.
+    fn declare_members(self) -> (String, Vec<u32>) {
+        let ranks = (0..self.count).map(|i| self.first + i * self.stride);
+        (self.number.to_string(), ranks.collect())
+    }
+}
+
 impl RankGrid {
     /// Assigns the ranks of `workload` to `npus` NPUs.
     ///
@@ -146,12 +154,25 @@ impl RankGrid {
     pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
-        several
-            .map(|group| {
-                let ranks = (0..group.count).map(|i| group.first + i * group.stride);
-                (group.number.to_string(), ranks.collect())
-            })
-            .collect()
+        several.map(RankGroup::declare_members).collect()
+    }
+
+    /// Returns all groups with several members, by name.
+    pub fn all_groups(&self) -> DeclaredGroups {
+        let of_ranks = (0..self.npus).flat_map(|rank| {
+            let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
+            // The first member of each group adds the group.
+            let led = groups.into_iter().filter(move |group| group.first == rank);
+            led.filter(|group| group.count > 1)
+        });
+        of_ranks.map(RankGroup::declare_members).collect()
+    }
+
+    /// Returns the role of the group `name`, which contains `rank`.
+    pub fn role_of_group(&self, rank: u32, name: &str) -> GroupRole {
+        let mut roles = GroupRole::ALL.iter().map(|(role, _)| *role);
+        let role = roles.find(|role| self.group_of_rank(*role, rank).number.to_string() == name);
+        role.expect("a rank uses only its own groups")
     }
 
     /// Returns the roles of all groups with several members.

@@ -10,7 +10,6 @@ mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
-use chakram_report::edits::EditReport;
 use chakram_report::summary::format_count;
 use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
@@ -222,13 +221,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
         let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
-        let is_changed = !loaded.changes.is_empty() || options.has_changes() || !rows.is_empty();
-        let unedited = is_changed.then(|| loaded.unchanged_makespan(&generated, &options));
-        let edits = unedited.transpose()?.map(|unedited| EditReport {
-            completed: None,
-            unedited: Some(unedited),
-            rows: [&loaded.changes, rows].concat(),
-        });
+        let edits = loaded.report_edits(&generated, rows, &options)?;
         let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
         let job = ReplayedJob {
             workload,

@@ -294,6 +294,50 @@ impl RunArgs {
         self.links || self.table == Some(ReportTableArg::Links)
     }
 
+    /// Rejects options that have no effect on a command that only writes traces and prints a summary.
+    pub fn check_summary_alone(&self) -> Result<(), String> {
+        // The summary is text or JSON too.
+        let run = Self {
+            format: match self.format {
+                ReportFormatArg::Csv => ReportFormatArg::Csv,
+                ReportFormatArg::Text | ReportFormatArg::Json => ReportFormatArg::Text,
+            },
+            ..self.clone()
+        };
+        match run.first_given() {
+            Some(option) => Err(format!("{option} is for a replay; add --machine MACHINE")),
+            None => Ok(()),
+        }
+    }
+
+    /// Replays a job that was built in memory from `inputs`, without edits and software stack, and prints the report.
+    pub fn replay_built(
+        &self,
+        workload: &Workload,
+        name: &str,
+        loaded: &LoadedMachine,
+        mut inputs: Vec<HashedInput>,
+        to: &mut ReportDestination<'_>,
+    ) -> Result<ExitCode, Box<dyn Error>> {
+        inputs.extend(loaded.input.clone());
+        let machines = std::slice::from_ref(loaded);
+        let absent = MissingRankPolicy::Refuse;
+        let options = self.replay_options(absent, workload, machines, &mut inputs)?;
+        let edits = loaded.report_edits(workload, &[], &options)?;
+        let sensitivities = self.find_sensitivities(workload, loaded, &options)?;
+        let job = ReplayedJob {
+            workload,
+            name,
+            other_profiler: None,
+            edits: edits.as_ref(),
+            sensitivities: sensitivities.as_ref(),
+            stack: None,
+            shorter: None,
+        };
+        let settings = self.replay_settings(loaded, &options);
+        self.replay_and_print(job, &loaded.machine, &options, &inputs, &settings, to)
+    }
+
     /// Replays `job` on `machine` and prints the report.
     pub fn replay_and_print(
         &self,

@@ -37,7 +37,9 @@ pub use given_settings::{
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
-pub use load::{declared_groups, find_traces, groups_of, load_found, mark_read, restrict_to_step};
+pub use load::{
+    check_memory, declared_groups, find_traces, groups_of, load_found, mark_read, restrict_to_step,
+};
 pub use machine_facts::{least_npu_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, list_stale_traces, rename_contents, write_job};
 pub use replay_settings::{

@@ -212,7 +212,11 @@ pub fn load_found(
 
 /// Checks that the state of a run, which has 4 bytes per node and rank, fits into memory. Small
 /// files may have a large state, because many ranks can share one file.
-fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
+///
+/// # Errors
+///
+/// Fails if the state does not fit.
+pub fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
     let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);

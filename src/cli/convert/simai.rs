@@ -1,9 +1,11 @@
 //! `chakram convert simai`: converts text workloads of SimAI to traces.
 
-use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::traces;
+use crate::output::{ReportDestination, ReportFormatArg, RunArgs};
+use crate::progress::show_time;
+use crate::traces::{self, CompressArg};
 use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
+use chakram_jobs::{self as job, JobOutputs, hashed_input};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{format_count, format_thousands};
 use chakram_trace::files::OutputSet;
@@ -13,16 +15,16 @@ use clap::Args;
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Convert a SimAI text workload, as AICB writes it
+/// Convert a SimAI text workload, as AICB writes it, or replay it directly
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram convert simai gpt_7B.txt -o gpt
   chakram convert simai gpt_7B.txt --npus 64 -o gpt      more data parallelism
-  chakram replay gpt --machine dgx-h100
+  chakram convert simai gpt_7B.txt --machine dgx-h100x8  replays it without files
 
 Kinds are HYBRID_TRANSFORMER_FWD_IN_BCKWD and HYBRID_TRANSFORMER. Every pipeline stage has all layers of the
 file; messages between stages are left out, as in SimAI's simulation.")]
@@ -36,8 +38,28 @@ pub struct ConvertSimaiArgs {
     /// Number of passes: training steps, one after another
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     passes: u32,
+    /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+    #[arg(
+        short,
+        long,
+        value_name = "PREFIX",
+        required_unless_present = "machine"
+    )]
+    output: Option<PathBuf>,
+    /// Compress the traces (ASTRA-sim reads only uncompressed traces)
+    #[arg(
+        short = 'z',
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        requires = "output"
+    )]
+    compress: Option<CompressArg>,
+    /// Replay on this machine: preset (`chakram machine list`) or file
+    #[arg(short, long, value_name = "MACHINE")]
+    machine: Option<String>,
     #[command(flatten)]
-    output: ConvertOutputArgs,
+    run: RunArgs,
 }
 
 /// JSON summary of a conversion.
@@ -56,13 +78,17 @@ struct SimaiConversion {
     traces: String,
 }
 
-/// Converts the workload, and prints a summary to `out`.
+/// Converts the workload to files and prints a summary to `out`, or replays it and prints the report.
 ///
 /// # Errors
 ///
-/// Fails if the file is not a workload, if its degrees do not divide the number of NPUs, or if output
-/// cannot be written.
+/// Fails if the file is not a workload, if its degrees do not divide the number of NPUs, if a replay fails, or if
+/// output cannot be written.
 pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    args.run.check_options(false)?;
+    if args.machine.is_none() {
+        args.run.check_summary_alone()?;
+    }
     let workload = SimaiWorkload::open_file(&args.input)?;
     let input = args.input.display();
     let Some(npus) = args.npus.or(workload.npus) else {
@@ -76,39 +102,75 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     }
     let mut files = OutputSet::default();
     files.register_input(&args.input);
-    let mut job = args.output.start_outputs(files)?;
-    let mut nodes = 0;
-    for rank in 0..npus {
-        let (trace, written) =
-            workload.write_rank(&grid, rank, args.passes, job.start_trace(rank)?)?;
-        job.finish_trace(rank, trace)?;
-        nodes = written;
-    }
-    let about = JobFile {
-        roles: grid.group_roles(),
-        ..JobFile::default()
-    };
-    let traces = traces::describe_saved(&job.commit_job(about)?)?;
-    let summary = SimaiConversion {
-        input: input.to_string(),
-        kind: workload.kind,
-        layers: workload.layers.len() as u64,
-        passes: args.passes,
-        npus,
-        tensor: grid.tensor,
-        pipeline: grid.pipeline,
-        data: grid.size_of_group(GroupRole::Data).0,
-        expert: grid.expert,
-        nodes_per_rank: nodes,
-        traces,
-    };
-    match args.output.format {
-        SummaryFormatArg::Text => summary.print_summary(out)?,
-        SummaryFormatArg::Json => {
-            VersionedDocument::new("chakram.simai_conversion.1", &summary).print_to(out)?;
+    args.run.protect_inputs(&mut files);
+    if let Some(prefix) = &args.output {
+        let summary = args.write_traces(&workload, &grid, prefix, std::mem::take(&mut files))?;
+        if args.machine.is_none() {
+            match args.run.format {
+                ReportFormatArg::Json => {
+                    VersionedDocument::new("chakram.simai_conversion.1", &summary).print_to(out)?;
+                }
+                _ => summary.print_summary(out)?,
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    match &args.machine {
+        Some(machine) => {
+            let name = args.run.timing.parsed_settings().machine_name(machine)?;
+            let loaded = args.run.load_machine(&name)?;
+            let converted =
+                show_time("converting", || workload.build_workload(&grid, args.passes))?;
+            job::check_memory(&converted)?;
+            let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
+            let mut to = ReportDestination::standard_output(out, files);
+            let mut inputs = Vec::new();
+            if args.run.wants_hashes() {
+                let contents = std::fs::read(&args.input)?;
+                inputs.push(hashed_input("workload", &args.input, &contents));
+            }
+            let run = &args.run;
+            run.replay_built(&converted, &name, &loaded, inputs, &mut to)
+        }
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+impl ConvertSimaiArgs {
+    /// Writes the traces of all ranks.
+    fn write_traces(
+        &self,
+        workload: &SimaiWorkload,
+        grid: &RankGrid,
+        prefix: &Path,
+        files: OutputSet,
+    ) -> Result<SimaiConversion, Box<dyn Error>> {
+        let suffix = traces::compressed_suffix(self.compress);
+        let mut job = JobOutputs::new(prefix, suffix, files)?;
+        let mut nodes = 0;
+        for rank in 0..grid.npus {
+            let (trace, written) =
+                workload.write_rank(grid, rank, self.passes, job.start_trace(rank)?)?;
+            job.finish_trace(rank, trace)?;
+            nodes = written;
+        }
+        let about = JobFile {
+            roles: grid.group_roles(),
+            ..JobFile::default()
+        };
+        Ok(SimaiConversion {
+            input: self.input.display().to_string(),
+            kind: workload.kind,
+            layers: workload.layers.len() as u64,
+            passes: self.passes,
+            npus: grid.npus,
+            tensor: grid.tensor,
+            pipeline: grid.pipeline,
+            data: grid.size_of_group(GroupRole::Data).0,
+            expert: grid.expert,
+            nodes_per_rank: nodes,
+            traces: traces::describe_saved(&job.commit_job(about)?)?,
+        })
+    }
 }
 
 impl SimaiConversion {

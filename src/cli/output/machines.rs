@@ -8,7 +8,7 @@ use chakram_hardware::machine::{Machine, find_source, names_file};
 use chakram_jobs::{
     self as job, MachineEdit, MachineValue, SoftwareStack, StackError, edits_between, edits_of,
 };
-use chakram_report::edits::EditRow;
+use chakram_report::edits::{EditReport, EditRow};
 use chakram_report::summary::HashedInput;
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -80,8 +80,26 @@ impl LoadedMachine {
             ..options.clone()
         };
         let prepared = CompiledReplay::new(workload, machine, &options)?;
-        let (outcome, ()) = prepared.run(())?;
-        Ok(outcome.makespan)
+        prepared.find_makespan()
+    }
+}
+
+impl LoadedMachine {
+    /// Describes the edits of a job, and the changes of the machine and of kernel times: their counts, and the makespan
+    /// of the `original` job without any of them. Returns `None` if nothing is changed. `rows` are the job's edits.
+    pub fn report_edits(
+        &self,
+        original: &Workload,
+        rows: &[EditRow],
+        options: &ReplayOptions,
+    ) -> Result<Option<EditReport>, ReplayError> {
+        let is_changed = !self.changes.is_empty() || options.has_changes() || !rows.is_empty();
+        let unedited = is_changed.then(|| self.unchanged_makespan(original, options));
+        Ok(unedited.transpose()?.map(|unedited| EditReport {
+            completed: None,
+            unedited: Some(unedited),
+            rows: [&self.changes, rows].concat(),
+        }))
     }
 }
 

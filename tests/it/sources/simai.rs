@@ -1,7 +1,7 @@
 //! Tests text workloads of SimAI: the nodes of a pass, its volumes by group and its time, derived
 //! by hand.
 
-use super::{Folder, done, refused};
+use super::{Folder, done, refused, run};
 use serde_json::Value;
 
 /// The layers as AICB writes them. With 8 NPUs, T = 2 and E = 2, D is 4 and each expert has 2
@@ -160,4 +160,50 @@ fn degrees_that_do_not_fit_are_refused() {
     let error = refused(&["convert", &open, "-o", &output]);
     assert!(error.contains("no all_gpus"), "{error}");
     assert_eq!(folder.names(), ["moe.txt", "open.txt"]);
+}
+
+/// Layers with collectives of every role, a broadcast, and a checkpoint.
+const MIXED: &str = "\
+HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 3 pp: 2 vpp: 1 ga: 1 all_gpus: 24 checkpoints: 1 0 checkpoint_initiates: 1 2
+3
+first -1 3000 ALLGATHER 6000 4000 REDUCESCATTER 6000 5000 BROADCAST 4000 100
+moe -1 7000 ALLTOALL_EP 10000 1000 ALLTOALL_EP 10000 9000 ALLREDUCE_DP_EP 12000 100
+last -1 2000 BROADCAST 3000 500 NONE 0 800 BROADCAST_DP_EP 640 100
+";
+
+#[test]
+fn a_workload_in_memory_has_the_report_of_its_traces() {
+    let folder = Folder::new();
+    for (number, text) in [TEXT, MIXED].into_iter().enumerate() {
+        let file = folder.file(&format!("{number}.txt"), text);
+        for npus in ["24", "48"] {
+            let job = folder.path(&format!("job{number}.{npus}"));
+            let given = ["convert", "simai", &file, "--npus", npus, "--passes", "2"];
+            done(&[&given[..], &["-o", &job]].concat());
+            for table in ["nodes", "npus", "collectives"] {
+                let how = ["-m", "dgx-h100x6", "--format", "csv", "--table", table];
+                let direct = run(&[&given[..], &how].concat());
+                let of_traces = run(&[&["replay", &job], &how[..]].concat());
+                assert_eq!((direct.code, direct.error), (0, of_traces.error));
+                assert_eq!(direct.out, of_traces.out, "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn options_of_a_replay_need_a_machine() {
+    let folder = Folder::new();
+    let file = folder.file("moe.txt", TEXT);
+    let job = folder.path("job");
+    let error = refused(&["convert", "simai", &file, "-o", &job, "--details"]);
+    assert!(
+        error.contains("--details is for a replay; add --machine"),
+        "{error}"
+    );
+    let error = refused(&["convert", "simai", &file, "-o", &job, "--format", "csv"]);
+    assert!(error.contains("--format is for a replay"), "{error}");
+    let error = refused(&["convert", "simai", &file, "-z", "zst", "-m", "dgx-h100"]);
+    assert!(error.contains("--output"), "{error}");
+    assert_eq!(folder.names(), ["moe.txt"]);
 }
