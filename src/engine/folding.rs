@@ -11,8 +11,10 @@
 //!
 //! Only the ranks of these first copies are replayed. If a group has a member that is not replayed (absent), the member
 //! arrives together with its representative. This proof fails if a collective with absent members is simulated message
-//! by message, because the members then end at different times. [`super::RepresentativeCheck`] detects such
-//! collectives.
+//! by message, because the members then end at different times. The replay stops at such a collective. The job is then
+//! folded again, and the collective's group is now *positional*: copies are in one class only if their ranks have the
+//! same positions in this group. A job with one slow rank thus keeps every member of the slow rank's data-parallel
+//! group, but only two ranks of each tensor-parallel group.
 //!
 //! The refinement is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: all classes are
 //! recomputed until their number no longer grows.
@@ -21,10 +23,11 @@ use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
 use super::plan::{GroupPlan, NONE};
 use super::representatives::{distances_along, meet_only_in_collectives};
-use super::{CompiledReplay, ReplayRefusal};
+use super::{CompiledReplay, ReplayError, ReplayRefusal};
 use chakram_base::ids::{Npu, Rank};
+use chakram_base::units::Span;
 use chakram_trace::workload::Workload;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of each distinct key; keys are numbered in the order of first appearance.
 #[derive(Debug, Default)]
@@ -39,9 +42,9 @@ impl KeyNumbers {
 
 /// The ranks that represent all ranks of a job.
 #[derive(Debug)]
-pub struct RankRepresentatives {
+struct RankRepresentatives {
     /// The part of the job that consists of these ranks.
-    pub part: Workload,
+    part: Workload,
     /// Instance of the part that represents each instance of the job.
     of: Vec<InstanceId>,
 }
@@ -60,11 +63,85 @@ pub struct FoldedReplay<'a> {
     pub groups: Vec<ReplayGroupId>,
 }
 
+impl FoldedReplay<'_> {
+    /// After a replay that stopped at a collective whose members end at different times although some are absent,
+    /// returns the groups of the job that the collective's group represents. Empty if there was no such collective.
+    fn find_unequal_groups(&self) -> Vec<ReplayGroupId> {
+        let numbers = (0..).map(ReplayGroupId);
+        let represented = numbers.zip(&self.groups);
+        let is_unequal = |by: ReplayGroupId| {
+            let plan = self.part.plan.groups.get(by.index());
+            plan.is_some_and(|plan| plan.unequal.get().is_some())
+        };
+        represented
+            .filter(|(_, by)| is_unequal(**by))
+            .map(|(group, _)| group)
+            .collect()
+    }
+}
+
+/// Maximum number of times that a job is folded, each time with one more group whose members are told apart.
+const MOST_FOLDINGS: usize = 8;
+
+/// Number of nodes up to which [`CompiledReplay::find_makespan`] replays all ranks, because folding would not be faster.
+const FEW_NODES: u64 = 1 << 20;
+
 impl CompiledReplay<'_> {
-    /// Returns ranks that represent all ranks. Returns `None` if fewer than half of the ranks can be left out. Also
-    /// returns `None` if results may depend on each rank: the network models contention, communication keeps
-    /// recorded times, every collective must be simulated, parts of the machine fail, or ranks share remote memory.
-    pub fn find_representatives(&self) -> Option<RankRepresentatives> {
+    /// Returns the makespan. Large jobs are folded.
+    ///
+    /// # Errors
+    ///
+    /// Fails where [`Self::run`] fails.
+    pub fn find_makespan(&self) -> Result<Span, ReplayError> {
+        let makespan_of = |folded: &FoldedReplay<'_>| Ok(folded.part.run(())?.0.makespan);
+        if self.workload().node_count() > FEW_NODES
+            && let Some(makespan) = self.replay_folded(makespan_of)?
+        {
+            return Ok(makespan);
+        }
+        Ok(self.run(())?.0.makespan)
+    }
+
+    /// Folds the job, and returns the result of `replay` for the folded job. If `replay` stops because members of a
+    /// group end at different times, tells the members of this group apart and tries again. Returns `None` if too few
+    /// ranks can be left out.
+    ///
+    /// # Errors
+    ///
+    /// Fails where `replay` fails, except with a refusal, which a replay of all ranks explains better.
+    pub fn replay_folded<T>(
+        &self,
+        mut replay: impl FnMut(&FoldedReplay<'_>) -> Result<T, ReplayError>,
+    ) -> Result<Option<T>, ReplayError> {
+        self.check_prices()?;
+        let mut positional = BTreeSet::new();
+        for _ in 0..MOST_FOLDINGS {
+            let Some(representatives) = self.find_representatives(&positional) else {
+                return Ok(None);
+            };
+            let folded = self.compile_folded(&representatives)?;
+            match replay(&folded) {
+                Err(ReplayError::Refused(_)) => {
+                    let unequal = folded.find_unequal_groups();
+                    if unequal.is_empty() {
+                        return Ok(None);
+                    }
+                    positional.extend(unequal);
+                }
+                result => return result.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns ranks that represent all ranks; `positional` lists the groups whose members end at different times.
+    /// Returns `None` if fewer than half of the ranks can be left out. Also returns `None` if results may depend on
+    /// each rank: the network models contention, communication keeps recorded times, every collective must be
+    /// simulated, parts of the machine fail, or ranks share remote memory.
+    fn find_representatives(
+        &self,
+        positional: &BTreeSet<ReplayGroupId>,
+    ) -> Option<RankRepresentatives> {
         // The graphs already contain the added launches, so no launches are added to the part.
         let workload = self.workload();
         if self.comm != CommTiming::Model
@@ -77,7 +154,7 @@ impl CompiledReplay<'_> {
             return None;
         }
         let copies = RankCopies::find_copies(self)?;
-        let classes = copies.classify_copies(self);
+        let classes = copies.classify_copies(self, positional);
         let firsts = copies.first_of_each(&classes);
         if 2 * firsts.len() > copies.members.len() {
             return None;
@@ -138,7 +215,7 @@ impl CompiledReplay<'_> {
     /// # Errors
     ///
     /// Fails where [`Self::new`] fails; a part of a valid job is valid.
-    pub fn compile_folded<'p>(
+    fn compile_folded<'p>(
         &'p self,
         representatives: &'p RankRepresentatives,
     ) -> Result<FoldedReplay<'p>, ReplayRefusal> {
@@ -230,7 +307,11 @@ impl RankCopies {
     }
 
     /// Returns the class of each copy. Classes are numbered in the order of their first copies.
-    fn classify_copies(&self, replay: &CompiledReplay<'_>) -> Vec<u32> {
+    fn classify_copies(
+        &self,
+        replay: &CompiledReplay<'_>,
+        positional: &BTreeSet<ReplayGroupId>,
+    ) -> Vec<u32> {
         let mut layouts = KeyNumbers::default();
         let mut classes = self.number_copies(|instance, key| {
             self.describe_instance(replay, instance, &mut layouts, key);
@@ -256,8 +337,12 @@ impl RankCopies {
             let next = self.number_copies(|instance, key| {
                 let CopyPlace { copy, .. } = self.places[instance as usize];
                 key.push(classes[copy as usize].into());
-                let slots = replay.plan.instances[instance as usize].slots.iter();
-                key.extend(slots.map(|slot| u64::from(numbers[slot.group.index()])));
+                for slot in &replay.plan.instances[instance as usize].slots {
+                    key.push(u64::from(numbers[slot.group.index()]));
+                    if positional.contains(&slot.group) {
+                        key.push(u64::from(slot.member.0));
+                    }
+                }
             });
             classes = next;
             if count_classes(&classes) == before {

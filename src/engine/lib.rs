@@ -104,7 +104,7 @@ pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use failures::FailureOutcome;
 pub use feed::*;
-pub use folding::{FoldedReplay, RankRepresentatives};
+pub use folding::FoldedReplay;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};

@@ -72,6 +72,9 @@ pub(super) struct GroupPlan {
     /// Number of members that each member represents in a folded replay; empty if every member represents only
     /// itself.
     pub represents: Vec<u32>,
+    /// Set if a folded replay stopped at a collective of this group, because members would end at different times but
+    /// some are absent.
+    pub unequal: OnceLock<()>,
 }
 
 impl GroupPlan {

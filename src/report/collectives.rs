@@ -72,6 +72,8 @@ pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
     late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
+    /// Number of messages of simulated collectives, by group.
+    messages: Vec<u64>,
     /// Traffic of each link; `None` if the replay did not measure links.
     pub loads: Option<Vec<LinkLoad>>,
 }
@@ -82,6 +84,7 @@ impl CollectiveObserver {
         Self {
             by_group: vec![Default::default(); groups],
             late: BTreeMap::new(),
+            messages: vec![0; groups],
             loads: None,
         }
     }
@@ -109,16 +112,26 @@ impl CollectiveObserver {
             }
             self.by_group[by.index()]
         });
+        let messages = folded.groups.iter().map(|by| self.messages[by.index()]);
         Self {
             by_group: by_group.collect(),
             late,
+            messages: messages.collect(),
             loads: self.loads,
         }
     }
 
-    /// Returns the number of calls of all groups and kinds.
-    pub(super) fn count_calls(&self) -> u64 {
-        self.nonzero_tallies().map(|(.., tally)| tally.calls).sum()
+    /// Returns the number of calls of all groups and kinds, and how many of them were simulated.
+    pub(super) fn count_calls(&self) -> (u64, u64) {
+        let tallies = self.nonzero_tallies();
+        tallies.fold((0, 0), |(calls, simulated), (.., tally)| {
+            (calls + tally.calls, simulated + tally.stepwise)
+        })
+    }
+
+    /// Returns the number of messages of simulated collectives.
+    pub(super) fn count_messages(&self) -> u64 {
+        self.messages.iter().sum()
     }
 
     /// Returns the rank that the others waited for longest in collectives of `kind` in `group`, and the waiting time
@@ -165,6 +178,7 @@ impl Observer for CollectiveObserver {
         buffers.largest = buffers.largest.max(record.buffer);
         buffers.sum = buffers.sum.saturating_add(record.buffer);
         tally.calls += 1;
+        self.messages[record.group.index()] += record.messages;
         tally.stepwise += u64::from(record.stepwise);
         tally.transfer += record.transfer;
         tally.waited += record.waited;

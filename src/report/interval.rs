@@ -86,8 +86,8 @@ const STRAGGLERS: f64 = 0.20;
 /// Half the width of the interval that contains 90 % of a normal distribution, in standard deviations.
 const SIDE: f64 = 1.645;
 
-/// The interval that contains the measured time in nine of ten cases, and the time on the critical path by estimation
-/// method.
+/// The interval that contains the measured time in nine of ten cases, and the time by estimation method: on the
+/// critical path, or of the mean NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -131,6 +131,13 @@ pub struct PredictionInterval {
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
+    /// Whether the parts are the mean NPU's times. The critical path of a large job is not followed.
+    #[serde(
+        rename = "parts_are_means_over_npus",
+        default,
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub of_mean: bool,
 }
 
 /// Time on the critical path that one method estimated.
@@ -264,6 +271,7 @@ impl PredictionInterval {
             memory,
             follows: Span(makespan.0.saturating_sub(known.0)),
             at_peaks,
+            of_mean: report.critical_path.is_none(),
         })
     }
 
@@ -307,9 +315,14 @@ impl PredictionInterval {
             false => "",
         };
         format!(
-            "{makespan} (90 %: {} to {}); the critical path: {}{peaks}",
+            "{makespan} (90 %: {} to {}); {}: {}{peaks}",
             self.low,
             self.high,
+            if self.of_mean {
+                "the mean NPU"
+            } else {
+                "the critical path"
+            },
             parts.join(", ")
         )
     }

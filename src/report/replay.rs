@@ -39,7 +39,7 @@ use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Bytes, Span, format_thousands};
 use chakram_engine::{
     CollectiveModel, CommTiming, CompiledReplay, FoldedReplay, GroupView, ReplayError,
-    ReplayOutcome, RepresentativeCheck, StepTimes,
+    ReplayOutcome, StepTimes,
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
@@ -158,41 +158,46 @@ fn replay_watched(
 ///
 /// Fails where [`replay_to_report`] fails.
 pub fn replay_folded(prepared: &CompiledReplay<'_>) -> Result<Option<Report>, ReplayError> {
-    prepared.check_prices()?;
     let is_captured =
         |graph: &Graph| !graph.step_numbers().is_empty() || !graph.stacks().calls.is_empty();
     if prepared.workload().graphs().iter().any(is_captured) {
         return Ok(None);
     }
-    let Some(representatives) = prepared.find_representatives() else {
-        return Ok(None);
-    };
-    let folded = prepared.compile_folded(&representatives)?;
+    let report = prepared.replay_folded(|folded| replay_part(prepared, folded))?;
+    Ok(report.flatten())
+}
+
+/// Replays the representatives of a folded job. Returns `None` if messages cannot be attributed to all ranks.
+fn replay_part(
+    prepared: &CompiledReplay<'_>,
+    folded: &FoldedReplay<'_>,
+) -> Result<Option<Report>, ReplayError> {
     let part = &folded.part;
     let watch = || {
         let memory = MemoryObserver::new(part);
         let breakdown = BreakdownObserver::of_part(part);
-        let operators = OperatorObserver::of_part(&folded);
-        let observers = observers_with(part, (breakdown, operators), memory, ());
-        (RepresentativeCheck::new(part), observers)
+        let operators = OperatorObserver::of_part(folded);
+        observers_with(part, (breakdown, operators), memory, ())
     };
     let nodes = part.workload().node_count();
-    let (outcome, (check, observers)) =
-        run_relayed(nodes, watch, None, |relay| part.run_inline(relay));
+    let (outcome, observers) = run_relayed(nodes, watch, None, |relay| part.run_inline(relay));
     let outcome = outcome?;
-    // If a collective was simulated, its messages cannot be attributed to the ranks that were left out.
-    let simulated = outcome.stepwise + outcome.unfolded + outcome.recorded;
-    if !check.represents_all() || simulated > 0 || outcome.messages != part.count_sends() {
+    let (_, (collectives, _)) = &observers;
+    // Messages of withdrawn answers and of tiles cannot be attributed to the ranks that are left out.
+    let attributed = part.count_sends() + collectives.count_messages();
+    if outcome.unfolded + outcome.recorded > 0 || outcome.messages != attributed {
         return Ok(None);
     }
     let makespan = outcome.makespan;
-    let results = ObservedResults::collect_unfolded(observers, makespan, prepared, &folded);
+    let results = ObservedResults::collect_unfolded(observers, makespan, prepared, folded);
+    let (calls, simulated) = results.collectives.count_calls();
     let finished = FinishedReplay {
         prepared,
         outcome: ReplayOutcome {
             nodes: prepared.workload().node_count(),
-            messages: prepared.count_sends(),
-            closed: results.collectives.count_calls(),
+            messages: prepared.count_sends() + results.collectives.count_messages(),
+            closed: calls - simulated,
+            stepwise: simulated,
             ..outcome
         },
         launches: Vec::new(),

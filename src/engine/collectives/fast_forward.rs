@@ -160,6 +160,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.unfolded += 1;
             run.answer.materialized = true;
         }
+        if !N::SHARED {
+            run.answer.is_held = false;
+        }
         let unsettled = if run.answer.is_skewed {
             std::mem::take(&mut run.arrivals.arrived_now)
         } else {

@@ -6,7 +6,8 @@
 //! identically, apart from their starts, if their members arrive in the same *pattern* of times. The second collective
 //! of a schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines
 //! the end of each member and the use of each link. If a later collective has the same pattern and the links are idle,
-//! the collective reserves the links and is answered immediately.
+//! the collective reserves the links and is answered immediately. On a network without contention, nothing disturbs a
+//! collective, so the first collective with a pattern is rehearsed, and no links are reserved.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all members have
 //! arrived. In such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes
@@ -34,6 +35,10 @@ use std::sync::Arc;
 
 /// Maximum number of arrival patterns kept per schedule.
 const MOST_PATTERNS: usize = 8;
+
+/// Maximum number of arrival patterns kept per schedule on a network without contention, where every collective with
+/// late members is rehearsed. More patterns would need more memory than the replay, and they seldom repeat.
+const MOST_PATTERNS_APART: usize = 2;
 
 /// Times and links of a collective that ran alone. Times are relative to the first arrival.
 #[derive(Debug)]
@@ -102,8 +107,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
         all: bool,
     ) -> bool {
-        if !N::SHARED || M::Order::AT_ONCE || self.settings.stepwise || self.settings.many {
+        if M::Order::AT_ONCE || self.settings.stepwise || self.settings.many {
             return false;
+        }
+        if !N::SHARED {
+            return self.settle_alone(fabric, effects, now, id, all);
         }
         let run = &self.chunks.runs[id];
         let has_parts = run.request.is_some_and(|request| request.splits.is_some());
@@ -118,12 +126,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             _ => {}
         }
         let together = !is_held && !has_sent;
-        let Some(rehearsal) = self.find_or_make_rehearsal(fabric, effects, id, together) else {
+        let Some((rehearsal, messages)) = self.find_or_rehearse(fabric, effects, id, together)
+        else {
             if is_held {
                 self.materialize_run(fabric, effects, now, id);
             }
             return false;
         };
+        // The trial run was not this collective, so its messages do not count.
+        fabric.forget_messages(messages);
         if !together && !is_held {
             // This collective has already sent messages, so the new rehearsal serves only later collectives with this
             // pattern.
@@ -149,23 +160,100 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         } else {
             self.answers.reserve_answer_number()
         };
-        let run = &mut self.chunks.runs[id];
         // Discard the progress of members that arrived earlier and have already enrolled for simulation.
-        if let Some(progress) = run.progress.take() {
+        if let Some(progress) = self.chunks.runs[id].progress.take() {
             fabric.close_ports(progress.ports);
             self.answers.stepwise -= 1;
         }
+        self.answers.closed += 1;
+        self.answer_as_rehearsed(effects, id, rehearsal, (number, start));
+        true
+    }
+
+    /// Processes the new arrivals of a collective on a network without contention, where nothing can disturb it. If
+    /// every member needs data from every other member, nothing is simulated until `all` have arrived. Then the
+    /// collective takes the times of a trial run. Returns false if the collective must be simulated.
+    fn settle_alone<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+        all: bool,
+    ) -> bool {
+        let run = &self.chunks.runs[id];
+        let is_held = run.answer.is_held;
+        if !is_held && !self.can_wait_for_all(run) {
+            return false;
+        }
+        if is_held && run.answer.last_wave == now {
+            // The members that arrived earlier at this instant have already been processed, so a trial run would submit
+            // their messages too late.
+            self.materialize_run(fabric, effects, now, id);
+            return false;
+        }
+        if !all {
+            let answer = &mut self.chunks.runs[id].answer;
+            if !is_held {
+                (answer.start, answer.is_held, answer.is_skewed) = (now, true, true);
+            }
+            self.note_wave(effects, now, id);
+            return true;
+        }
+        let together = !is_held;
+        let Some((rehearsal, messages)) = self.find_or_rehearse(fabric, effects, id, together)
+        else {
+            if is_held {
+                self.materialize_run(fabric, effects, now, id);
+            }
+            return false;
+        };
+        let run = &mut self.chunks.runs[id];
+        let start = if together { now } else { run.arrivals.first };
+        // The first collective with a pattern was simulated, only not in the main loop.
+        if messages > 0 {
+            run.messages = messages;
+            self.answers.stepwise += 1;
+        } else {
+            self.answers.closed += 1;
+        }
+        self.answer_as_rehearsed(effects, id, rehearsal, (0, start));
+        true
+    }
+
+    /// Returns true if nothing needs to be simulated before the last member arrives, and a trial run is possible. Absent
+    /// members are excluded, because members end at different times, so a present member cannot represent them.
+    fn can_wait_for_all(&self, run: &CollectiveRun) -> bool {
+        let cached = self.chunks.schedules.get(run.schedule);
+        let mut stages = cached.all_stages().iter();
+        let plan = self.chunks.groups[run.group].plan;
+        !M::Order::MATCHES_AS_ISSUED
+            && needs_all_members(run)
+            && run.length > 0
+            && run.progress.is_none()
+            && run.request.is_none_or(|request| request.splits.is_none())
+            && plan.present as usize == plan.members.len()
+            && !stages.any(|stage| self.chunks.backend.is_scripted(stage))
+    }
+
+    /// Answers a collective with the times of a trial run. `number` identifies the answer if traffic can withdraw it.
+    fn answer_as_rehearsed(
+        &mut self,
+        effects: &mut Effects,
+        id: RunIndex,
+        rehearsal: Arc<CollectiveRehearsal>,
+        (number, start): (u32, Time),
+    ) {
+        let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now.clear();
         let (first, _) = rehearsal.ends[0];
         let answer = &mut run.answer;
+        answer.is_skewed = rehearsal.pattern.iter().any(|&since| since > Span::ZERO);
         (answer.number, answer.start, answer.is_held) = (number, start, false);
         answer.settlement = effects.progress.settlement_count();
-        answer.is_skewed = !together;
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
-        self.answers.closed += 1;
         let event = Event::of_run(EventClass::Run, id, number);
         effects.agenda.push(start + first, event);
-        true
     }
 
     /// Holds the links of a collective for the members that have arrived first, if the links are known and idle.
@@ -227,36 +315,37 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.answer.settlement = effects.progress.settlement_count();
     }
 
-    /// Returns the rehearsal (trial run) for a collective whose members have all arrived. Rehearses the second
+    /// Returns the rehearsal (trial run) for a collective whose members have all arrived, and the number of its messages
+    /// if it was made now. Rehearses the second
     /// collective of a schedule, and later collectives with a new pattern if there are fewer than `MOST_PATTERNS`
     /// patterns.
-    fn find_or_make_rehearsal<N: NetworkBackend>(
+    fn find_or_rehearse<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         id: RunIndex,
         together: bool,
-    ) -> Option<Arc<CollectiveRehearsal>> {
+    ) -> Option<(Arc<CollectiveRehearsal>, u64)> {
         let run = &self.chunks.runs[id];
         let (schedule, own) = (run.schedule, summarize_arrivals(run, together));
         let may_skew = needs_all_members(run);
         let cached = self.chunks.schedules.schedule_mut(schedule);
         match &cached.rehearsal {
             RehearsalState::Impossible => return None,
-            RehearsalState::Unused => {
+            RehearsalState::Unused if N::SHARED => {
                 cached.rehearsal = RehearsalState::UsedOnce;
                 return None;
             }
             RehearsalState::Known(known) => {
                 let mut known_ones = known.iter();
                 if let Some(found) = known_ones.find(|one| one.pattern == own) {
-                    return Some(Arc::clone(found));
+                    return Some((Arc::clone(found), 0));
                 }
-                if known.len() == MOST_PATTERNS {
+                if N::SHARED && known.len() == MOST_PATTERNS {
                     return None;
                 }
             }
-            RehearsalState::UsedOnce => {}
+            RehearsalState::Unused | RehearsalState::UsedOnce => {}
         }
         if !together && !may_skew {
             return None;
@@ -268,18 +357,29 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             None
         } else {
             self.rehearse_run(fabric, effects, id, own, together)
-                .map(Arc::new)
+        };
+        let (found, messages) = match found {
+            Some((found, messages)) => (Some(Arc::new(found)), messages),
+            None => (None, 0),
         };
         let state = &mut self.chunks.schedules.schedule_mut(schedule).rehearsal;
         match (&found, &mut *state) {
-            (Some(found), RehearsalState::Known(known)) => known.push(Arc::clone(found)),
+            (Some(found), RehearsalState::Known(known)) => {
+                if !N::SHARED && known.len() == MOST_PATTERNS_APART {
+                    known.remove(0);
+                }
+                known.push(Arc::clone(found));
+            }
             (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
+            // Without contention, only this pattern of arrivals may be at fault.
+            (None, _) if !N::SHARED => {}
             (None, _) => *state = RehearsalState::Impossible,
         }
-        found
+        found.map(|found| (found, messages))
     }
 
     /// Simulates a collective as if nothing else were in flight, and restores the state of everything else afterwards.
+    /// Also returns the number of messages, which the fabric has counted.
     fn rehearse_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -287,8 +387,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
         pattern: Vec<Span>,
         together: bool,
-    ) -> Option<CollectiveRehearsal> {
-        fabric.rehearsed_links()?.begin_rehearsal();
+    ) -> Option<(CollectiveRehearsal, u64)> {
+        match fabric.rehearsed_links() {
+            Some(links) => links.begin_rehearsal(),
+            None if N::SHARED => return None,
+            None => {}
+        }
         let mut own = Effects::default();
         let begun = std::mem::take(&mut self.chunks.begun_chunks);
         let stepwise = self.answers.stepwise;
@@ -309,12 +413,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let ends = self.chunks.rehearsed_ends.take().unwrap_or_default();
         self.chunks.begun_chunks = begun;
         self.answers.stepwise = stepwise;
-        let links = fabric.rehearsed_links();
-        let links = links.and_then(|links| links.end_rehearsal(start));
+        let links = match fabric.rehearsed_links() {
+            Some(links) => links.end_rehearsal(start),
+            None => Some(Vec::new()),
+        };
         let run = &mut self.chunks.runs[id];
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
         let tried = std::mem::replace(&mut run.messages, messages);
-        fabric.forget_messages(tried);
         let members = run.arrivals.nodes.len();
         let mut ends: Vec<(Span, Position)> = ends
             .into_iter()
@@ -325,12 +430,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         // which a rehearsal does not record.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
-        (lasts && ends.len() == members).then_some(())?;
-        links.map(|links| CollectiveRehearsal {
+        let Some(links) = links.filter(|_| lasts && ends.len() == members) else {
+            fabric.forget_messages(tried);
+            return None;
+        };
+        let rehearsal = CollectiveRehearsal {
             pattern,
             ends,
             links,
-        })
+        };
+        Some((rehearsal, tried))
     }
 
     /// If the event belongs to the latest answer of a collective with rehearsed times, ends the members
@@ -368,7 +477,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return;
         }
         self.chunks.runs[id].answer.number = 0;
-        self.answers.settle_answer();
-        self.chunks.record_model(effects, now, id, false);
+        if number > 0 {
+            self.answers.settle_answer();
+        }
+        // Only the first collective with a pattern has messages.
+        let stepwise = self.chunks.runs[id].messages > 0;
+        self.chunks.record_model(effects, now, id, stepwise);
     }
 }

@@ -304,6 +304,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let run = &mut self.chunks.runs[id];
         let running = &self.chunks.groups[run.group];
         let group = running.plan;
+        let is_folded = !group.represents.is_empty();
+        if is_folded && (group.present as usize) < group.members.len() {
+            // The caller folds the job again, with this group's members told apart.
+            group.unequal.get_or_init(|| ());
+            effects.refusal = Some(ReplayRefusal::new(
+                "members of a collective end at different times, but some are represented by others",
+                "a replay of all ranks",
+            ));
+            return;
+        }
         if run.progress.is_none() {
             if let Some(refusal) = check_simulation_size(run, group.members.len()) {
                 effects.refusal = Some(refusal);

@@ -9,7 +9,7 @@ use chakram_hardware::collective::GroupMembers;
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 impl ReplayPlan {
     /// Finds the group on the machine for each communicator (group slot) of each instance.
@@ -129,6 +129,7 @@ impl ReplayPlan {
             splits: BTreeMap::new(),
             launches_together: false,
             represents: Vec::new(),
+            unequal: OnceLock::new(),
         }
     }
 }

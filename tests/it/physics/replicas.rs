@@ -1,7 +1,7 @@
 //! Tests ranks that represent equal ranks: the report equals the report of a replay of all ranks.
 
 use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{dim, job, machine, released};
+use super::rig::{Log, dim, job, machine, released};
 use super::tile_groups::Random;
 use crate::corpus::is_whole;
 use chakram::engine::{CollectiveTiming, CompiledReplay, NetworkModel, ReplayOptions};
@@ -133,6 +133,14 @@ fn without_path(report: Report) -> Report {
     }
 }
 
+/// Returns the completions in a log, each with its time, instance and node, in ascending order.
+fn completions(log: &Log) -> Vec<(u64, u32, u32)> {
+    let ended = log.events.iter().filter(|(_, is_end, ..)| *is_end);
+    let mut ended: Vec<_> = ended.map(|&(at, _, rank, node)| (at, rank, node)).collect();
+    ended.sort_unstable();
+    ended
+}
+
 /// Compares the folded replay of a random job with the replay of all ranks; returns whether the job was folded.
 fn compare(seed: u64) -> bool {
     let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -174,6 +182,14 @@ fn compare(seed: u64) -> bool {
     };
     let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
     assert_eq!(without_path(folded), without_path(whole), "seed {seed}");
+    // Every message of every rank is simulated in the main loop.
+    options.stepwise = true;
+    let [quick, stepped] = [
+        prepared,
+        CompiledReplay::new(&workload, &machine, &options).unwrap(),
+    ]
+    .map(|replay| replay.run(Log::default()).unwrap().1);
+    assert_eq!(completions(&quick), completions(&stepped), "seed {seed}");
     true
 }
 
