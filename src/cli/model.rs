@@ -64,7 +64,7 @@ Examples:
 struct ShowModelArgs {
     /// Preset, or a file (a name with a / or ending in .toml; - is standard input)
     name: String,
-    /// Tokens per sequence; by default the model's sequence length
+    /// Tokens per sequence; by default the model's length
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
     tokens: Option<u64>,
     /// Bytes per element of saved activations

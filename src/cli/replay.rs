@@ -375,8 +375,7 @@ fn predict_makespan(
     options: &ReplayOptions,
 ) -> Result<Span, Box<dyn Error>> {
     let compiled = CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
-    let (outcome, ()) = compiled.run(())?;
-    Ok(outcome.makespan)
+    Ok(compiled.find_makespan()?)
 }
 
 /// Returns the machine file in the folder of the traces; if there is none, the machine for which

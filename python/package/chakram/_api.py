@@ -540,7 +540,7 @@ def generate(
 
     Arguments:
         model: Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
-        tokens: Tokens per sequence; by default the model's sequence length
+        tokens: Tokens per sequence; by default the model's length
         dry_run: Print FLOPs, memory, communication and placement, without a replay
         output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
         machine: Replay on this machine: preset (`chakram machine list`) or file

@@ -23,7 +23,7 @@ pub struct TrainingArgs {
     /// Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
     #[arg(value_name = "MODEL", required = true)]
     model: Option<String>,
-    /// Tokens per sequence; by default the model's sequence length
+    /// Tokens per sequence; by default the model's length
     #[arg(long, visible_alias = "sequence", value_name = "N")]
     tokens: Option<u64>,
     /// Print FLOPs, memory, communication and placement, without a replay
