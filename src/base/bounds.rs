@@ -23,7 +23,7 @@ pub const RATIO: u64 = 200;
 /// Decompressed size in bytes that is always allowed, even for the smallest input.
 pub const ALWAYS_UNPACKED: u64 = 16 << 20;
 
-/// Value of a limit that is not set.
+/// Marks a limit that no caller has set.
 const UNSET: u64 = 0;
 
 static MEMORY: AtomicU64 = AtomicU64::new(UNSET);
@@ -37,7 +37,7 @@ pub fn set_limits(memory: Option<Bytes>, ratio: u64) {
     allocator::set_memory_bound(memory);
 }
 
-/// Sets the memory limit of the process, and returns the previous one.
+/// Sets the memory limit of the process, and returns the previous limit.
 pub fn set_memory(memory: Bytes) -> Bytes {
     let before = MEMORY.swap(memory.0.max(1), Ordering::Relaxed);
     allocator::set_memory_bound(memory.0.max(1));
@@ -47,7 +47,7 @@ pub fn set_memory(memory: Bytes) -> Bytes {
     }
 }
 
-/// Sets the maximum expansion of compressed inputs, and returns the previous one.
+/// Sets the maximum expansion of compressed inputs, and returns the previous maximum.
 pub fn set_ratio(ratio: u64) -> u64 {
     RATIO_SET.swap(ratio, Ordering::Relaxed)
 }
@@ -100,7 +100,7 @@ impl MemoryLimitError {
         self.bound
     }
 
-    /// Returns advice on how to reduce the use of memory.
+    /// Returns advice on how to reduce memory use.
     pub fn hint(&self) -> &str {
         &self.hint
     }
@@ -119,7 +119,7 @@ pub fn check_allocated() -> Result<(), MemoryLimitError> {
     }
 }
 
-/// Builds the error about a process that uses `held` bytes.
+/// Builds the error for a process whose `held` allocated bytes exceed the limit.
 #[cold]
 pub(crate) fn memory_exceeded(held: u64) -> MemoryLimitError {
     MemoryLimitError {

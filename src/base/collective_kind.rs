@@ -43,8 +43,8 @@ impl CollectiveKind {
         (Self::Barrier, "barrier", 9),
     ];
 
-    /// Returns the collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a reduce-scatter
-    /// with equal shards, so it maps to [`Self::ReduceScatter`].
+    /// Returns the collective whose `comm_type` in the schema is `value`. The schema's REDUCE_SCATTER_BLOCK (8) is a
+    /// reduce-scatter with equal shards, so it maps to [`Self::ReduceScatter`].
     pub fn from_comm_type(value: u64) -> Option<Self> {
         let value = if value == 8 { 7 } else { value };
         let found = Self::ALL.iter().find(|(_, _, number)| *number == value);
@@ -64,9 +64,10 @@ impl CollectiveKind {
         )
     }
 
-    /// Returns the size in bytes of the whole buffer that the members build or share. `comm_size` is the size in the
-    /// trace's node. For an all-gather, the buffer is every member's result; for a gather, it is the root's result; for
-    /// all others, its size is `comm_size`. `None` for 2^63 bytes or more.
+    /// Returns the size in bytes of the whole buffer that the members build or share. `comm_size` is the size that the
+    /// trace's node states. For an all-gather, this buffer is every member's result; for a gather, it is the root's
+    /// result. For all other collectives, the buffer has `comm_size` bytes. Returns `None` if the buffer has 2^63 bytes
+    /// or more.
     pub fn buffer_bytes(self, comm_size: u64, members: u32) -> Option<u64> {
         let bytes = match self {
             Self::AllGather | Self::Gather => comm_size.checked_mul(u64::from(members))?,
@@ -98,8 +99,7 @@ mod tests {
 
     #[test]
     fn sizes_on_disk_become_whole_buffers() {
-        // 8 shards of 1,000 B are 8,000 B. For a reduce-scatter, the size in the trace is already the size of its whole
-        // input.
+        // 8 shards of 1,000 B are 8,000 B. For a reduce-scatter, the trace already states the size of the whole input.
         assert_eq!(CollectiveKind::AllGather.buffer_bytes(1000, 8), Some(8000));
         assert_eq!(
             CollectiveKind::ReduceScatter.buffer_bytes(1000, 8),

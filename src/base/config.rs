@@ -31,7 +31,7 @@ pub enum ConfigError {
     Syntax {
         /// Name of the text in error messages, usually its path.
         file: String,
-        /// Line of the error in the text, from 1.
+        /// Line number of the error; lines count from 1.
         line: usize,
         /// Description of the found and the expected syntax, from the TOML parser.
         why: String,
@@ -41,7 +41,7 @@ pub enum ConfigError {
     Key {
         /// Name of the text in error messages, usually its path.
         file: String,
-        /// Line of the key, from 1, or the line of the key's table if the key is missing.
+        /// Line number (from 1) of the key, or of the key's table if the key is missing.
         line: usize,
         /// The key from the root of the file, for example `dimension[1].bandwidth`.
         key: String,
@@ -66,7 +66,7 @@ pub struct ConfigTable<'d> {
 }
 
 impl<'d> ConfigDocument<'d> {
-    /// Parses `text`. Errors name the text `file`.
+    /// Parses `text`. In errors, the text is called `file`.
     pub fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { file, text, root }),

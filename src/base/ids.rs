@@ -45,7 +45,8 @@ index!(
     Rank
 );
 index!(
-    /// A simulated accelerator. NPUs are numbered from 0. The coordinate in the innermost dimension varies fastest.
+    /// A simulated accelerator. NPUs are numbered from 0. As NPU numbers ascend, the coordinate in the innermost
+    /// dimension varies fastest.
     Npu
 );
 index!(
@@ -74,8 +75,8 @@ index!(
     MemberIndex
 );
 index!(
-    /// A member's index in the order in which the members are placed on the machine. The index along the innermost
-    /// phase varies fastest.
+    /// A member's index in the order in which the members are placed on the machine. As positions ascend, the index
+    /// along the innermost phase varies fastest.
     Position
 );
 index!(

@@ -22,13 +22,13 @@ pub struct ScoreSummary {
     /// pair is in the wrong order. `None` if no two plans of a group differ in their measured time.
     pub tau: Option<f64>,
     /// Relative loss if the plan with the shortest predicted time is chosen: the measured time of this plan, divided by
-    /// the shortest measured time in its group, minus 1. The mean over all groups of two or more plans. `None` if no
-    /// group has two plans.
+    /// the shortest measured time in its group, minus 1. The field contains the mean of this loss over all groups with
+    /// at least two plans. `None` if no group has two plans.
     pub regret: Option<f64>,
 }
 
-/// Returns the value below which a fraction `part` of `values` falls, by interpolation. `values` must be ascending and
-/// not empty.
+/// Returns the value below which a fraction `part` of `values` falls, interpolated between neighbouring values.
+/// `values` must be ascending and not empty.
 pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);

@@ -1,4 +1,4 @@
-//! Keys of settings. Errors and notes refer to settings by these keys.
+//! Keys by which errors and notes refer to settings.
 //!
 //! The library names a setting by its key: "pass the groups with `groups`". A program that has other names for
 //! settings, such as command-line flags, registers these names once with [`name_as`]. Names are global to the process,
@@ -26,7 +26,7 @@ pub fn name_as(write_name: NameWriter) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
-    /// Changed durations of collectives.
+    /// Change the durations of collectives.
     Collective,
     /// Simulate one rank of each set of identical ranks, instead of all.
     Aggregate,
@@ -42,9 +42,9 @@ pub enum SettingKey {
     Custom,
     /// Random variation of kernel durations.
     Jitter,
-    /// Changed durations of kernels.
+    /// Change the durations of kernels.
     Kernel,
-    /// Changed values of the machine's file.
+    /// Change values of the machine's file.
     Set,
     /// Ranks with slower kernels.
     Slow,
@@ -62,11 +62,11 @@ pub enum SettingKey {
     Efficiency,
     /// Use all NPUs of each rack, although the machine's file leaves some free.
     FillDomains,
-    /// Format of a report.
+    /// Output format of the report.
     Format,
     /// Version (generation) of a trace's schema.
     Generation,
-    /// Grid of a job's ranks, as the size of each dimension.
+    /// Shape of the grid that a job's ranks form: the size of each dimension.
     Grid,
     /// Groups of ranks that traces do not declare.
     Groups,
@@ -104,15 +104,15 @@ pub enum SettingKey {
     Network,
     /// Network model of ASTRA-sim to use.
     NetworkModel,
-    /// Range of nodes to extract.
+    /// Range of nodes to extract from a trace.
     Nodes,
     /// Rank order of a plan.
     Order,
     /// Files to write.
     Output,
-    /// NPU of each rank.
+    /// NPU on which each rank runs.
     Map,
-    /// Quirks of ASTRA-sim to reproduce.
+    /// Quirks of ASTRA-sim that the replay reproduces.
     Quirks,
     /// Number of ranks of a job.
     Ranks,
@@ -127,11 +127,11 @@ pub enum SettingKey {
     /// Scaling of sharded buffers when a job is scaled: whether their total size or the size of each shard stays
     /// constant.
     Sharded,
-    /// Part of a sweep's points to simulate.
+    /// Simulate only one part of a sweep's points.
     Shard,
-    /// Amount of detail of a comparison.
+    /// Amount of detail that a comparison shows.
     Show,
-    /// Latency limit of requests.
+    /// Latency limit that requests should meet.
     Slo,
     /// Captured step to convert or read.
     Step,
@@ -141,9 +141,9 @@ pub enum SettingKey {
     Table,
     /// Number of NPUs that share each matrix multiplication (tensor parallelism).
     Tensor,
-    /// Drawing of how a job uses a machine of tiles.
+    /// Draw a map of the tiles that a job uses.
     TileMap,
-    /// Timeline of a replay.
+    /// Write a timeline of the replay.
     Timeline,
     /// Read files even if their digests differ.
     NoVerify,
@@ -193,7 +193,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values, each with its name in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns the value's name. The name is empty if the value is selected only by leaving the setting out.
+    /// Returns the value's name. The name is empty if users can select the value only by omitting the setting.
     fn choice_name(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)

@@ -128,14 +128,15 @@ impl CollectiveStage {
 /// Calls `take` with the stages of `kind` over the phases of `extent`, in order. The stages belong to one chunk.
 /// `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
 ///
-/// `order` contains the index of every phase once, in the order in which a chunk passes the phases outward.
-/// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and use the
-/// order of indices. Earlier phases shrink the data of later phases. Let the phases have sizes n_0, n_1, … in this order.
-/// - A reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), ….
-/// - An all-gather returns inward with the same buffers.
+/// `order` contains the index of every phase once: the order in which a chunk passes through the phases on its way
+/// outward. Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and
+/// use the order of indices. Earlier phases shrink the data of later phases. Let the phases have sizes n_0, n_1, … in
+/// this order.
+/// - On its way outward, a reduce-scatter has buffers of S, S/n_0, S/(n_0 n_1), ….
+/// - An all-gather goes inward, and has the same buffer in each phase.
 /// - An all-reduce is a reduce-scatter and then an all-gather. If `fused`, one stage replaces the two stages of the last
 ///   phase.
-/// - An all-to-all crosses every dimension with all of S.
+/// - An all-to-all sends the whole buffer S through every dimension.
 /// - Reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data.
 /// - A barrier is an all-gather without data.
 pub fn decompose_collective(
@@ -158,7 +159,7 @@ pub fn decompose_collective(
     let size = |d: &usize| extent.phases[*d].size;
     // S divided by the sizes of the first `k` phases of an order.
     let shrunk = |order: &[usize], k: usize| whole.nth_part(order[..k].iter().map(size).product());
-    // S divided by the sizes outside phase d.
+    // S divided by the sizes of all phases outside phase d.
     let outside = |d: usize| {
         let phase = &extent.phases[d];
         whole.nth_part(extent.member_count() / (phase.stride * phase.size))
@@ -229,7 +230,7 @@ pub struct LinePosition {
     pub size: u32,
     /// Index of this member in the line.
     pub index: u32,
-    /// The root's index in the line, or 0 without a root.
+    /// The root's index in the line, or 0 if there is no root.
     pub root: u32,
     /// Position of this member in the extent. Only algorithms that treat lines differently use this position.
     pub position: u32,

@@ -623,7 +623,7 @@ mod tests {
             recorded: Span::ZERO,
             ..KERNEL
         };
-        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone. A factor of 0.25 makes this 0.5 us.
+        // 312e6 / (0.5 x 312e12) = 2 us, as with roofline alone. A factor of 0.25 reduces this duration to 0.5 us.
         let recorded = ComputeModel::Recorded(half);
         let estimate = price(recorded, unrecorded);
         assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));

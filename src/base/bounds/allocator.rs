@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// Bytes that all threads have allocated, without amounts that threads have not reported yet.
+/// Bytes that all threads have allocated, as far as the threads have reported them.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);

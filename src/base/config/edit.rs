@@ -13,7 +13,7 @@ use toml::{Table, Value};
 pub struct PathError {
     /// The part of the path that does not exist.
     pub part: String,
-    /// The keys, names or indices that exist at this place.
+    /// The keys, names or indices that exist where `part` was expected.
     pub known: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub enum EditError {
     Path(#[from] PathError),
 }
 
-/// Returns `text` with the value at each path replaced. Errors name the text `file`.
+/// Returns `text` with the value at each path replaced. In errors, the text is called `file`.
 ///
 /// # Errors
 ///
@@ -215,7 +215,7 @@ fn item_name(item: &Value) -> Option<&str> {
     item.get("name").and_then(Value::as_str)
 }
 
-/// Puts `value` at `place`, or removes the value at `place` if `value` is `None`.
+/// Sets the value at `place` to `value`, or removes it if `value` is `None`.
 fn restore_value(root: &mut Value, place: &[PathPart], value: Option<Value>) {
     let Some(((last, _), parts)) = place.split_last() else {
         return;
@@ -333,8 +333,8 @@ mod tests {
         );
         let scalable = found("dimension.outer.scalable");
         assert!(!scalable.without.contains("scalable"));
-        // A missing table counts as one changed value, and so does a list with other items. Invalid TOML yields no
-        // changed values.
+        // A missing table counts as one changed value, and a list with different items also counts as one. Invalid TOML
+        // yields no changed values.
         let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
         let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["npu", "dimension"]);

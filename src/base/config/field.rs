@@ -144,7 +144,8 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads an array of exactly `N` values. Errors name the values `what` and state `expected`.
+    /// Reads an array of exactly `N` values. In errors, the values are called `what`; the message also states
+    /// `expected`.
     pub fn read_array<const N: usize>(
         &self,
         what: &str,

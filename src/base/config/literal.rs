@@ -1,4 +1,5 @@
-//! Configuration values of any type. A file that sets values of other files, such as a sweep, contains such values.
+//! Configuration values whose type is not known in advance. For example, a sweep file contains such values, because it
+//! sets values of other files.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;

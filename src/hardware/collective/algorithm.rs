@@ -20,7 +20,7 @@ pub enum CollectiveAlgorithm {
     HalvingDoubling,
     /// Members exchange the whole buffer with partners at doubling distances.
     RecursiveDoubling,
-    /// Data goes up and down two binary trees; successive chunks alternate between the trees.
+    /// Each member exchanges data with one partner per round.
     DoubleBinaryTree,
     /// Data goes up and down a binary tree.
     Tree,
@@ -32,8 +32,8 @@ pub enum CollectiveAlgorithm {
 
 /// An algorithm that the caller implements, for members of one dimension.
 ///
-/// Each member of a line sends the messages that [`Self::nth_send`] lists, one after another. Each step waits until the
-/// member has received the stated number of messages. The engine handles late members, chunks and contention.
+/// Each member of a line sends the messages that [`Self::nth_send`] returns, one after another. Each step waits until
+/// the member has received the stated number of messages. The engine handles late members, chunks and contention.
 pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Name of the algorithm in reports.
     fn name(&self) -> &'static str;
@@ -48,8 +48,8 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Returns the number of messages that the member at `line` receives.
     fn receive_count(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
-    /// Returns the duration of `stage` if `n` members start together on links that nothing else uses, and all paths
-    /// equal `path`. `None` if no closed form is proved.
+    /// Returns the duration of `stage` for `n` members that start together on otherwise unused links; all paths equal
+    /// `path`. Returns `None` if no closed form is proven exact.
     fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
         None
     }
@@ -115,8 +115,8 @@ impl CollectiveAlgorithm {
     ///
     /// - For reduce-scatter and all-gather, the substitute is ring.
     /// - For all-to-all, the substitute is pairwise.
-    /// - For primitives with a root, the substitute is ring. Direct replaces pairwise, because only a member's exchange
-    ///   with the root has data.
+    /// - For primitives with a root, the substitute is ring. If pairwise is requested for a rooted primitive, direct
+    ///   replaces it, because only exchanges with the root carry data.
     /// - For the fused all-reduce, the substitute is tree. Callers request a fused all-reduce only if it is supported.
     #[inline]
     pub fn resolve_automatic(self, primitive: CollectivePrimitive, n: u32) -> Self {
@@ -131,7 +131,7 @@ impl CollectiveAlgorithm {
     }
 
     /// Returns the `i`-th message that the member at `line` sends, or `None` after the last. Messages leave in this
-    /// order, one at a time. `None` for every `i` if the algorithm does not support the stage's primitive.
+    /// order, one at a time. Returns `None` for every `i` if the algorithm does not support the stage's primitive.
     #[inline]
     pub fn nth_send(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
@@ -161,13 +161,13 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the duration of `stage` among `n` members that start together on identical paths, or `None` if no
-    /// closed form is proved.
+    /// Returns the duration of `stage` among `n` members that start together on identical paths, or `None` if no closed
+    /// form is proven exact.
     ///
-    /// Closed forms are proved only for primitives without a root. In these primitives, the members' programs differ
-    /// only by a rotation or exchange of indices, so all members finish together. The module of each algorithm has a
-    /// table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after another,
-    /// so trees have no closed form.
+    /// Closed forms are proven exact only for primitives without a root. In these primitives, the members' programs
+    /// differ only by a rotation or exchange of indices, so all members finish together. The module of each algorithm
+    /// has a table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after
+    /// another, so trees have no closed form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports_primitive(stage.primitive, n) {
             return None;
@@ -209,10 +209,10 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximates a stage without a closed form, among `n` members, by equal messages that are sent one after
-    /// another. Returns the size and the number of these messages. The number is at least 1. Trees and the doubling
-    /// algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member after
-    /// another. All other algorithms send shares.
+    /// Approximates a stage among `n` members that has no closed form: by equal messages, sent one after another.
+    /// Returns the size and the number of these messages. The number is at least 1. Trees and the doubling algorithms
+    /// send the whole buffer from level to level, and `direct` sends the whole buffer to one member after another. All
+    /// other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();

@@ -1,7 +1,7 @@
-//! `auto` selects the algorithm that takes the least time according to its formula, among all algorithms that support a
-//! primitive.
+//! `auto` selects the algorithm with the shortest time according to the formulas below, among all algorithms that
+//! support a primitive.
 //!
-//! The file of each algorithm has a table of its formulas; here the formulas also include the cost of the distance
+//! Each algorithm's file has a table of its formulas; in this file, the formulas also include the cost of the distance
 //! between members. A *line* has n members. For members k places apart, α(k) is the time of the first byte of a
 //! message, and t(x, k) is the serialization time of x bytes. Both α and t use the first member's or the last member's
 //! route, whichever is slower. S is the size of the buffer, and h = ⌈log2 n⌉:
@@ -22,9 +22,8 @@
 //! | tree, double_binary_tree | broadcast, reduce | Σ_j (α(2^j) + 2t(S, 2^j)) − t(S, 2^(h−1)) |
 //! | | all-reduce | twice that |
 //!
-//! where k runs from 1 to n−1 and j from 0 to h−1. If a ring is used in both directions
-//! (`ring.rs`), messages have half the size. If a closed form is proved, the formula gives the same
-//! time, but without rounding.
+//! where k runs from 1 to n−1 and j from 0 to h−1. If a ring is used in both directions (`ring.rs`), messages have half
+//! the size. If a closed form is proven exact, the formula gives the same time, but without rounding.
 //!
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places occupies k
 //! wires. If every member of a ring sends to the member k places ahead, every wire of the shorter direction carries c =

@@ -15,8 +15,8 @@ use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
-/// One change of the order in which members act at an instant. Each member receives the messages of one range, which
-/// changes the order.
+/// One change of the order in which members act at an instant. The order changes when each member receives the messages
+/// of one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderChange {
     /// Index of the stage in which the messages are sent.
@@ -25,7 +25,7 @@ pub struct OrderChange {
     pub messages: Range<u32>,
 }
 
-/// A collective to run, as its first member issued it.
+/// Properties of a collective, as stated by the member that issued the collective first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRequest {
     /// Node id of the collective at the first member that issued it.
@@ -43,7 +43,7 @@ pub struct CollectiveRequest {
     pub number: u32,
 }
 
-/// Members of a collective's group, with a flag for groups that the trace names.
+/// Members of a collective's group, and whether the trace names this group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
@@ -151,9 +151,9 @@ pub struct UncontendedCost<'a> {
     /// Time for which a message occupies its link, if each sender sends all its messages over one link. Otherwise
     /// `None`.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
-    /// Takes a dimension, the number of members in a line, and a pattern. Returns true if these messages delay one
-    /// another only by `link_time`. Each member of such a line sends at most one message and receives at most one
-    /// message at a time, except with [`LinePattern::Staggered`].
+    /// Function of a dimension, the number of members in a line, and a message pattern. The function returns true if
+    /// messages in this pattern delay one another only by `link_time`. Each member of such a line sends at most one
+    /// message and receives at most one message at a time, except with [`LinePattern::Staggered`].
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 
@@ -255,8 +255,8 @@ pub trait CollectiveBackend {
     /// Locates a group's members on the machine, and splits the group into phases.
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
-    /// Returns the paths that messages along `phase` share, if these paths are equal for all members. Called once per
-    /// group.
+    /// Returns the paths that messages along `phase` share, if these paths are equal for all members. Called once for
+    /// each group.
     fn collect_paths(
         &self,
         extent: &GroupExtent,
@@ -316,8 +316,9 @@ pub trait CollectiveBackend {
     /// Returns a formatter of the algorithms' names for reports.
     fn describer(&self) -> AlgorithmDescriber;
 
-    /// Returns the duration of a collective if all members begin together and nothing else is in flight. `None` if no
-    /// closed form is proved, or if members end at different times. `paths` are the results of [`Self::collect_paths`].
+    /// Returns the duration of a collective if all members begin together and nothing else is in flight. Returns `None`
+    /// if no closed form is proven exact, or if members end at different times. `paths` are the results of
+    /// [`Self::collect_paths`].
     fn closed_form(
         &self,
         chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -417,14 +418,14 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// The order of events at an instant: [`ContentOrder`] or [`InsertionOrder`].
     type Order;
 
-    /// Returns true if collectives are matched in issue order, false if in program order. Only called in
-    /// [`InsertionOrder`].
+    /// Returns true if collectives are matched in issue order, false if in program order. The engine calls this method
+    /// only in [`InsertionOrder`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
 
-    /// Returns true if members of one line exchange the same messages in both stages. Called if collectives are matched
-    /// in issue order, because members may then issue different collectives.
+    /// Returns true if members of one line exchange the same messages in both stages. The engine calls this method only
+    /// if collectives are matched in issue order, because members may then issue different collectives.
     fn exchanges_same_messages(&self, _a: &Self::Stage, _b: &Self::Stage) -> bool {
         false
     }
@@ -435,9 +436,9 @@ pub trait IssueDiscipline: CollectiveBackend {
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
     /// Returns successive changes of the members' order. Together, these changes turn the order in which members begin
-    /// a collective of `chunk_schedule` into the order in which the members end at the same instant. The collective
-    /// must have a closed form. `None` if the order is not proved; a caller that needs the order then simulates the
-    /// collective message by message. Only called in [`InsertionOrder`].
+    /// the collective of `chunk_schedule` into the order in which they end it, if all members end at the same instant.
+    /// The collective must have a closed form. Returns `None` if the order is not proven; a caller that needs the order
+    /// then simulates the collective message by message. The engine calls this method only in [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -458,8 +459,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     ) {
     }
 
-    /// Notifies the backend that a member joins a collective; `named` is true if the member's trace
-    /// names the group. Only called in [`InsertionOrder`].
+    /// Notifies the backend that a member joins a collective; `named` is true if the member's trace names the group.
+    /// The engine calls this method only in [`InsertionOrder`].
     fn on_join(
         &mut self,
         _now: Time,
@@ -470,8 +471,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     ) {
     }
 
-    /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no
-    /// running node remains to wake it. Only called in [`InsertionOrder`].
+    /// Notifies the backend that a ready node of `npu` would never start in ASTRA-sim, because no running node remains
+    /// to wake it. The engine calls this method only in [`InsertionOrder`].
     fn on_idle(&mut self, _npu: Npu) {}
 
     /// Returns true if members may enter a stage with different directions or trees. Messages are then matched by
@@ -487,8 +488,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
-    /// The sender has another direction or tree, and expects the receive after `recv_posted` steps. `None` if the
-    /// member posts no receive for this message.
+    /// The sender has another direction or tree than the member, and expects the receive after `recv_posted` steps.
+    /// `None` if the member posts no receive for this message.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
@@ -501,8 +502,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Translates the step that a receiver requests into a step of the member at `line`. The receiver, at index `to`,
-    /// has another ring direction or tree, and requests step `step`. `None` if no step of the member sends the
-    /// requested message.
+    /// has another ring direction or tree than the member, and requests step `step`. `None` if no step of the member
+    /// sends the requested message.
     fn requested_step(
         &self,
         _stage: &Self::Stage,

@@ -1,6 +1,6 @@
-//! Chooses the number of chunks of a collective if the machine does not state it. The result is the smallest sufficient
-//! number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer than with the best
-//! number.
+//! If the machine does not state a collective's number of chunks, this module chooses the number. The result is the
+//! smallest sufficient number from 1 to [`MOST`]. A number is sufficient if the collective takes at most 0.5 % longer
+//! than with the best number.
 //!
 //! In a pipeline of chunks, each stage of a chunk has a *life* and an *interval*. The life is the time from the stage's
 //! start to its end. The next chunk may enter the phase after the interval. A flow shop model of chunks and phases
@@ -55,7 +55,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of chunks that can be chosen.
 pub const MOST: u32 = 128;
 
-/// Bound on chunks · members · (stages + 1). A message-by-message replay could handle a far larger product.
+/// Upper bound on the product chunks · members · (stages + 1). A message-by-message replay could handle a far larger
+/// product.
 const MOST_STATE: u64 = 1 << 26;
 
 /// Fewer chunks are chosen if their time exceeds the best time by at most this fraction.
@@ -66,7 +67,8 @@ const MARGIN: f64 = 0.005;
 const MOST_MESSAGES: u64 = 1 << 18;
 const MOST_TRIALS: u64 = 3;
 
-/// Cache of choices. A key contains everything that affects a choice, so all groups of one shape share an entry.
+/// Caches the chosen numbers of chunks. A key contains everything that affects a choice, so all groups of one shape
+/// share an entry.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
 
@@ -203,7 +205,7 @@ fn candidate_counts(most: u32) -> impl Iterator<Item = u32> {
 
 impl CountedCollective<'_> {
     /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
-    /// form. Also true on tiles, where members' routes cross, so that the time of several chunks is unknown.
+    /// form. The result is also true on tiles: members' routes cross there, so the time of several chunks is unknown.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
         if self.topology.tile_grid().is_some() {
             return true;
@@ -393,7 +395,7 @@ impl CountedCollective<'_> {
     }
 
     /// Returns the life and the interval of a stage of a collective with `chunks` chunks. For trees, the result is only
-    /// a lower bound unless `exact`.
+    /// a lower bound if `exact` is false.
     fn estimate_stage_cost(
         &self,
         assignment: &StageAssignment,

@@ -24,7 +24,7 @@ pub struct StageEntry {
 /// The order in which chunks enter the stages of each phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionOrder {
-    /// For each phase of the group, all passages of chunks through the phase, in order.
+    /// For each phase of the group, the chunks that pass through the phase, in the order in which they enter.
     pub order: Vec<Vec<StageEntry>>,
     /// For each phase, the maximum number of chunks that a member has in the phase at once, at least 1.
     pub capacity: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Times of measured collectives by kind, number of members and bytes, along one dimension of a machine.
+//! Measured times of collectives along one dimension of a machine, by kind, number of members and bytes.
 //!
 //! Between two measured sizes, time is linear in bytes: a latency plus bytes divided by a rate. Above the last size,
 //! time grows in proportion to bytes; below the first size, time is constant. Between two measured numbers of members,
@@ -16,11 +16,12 @@
 //! t'(x) = s'(x) + v(x) B / B'
 //! ```
 //!
-//! The last points of a curve, where bytes dominate, determine the time per byte. If the time never falls as bytes
-//! grow, neither its start-up time nor its transfer time falls. A library may use a protocol with less bandwidth at
-//! middle sizes. The additional time, compared with the start-up time of larger sizes, then counts as transfer time.
-//! The start-up time is the collective's launch time, which does not depend on links, plus the latencies of successive
-//! messages: `h α` for each of the k [steps](super::protocol), where h is the number of links between neighbours:
+//! The last points of a curve, where bytes dominate, determine the time per byte. If a curve's time never falls as
+//! bytes grow, its start-up time and its transfer time never fall either. A library may use a protocol with less
+//! bandwidth at middle sizes. The additional time, compared with the start-up time of larger sizes, then counts as
+//! transfer time. The start-up time is the collective's launch time, which does not depend on links, plus the latencies
+//! of successive messages: `h α` for each of the k [steps](super::protocol), where h is the number of links between
+//! neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -34,7 +35,7 @@ use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::{Bandwidth, Span};
 
-/// Bandwidth and latency of a dimension's links on which collectives were measured.
+/// Bandwidth and latency of the links on which collectives were measured, for one dimension.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRates {
     /// Bandwidth of an NPU into the dimension.
@@ -44,7 +45,7 @@ pub struct LinkRates {
 }
 
 impl LinkRates {
-    /// Returns the rates of the links of `dimension`.
+    /// Returns the bandwidth and the latency of the links of `dimension`.
     pub fn of_dimension(dimension: &TopologyDimension) -> Self {
         Self {
             bandwidth: dimension.bandwidth,
@@ -141,7 +142,7 @@ pub struct CollectiveCurve {
 }
 
 impl CollectiveCurve {
-    /// Returns the time, in seconds, for a buffer of `bytes` on the links that `change` leads to.
+    /// Returns the time, in seconds, for a buffer of `bytes` on the target links of `change`.
     fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
         let start = self.start_seconds(bytes);
         let transfer = self.predict_seconds(bytes) - start;
@@ -149,7 +150,7 @@ impl CollectiveCurve {
         change.adjust_start(start, steps) + transfer * change.transfer_factor()
     }
 
-    /// Returns the start-up time of a collective with a buffer of `bytes`, in seconds: the part of its time that does
+    /// Returns the start-up time, in seconds, of a collective with a buffer of `bytes`: the part of the time that does
     /// not depend on bandwidth.
     fn start_seconds(&self, bytes: f64) -> f64 {
         let points = &self.points[..];

@@ -121,8 +121,8 @@ struct ScriptProgress {
 pub struct ScriptExecutor(BTreeMap<ScriptMember, ScriptProgress>);
 
 impl CustomCollective {
-    /// Returns true if the algorithm implements collectives of `kind` among `members` members. Always false for one
-    /// member, which has no peer.
+    /// Returns true if the algorithm implements collectives of `kind` among `members` members. The result is false for
+    /// a single member, because it has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.position_count() == members
     }
@@ -139,7 +139,7 @@ impl ScriptedAlgorithm {
         self.0.len() as u32
     }
 
-    /// Returns the script of a position.
+    /// Returns the script that the member at `position` executes.
     pub fn script_of_position(&self, position: u32) -> &MemberScript {
         &self.0[position as usize]
     }

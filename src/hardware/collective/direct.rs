@@ -61,7 +61,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     }
 }
 
-/// Returns the closed form of the table's first row.
+/// Returns the closed form in the first row of the module's table.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let message = stage.nth_part(n);
     path.time_of_first_byte(message)
@@ -71,7 +71,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
             .times(u64::from(n - 1))
 }
 
-/// Returns the times of the table without rounding, for [`auto`](super::auto).
+/// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -67,8 +67,8 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage, of this or another chunk, that had to end before this passage could begin. `None` if this passage
-    /// began at time 0.
+    /// The passage that had to end before this passage could begin; it may belong to another chunk. `None` if this
+    /// passage began at time 0.
     pub admitted_by: Option<StageEntry>,
 }
 
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn one_queue_serves_chunk_after_chunk() {
-        // Four chunks of 7 ns: one at a time, two at a time, then all at once.
+        // Four chunks of 7 ns each run one at a time, then two at a time, then all at once.
         assert_eq!(end(&[7], &[0], 4, 1), 28);
         assert_eq!(end(&[7], &[0], 4, 2), 14);
         assert_eq!(end(&[7], &[0], 4, 9), 7);

@@ -3,12 +3,12 @@
 //! In a reduce-scatter, a member exchanges half of its data with the member whose index differs in the lowest bit. Then
 //! the member exchanges half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, …
 //! S/n. In exchange i, a member keeps the parts whose indices agree with its own index in bit i. Each member therefore
-//! ends with the part of its own index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down
-//! to distance 1 with S/2. The largest messages thus go to the nearest partners. The reduce-scatter is vector halving
-//! with distance doubling, and the all-gather is vector doubling with distance halving (R. Rabenseifner, "Optimization
-//! of Collective Reduction Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of
-//! Collective Communication Operations in MPICH" (2005), section 4, send the same messages in the reverse order of
-//! distances.
+//! ends with the part that has the member's index. An all-gather runs in reverse: distance n/2 with S/n, then n/4 with
+//! 2S/n, down to distance 1 with S/2. The largest messages thus go to the nearest partners. The reduce-scatter is
+//! vector halving with distance doubling, and the all-gather is vector doubling with distance halving (R. Rabenseifner,
+//! "Optimization of Collective Reduction Operations", ICCS 2004). R. Thakur, R. Rabenseifner and W. Gropp,
+//! "Optimization of Collective Communication Operations in MPICH" (2005), section 4, send the same messages in the
+//! reverse order of distances.
 //!
 //! Let s be the time to send S/n, where S is the buffer, and α the latency. If all members start together, a member
 //! ends at these times:
@@ -81,15 +81,15 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     }
 }
 
-/// Returns the closed form of the table's first two rows. Each exchange has half the size of the previous one. Each
-/// time is rounded separately, because the network rounds the time of each message.
+/// Returns the closed forms in the first two rows of the module's table. Each exchange has half the size of the
+/// previous one. Each time is rounded separately, because the network rounds the time of each message.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let halves = (0..n.ilog2()).map(|i| stage.buffer.nth_part(2 << i));
     let spans = halves.map(|half| path.time_message(half));
     spans.fold(Span::ZERO, |sum, span| sum + span)
 }
 
-/// Returns the times of the table and of [`binomial`] trees without rounding, for [`auto`](super::auto).
+/// Returns the unrounded times of the module's table and of [`binomial`] trees, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -59,12 +59,12 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     round_count(stage, line)
 }
 
-/// Returns the closed form of all rows of the table.
+/// Returns the closed form, which applies to all rows of the module's table.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     path.time_message(stage.nth_part(n)).times(u64::from(n - 1))
 }
 
-/// Returns the times of the table without rounding, for [`auto`](super::auto).
+/// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
     let share = buffer.nth_part(line.member_count());
     let rounds = line.slowest_over_all(share, |way| {

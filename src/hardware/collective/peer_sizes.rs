@@ -167,7 +167,7 @@ impl PeerSizes {
 }
 
 impl PhaseSizes {
-    /// Returns the bytes from one index of a line to another.
+    /// Returns the number of bytes that one member of a line sends to another; both are given by their index.
     #[inline]
     fn bytes_between(&self, line: LinePosition, from: u32, to: u32) -> u64 {
         let first = line.position - line.index * self.stride;
@@ -273,8 +273,8 @@ mod tests {
 
     #[test]
     fn a_round_without_a_message_is_over_at_once() {
-        // 4 members exchange in three rounds, with the partners XOR 1, 2 and 3. Only the pairs 0 and 3, and 0 and 1
-        // exchange data.
+        // In rounds 1, 2 and 3, each of the 4 members exchanges with the member whose index is its own XOR 1, 2 and 3.
+        // Only the pairs 0 and 3, and 0 and 1 exchange data.
         let extent = shared_extent(&[4]);
         let mut bytes = vec![0; 16];
         (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);

@@ -12,7 +12,7 @@ pub struct ChunkPipeline {
     /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. If `None`, a number is chosen for each collective
     /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
-    /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more.
+    /// Maximum number of chunks that an NPU has in one dimension at the same time. Trees allow more chunks.
     pub active: NonZeroU32,
     /// Order in which each chunk visits the dimensions.
     pub inter: InterDimensionPolicy,

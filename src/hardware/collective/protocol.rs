@@ -45,7 +45,7 @@ impl CollectiveProtocol {
         self.start + self.step * steps + part * bytes / self.bandwidth_among(members)
     }
 
-    /// Returns the time, in seconds, of the same collective on the links that `change` leads to.
+    /// Returns the time, in seconds, of this collective on the target links of `change`.
     fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
         let (steps, part) = steps_and_part(self.kind, members);
         let step = change.adjust_start(self.step, 1.0);

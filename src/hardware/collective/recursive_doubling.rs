@@ -32,8 +32,8 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     }
 }
 
-/// Returns the closed form of the table's first row for an all-reduce, and the closed form of [`halving_doubling`] for
-/// other primitives.
+/// For an all-reduce, returns the closed form in the first row of the module's table; for other primitives, the closed
+/// form of [`halving_doubling`].
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     match stage.primitive {
         CollectivePrimitive::AllReduce => {
@@ -43,7 +43,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// Returns the times of the table without rounding, for [`auto`](super::auto).
+/// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

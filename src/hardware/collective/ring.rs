@@ -120,7 +120,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     }
 }
 
-/// Returns the closed form of the table's first two rows, or `None` for other primitives.
+/// Returns the closed form in the first two rows of the module's table, or `None` for other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let (others, round) = (u64::from(n - 1), path.time_message(stage.nth_part(n)));
     match stage.primitive {
@@ -129,7 +129,7 @@ pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -
     }
 }
 
-/// Returns the times of the table without rounding, for [`auto`](super::auto).
+/// Returns the unrounded times of the module's table, for [`auto`](super::auto).
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -129,7 +129,7 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     receive_count_at(stage, line, number_from_root(line))
 }
 
-/// Returns the times of the table without rounding, for [`auto`](super::auto). Two trees take the same time as one.
+/// Returns the unrounded times of the module's table, for [`auto`](super::auto). Two trees take the same time as one.
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

@@ -23,7 +23,7 @@ use super::gemm::GemmEstimate;
 const NEAREST: usize = 32;
 /// Fraction of the residuals' variance that a shape shares with no other shape.
 const OWN: f64 = 0.07;
-/// Number of coordinates in the comparison of two shapes.
+/// Number of coordinates by which two shapes are compared.
 const PLACE: usize = 8;
 
 /// A measured shape with its residual.
@@ -120,7 +120,7 @@ impl MeasuredGemms {
     }
 }
 
-/// Returns the weighted mean of the residuals of points at these squared distances.
+/// Returns the weighted mean of the residuals of `points`, each given with its squared distance.
 fn krige_residual(points: &[(f64, &ResidualPoint)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();

@@ -73,8 +73,8 @@ pub struct LoopMapping {
 pub struct LoopNestModel {
     /// The accelerator. The search maps loops to its levels and its array.
     pub gemmini: GemminiSettings,
-    /// Number of mappings that the search tries for each kernel. More mappings take longer to search, and never give a
-    /// worse result.
+    /// The accelerator: the search maps loops to its levels and its array. More mappings take longer to search, and
+    /// never give a worse result.
     pub mappings: u32,
     /// Seed of the search's random mappings.
     pub seed: u64,

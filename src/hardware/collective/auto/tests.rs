@@ -169,8 +169,8 @@ fn size_decides() {
                 .0
         })
     };
-    // 1,000 B among 16 members on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns. Direct: 8
-    // x 500 + 64 x 2.5 ns.
+    // The buffer has 1,000 B, for 16 members on a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80
+    // ns. Direct: 8 x 500 + 64 x 2.5 ns.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
@@ -180,8 +180,8 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
     );
-    // 1 kB among 16 members on a switch. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct: 1,000 + 15 x 20 ns.
-    // Ring: 15 x 1,000 + 30 x 1.25 ns.
+    // The buffer has 1 kB, for 16 members on a switch. Halving and doubling: 1,000 x log2 16 + 4 x 20 ns. Direct: 1,000
+    // + 15 x 20 ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
     // 100 kB take, in the same order, 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x 125 ns.
@@ -192,9 +192,9 @@ fn size_decides() {
 
 #[test]
 fn a_small_all_reduce_of_a_ring_is_fused() {
-    // 8 members on a ring. With 800 B, recursive doubling takes 3,500 + 7 x 32 ns, and two stages with direct take 2 x
-    // (2,000 + 16 x 4) ns. With 80,000 B, recursive doubling takes 25,900 ns, and two stages with the ring take 2 x
-    // 4,900 ns.
+    // The line has 8 members on a ring. With 800 B, recursive doubling takes 3,500 + 7 x 32 ns, and two stages with
+    // direct take 2 x (2,000 + 16 x 4) ns. With 80,000 B, recursive doubling takes 25,900 ns, and two stages with the
+    // ring take 2 x 4,900 ns.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
             line.prefers_fused_all_reduce(BufferShare::from_bytes(bytes))
@@ -250,9 +250,9 @@ fn choices_do_not_depend_on_the_scale() {
     );
 }
 
-/// Two members are on a switch without latency, with 1,001 B at a picosecond per byte. A broadcast takes 1,001 ps, as
-/// one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas are not rounded, so the times
-/// tie, and the ring, which comes first, is chosen at any scale.
+/// Two members are on a switch without latency, with 1,001 B at a picosecond per byte. A broadcast takes 1,001 ps,
+/// either as one message of 1,001 ps or as two messages of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas
+/// are not rounded, so the times tie, and the ring, which comes first, is chosen at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

@@ -118,8 +118,7 @@ impl ScriptedAlgorithm {
 }
 
 impl MemberScript {
-    /// Returns the topological order with the smallest indices first, or `None` if there is a
-    /// cycle.
+    /// Returns a topological order that prefers lower indices, or `None` if there is a cycle.
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);

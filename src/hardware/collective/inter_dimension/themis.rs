@@ -87,8 +87,8 @@ impl<'a> ThemisBalancer<'a> {
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Puts the phases in `order` into the order of the next chunk, and adds the chunk's load. `order` must contain the
-    /// phases in ascending order. Returns the chunk's size in grains, out of `left` remaining grains.
+    /// Sorts the phases in `order` as the next chunk visits them, and adds the chunk's load. `order` must contain the
+    /// phases in ascending order. Returns the chunk's size in grains, which is at most `left`.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // The sort is stable, so that equally loaded dimensions stay in ascending order.

@@ -23,7 +23,7 @@ pub struct MemoryLevel {
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,
-    /// Bytes per cycle that pass the level's port in both directions together, or `None` if the port is no limit.
+    /// Bytes per cycle that the level's port passes, summed over both directions, or `None` if the port is no limit.
     pub bytes_per_cycle: Option<f64>,
     /// Energy of an access, in picojoules per byte.
     pub energy: f64,

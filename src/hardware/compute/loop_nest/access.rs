@@ -21,7 +21,7 @@ pub struct LevelAccesses {
 pub struct MappingCost {
     /// Cycles: the larger of the units' cycles and the busiest port's cycles.
     pub cycles: u64,
-    /// Number of cycles that the units compute, without waiting for memory.
+    /// Number of cycles during which the units compute, without waiting for memory.
     pub compute_cycles: u64,
     /// Accesses of each level, innermost first, by [`LayerTensor`].
     pub accesses: Vec<[LevelAccesses; 3]>,
@@ -224,7 +224,7 @@ impl MappedNest<'_> {
             for outer in keepers {
                 let loads = self.count_tile_loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
-                // Words that pass between both levels. Words that the array shares count once; all other words count
+                // Words that pass between the two levels. Words that the array shares count once; all other words count
                 // once for each unit.
                 let joins = is_own(inner) && !is_own(outer);
                 let passed = if joins {

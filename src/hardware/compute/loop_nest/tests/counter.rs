@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 type Word = [u64; 4];
 type Tile = BTreeSet<Word>;
 
-/// A loop in time or over the array; the outermost is first.
+/// A loop in time or over the array; lists of loops begin with the outermost.
 #[derive(Clone, Copy)]
 struct RunLoop {
     level: usize,
