@@ -86,7 +86,7 @@ pub struct DependencyStats {
     pub first_use: u64,
     /// Waits inferred from times alone: a thread was idle until communication ended.
     pub by_time: u64,
-    /// Waits of the host for the device.
+    /// Number of times the host waited for the device.
     pub device_syncs: u64,
     /// Waits of streams for one another.
     pub stream_waits: u64,

@@ -1,5 +1,5 @@
-//! Estimates the work of kernels without an operator from equally named kernels that have an operator. The bytes
-//! of copies are estimated from equally named copies in the same way.
+//! Estimates the work of kernels without an operator from equally named kernels that have an
+//! operator. The bytes of a copy are estimated likewise, from copies with the same name.
 //!
 //! Kernels launched before the capture began, or by a graph, have no operator, so their shapes are unknown. A
 //! kernel of the same name is the same program on other data. If several kernels have the same name, the kernel

@@ -276,7 +276,8 @@ impl KinetoTrace {
         self.args_at(event.details)
     }
 
-    /// Returns the arguments of the details at `index`; `None` if the arguments were not kept.
+    /// Returns the `args` of the event whose details are at `index`; `None` if the arguments were
+    /// not kept.
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)

@@ -15,8 +15,8 @@
 //! early. If a member's times show an early end, the clocks are inaccurate or a thread was scheduled late, so the
 //! member's transfer is zero, and the member's whole time is waiting.
 //!
-//! One kernel executes all messages of a batch, and ends with the last message. A message of a batch has ended when
-//! its sender's or its receiver's kernel has ended.
+//! One kernel executes all messages of a batch, and ends with the last message. A batched message
+//! ends as soon as either its sender's or its receiver's kernel ends.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!

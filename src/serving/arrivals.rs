@@ -1,4 +1,4 @@
-//! Arrivals of requests in order of time, drawn at random or read from a file.
+//! Yields request arrivals in order of time, drawn at random or read from a file.
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
@@ -50,7 +50,7 @@ impl ModelSampler {
     }
 }
 
-/// Arrivals in order of time, for streams whose arrivals do not depend on answers.
+/// Yields arrivals in order of time, if they do not depend on answers.
 pub struct ArrivalSource<'s> {
     scenario: &'s Scenario,
     mix: ModelSampler,
@@ -112,9 +112,9 @@ impl<'s> ArrivalSource<'s> {
         Ok(arrival)
     }
 
-    /// Returns an arrival after a gap. If the rate counts requests, the mean gap is the inverse of
-    /// the rate. If the rate is a bandwidth, the mean gap is the transfer time of the previous
-    /// request's bytes.
+    /// Returns an arrival one gap after the previous arrival. If the rate counts requests, the
+    /// mean gap is the inverse of the rate. If the rate is a bandwidth, the mean gap is the time
+    /// in which the previous request's bytes are transferred.
     fn arrive_after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
         let model = self.mix.next();
         let mean = match rate {
@@ -230,7 +230,7 @@ impl<'s> ArrivalFile<'s> {
         let row = match self.rows.next(self.path)? {
             Some(row) => row,
             None if self.repeat > 1 && self.last_line > 0 => {
-                // The next repetition begins at the last arrival of this repetition.
+                // The next repetition begins at the time of this repetition's last arrival.
                 self.repeat -= 1;
                 self.offset = self.last;
                 self.rows = ArrivalRows::open_rows(self.path)?;

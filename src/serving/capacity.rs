@@ -60,7 +60,7 @@ pub fn sweep_rates(
 /// # Errors
 ///
 /// Fails like [`sweep_rates`]. Also fails if requests have no limit, if even the lowest rate is too
-/// high, or if even the highest rate is low enough.
+/// high, or if the highest rate that was tried is still sustainable.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -80,8 +80,8 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
-        // A short run may meet its limits despite an overload, but a longer run would not. So also
-        // require an offered load below 1.
+        // A short run may meet its limits despite an overload, although a longer run would miss
+        // them. So also require an offered load below 1.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

@@ -1,19 +1,22 @@
-//! A processor of equal cores, which computes the times of a job of equal tasks in closed form.
+//! A processor of equal cores. It computes the times of a job of equal tasks in closed form.
 //!
-//! Tasks are assigned to cores in turn. Each job continues with the core after the previous job's
-//! last core, even if the previous job belongs to another request. Each core runs its tasks in the
-//! order of assignment. A task starts at the latest of three instants: the end of the previous task
-//! on its core, the end of the jobs on which it depends, and its own generation. Jobs are generated
-//! when their dependencies are complete, so the second instant is never later than the third.
+//! Cores receive tasks in turn. The next job's first task goes to the core after the previous job's
+//! last core, even if the jobs belong to different requests. Each core runs its tasks in the order
+//! in which it received them. A task starts when three events have happened: the previous task on
+//! its core has ended, the jobs on which it depends have ended, and the task has been generated.
+//! Jobs are generated when their dependencies are complete, so the dependencies never delay a task
+//! after its generation.
 //!
 //! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
-//! from p on get one more. A core that is free at b and gets m tasks of length d at t is free again
-//! at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored as one run.
-//! So the cost of a job is proportional to the number of runs, not to the number of tasks or cores.
+//! from p on get one more. A core is free at b, and at t it gets m tasks of length d. It is free
+//! again at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored as one
+//! run. So the cost of a job is proportional to the number of runs, not to the number of tasks or
+//! cores.
 
 use chakram_base::units::{Span, Time};
 
-/// Cores that are free at the same instant: from `first` to the beginning of the next run.
+/// Consecutive cores that are free at the same instant: from `first` to the beginning of the next
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EqualCores {
     first: u64,
@@ -29,11 +32,11 @@ pub struct CoreArray {
     runs: Vec<EqualCores>,
     /// Runs under construction; reused to keep the allocation.
     next: Vec<EqualCores>,
-    /// Total busy time of all cores for the tasks that were assigned so far, ps.
+    /// Core time of all tasks assigned so far, summed over cores, in picoseconds.
     busy_ps: u128,
 }
 
-/// First start and last end of a job's tasks.
+/// Time at which a job's first task starts, and time at which its last task ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimeRange {
     pub start: Time,
@@ -56,7 +59,7 @@ impl CoreArray {
         }
     }
 
-    /// Returns the total core time of all tasks that were assigned so far, in picoseconds.
+    /// Returns the core time of all tasks assigned so far, in picoseconds.
     pub fn busy_ps(&self) -> u128 {
         self.busy_ps
     }
@@ -69,8 +72,8 @@ impl CoreArray {
         self.runs.dedup_by_key(|run| run.free);
     }
 
-    /// Returns the time for which cores are busy after `end`, in picoseconds, summed over cores.
-    /// All tasks until `end` must already have been assigned, and cores must not have been blocked.
+    /// Returns how long cores are busy after `end`, in picoseconds, summed over cores. All tasks
+    /// until `end` must already have been assigned, and cores must not have been blocked.
     pub fn busy_after(&self, end: Time) -> u128 {
         let ends = self.runs.iter().skip(1).map(|run| run.first);
         let ends = ends.chain([self.cores]);
@@ -102,8 +105,8 @@ impl CoreArray {
             let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
             let mut first = run.first;
             while first < run_end {
-                // The number of tasks per core changes at the pointer before the job and at the pointer
-                // after it, so divide runs there.
+                // The number of tasks per core changes at the pointers before and after the job, so
+                // divide runs there.
                 let cuts = [from, until].into_iter().filter(|cut| *cut > first);
                 let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
                 let has_more = more > 0
@@ -146,11 +149,11 @@ mod tests {
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
-        // Here the previous task on a core ends after the job's generation. The three tasks start
-        // on cores 1, 2 and 0, at 15, 15 and 20 ps.
+        // Here the job is generated while the cores still run their previous tasks. The three tasks
+        // start on cores 1, 2 and 0, at 15, 15 and 20 ps.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
-        // On an idle core, the job's generation is the latest instant: core 1 has been free since
-        // 19 ps.
+        // The core is idle, so the job starts when it is generated (22 ps): core 1 has been free
+        // since 19 ps.
         assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
         assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
         // A job without tasks takes no time.
@@ -161,7 +164,8 @@ mod tests {
     fn runs_join_where_cores_idle() {
         let mut cores = CoreArray::new(1000);
         for job in 0..10_000_u64 {
-            // A job every 100 ps on idle cores never leaves more than three runs of cores.
+            // With a job every 100 ps, cores become idle between jobs, so at most three runs of
+            // cores exist.
             cores.assign_tasks(Time(job * 100), 1 + job * 7 % 1500, Span(10));
             assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
         }

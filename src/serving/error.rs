@@ -99,7 +99,7 @@ pub enum ServeError {
         /// Content that was found, and content that was expected.
         why: String,
     },
-    /// The platform or policy cannot serve the scenario.
+    /// The platform or policy does not support the scenario.
     #[error("{0}")]
     Unfit(String),
     /// The event loop rejected the run or could not complete it.

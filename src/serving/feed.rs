@@ -1,12 +1,12 @@
-//! Connects requests to the event loop: a feed launches batches, and processors determine the times
-//! of their jobs.
+//! Connects requests to the event loop: a feed launches batches, and processors compute how long
+//! their jobs take.
 //!
 //! A model is a program of one rank, with a node for each job. A batch in flight is a launch of
 //! this program, and the launch's tag is the batch's index in the server. The loop handles
-//! dependencies and instants, and the server determines the times of jobs. Feed and processors
-//! share the server, because the loop calls only one of them at a time. If a model is a trace, its
-//! program is the trace's job. The job's kernels use lanes, and the server is only notified when
-//! the launch ends.
+//! dependencies and time, and the server computes the durations of jobs. Feed and processors share
+//! the server, because the loop calls only one of them at a time. If a model is a trace, its
+//! program is the trace's job. The job's kernels run on lanes, and the loop notifies the server
+//! only when the launch ends.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
@@ -25,8 +25,8 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::cell::RefCell;
 
-/// Programs of models, in the order of the loop. Traces come first, because the loop takes the settings
-/// for collectives from its first program.
+/// Order of the models' programs in the event loop. Traces come first, because the loop takes the
+/// settings for collectives from its first program.
 struct ProgramOrder {
     /// For each program, the index of its model.
     models: Vec<usize>,
@@ -52,13 +52,13 @@ impl ProgramOrder {
         }
     }
 
-    /// Returns true if a program is a trace, whose kernels use lanes.
+    /// Returns true if `program` is a trace, so that its kernels run on lanes.
     fn is_trace(&self, program: u32) -> bool {
         program < self.traces
     }
 }
 
-/// Makes the server a feed, which launches batches.
+/// Implements a feed that launches the server's batches.
 struct RequestFeed<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
@@ -96,11 +96,11 @@ impl LaunchFeed for RequestFeed<'_, '_> {
     }
 }
 
-/// Makes the server a processor model, which determines the times of jobs.
+/// Implements a processor model that takes the times of jobs from the server.
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
-    /// Jobs that got their times in the current call; reused to keep the allocation.
+    /// Jobs whose times the current call computed; reused to keep the allocation.
     answered: Vec<AnsweredJob>,
 }
 

@@ -1,13 +1,13 @@
-//! Converts measurements of a server to a platform file, which states datapath, queueing and compute times separately
-//! for each model, batch size and concurrency.
+//! Converts measurements of a server to a platform file. The file states datapath, queueing and
+//! compute times for each model, batch size and concurrency.
 //!
 //! Two formats of request logs are supported. Triton's performance analyzer writes one row per
 //! concurrency, with microseconds in the columns `Concurrency`, `Network+Server Send/Recv`,
 //! `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output` and
-//! others. In this format, the datapath latency is the time of the client, of the network, and of
-//! the copies in and out. Any other table has the columns `compute_us` (or another unit) and
-//! `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`. For such
-//! a table, the datapath latency is the total minus queue and compute.
+//! others. In this format, the datapath latency is the time that the client, the network, and the
+//! copies of inputs and outputs take. Any other table has the columns `compute_us` (or another
+//! unit) and `total_us`, and optionally `queue_us`, `model`, `platform`, `batch` and
+//! `concurrency`. For such a table, the datapath latency is the total minus queue and compute.
 //!
 //! Rows with equal model, batch and concurrency are averaged.
 
@@ -18,7 +18,7 @@ use chakram_base::units::Span;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Values that apply if the table does not give them.
+/// Values for columns that the table lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportOptions {
     /// Name of the platform.
@@ -29,7 +29,7 @@ pub struct ImportOptions {
     pub batch: Option<u32>,
 }
 
-/// Means over the rows with equal model, batch and concurrency.
+/// Mean times of all rows with the same model, batch and concurrency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasurementSummary {
     /// Name of the model.
@@ -61,7 +61,7 @@ impl MeasurementSummary {
     }
 }
 
-/// The times of a row, divided into parts.
+/// The times of a row, divided into datapath, queue and compute.
 struct MeasuredRow {
     datapath: Span,
     queue: Span,
@@ -69,7 +69,7 @@ struct MeasuredRow {
     total: Option<Span>,
 }
 
-/// Columns whose times add up to a part.
+/// Columns whose times are summed to one part, such as the datapath.
 struct TimePartColumns(Vec<(usize, ColumnUnit)>);
 
 impl TimePartColumns {
@@ -82,7 +82,7 @@ impl TimePartColumns {
     }
 }
 
-/// Columns of Triton's performance analyzer for datapath, queue and compute.
+/// Triton's columns for each part: datapath, queue and compute.
 const TRITON: [&[&str]; 3] = [
     &[
         "Client Send",

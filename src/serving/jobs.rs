@@ -1,8 +1,9 @@
-//! Requests in LIGHTSPEED's model: jobs of vector products, in a chain or an acyclic graph.
+//! Translates requests to LIGHTSPEED's model: jobs of vector products, in a chain or an acyclic
+//! graph.
 //!
 //! A job is a set of equal *tasks*, for example the work of one layer. A task is a product of two
 //! vectors. All tasks of a job have vectors of the same length. Jobs depend only on earlier jobs.
-//! The sizes of jobs follow from a model's operators (`model::OperatorSpec`):
+//! The sizes of jobs are derived from a model's operators (`model::OperatorSpec`):
 //!
 //! | operator | tasks | length |
 //! |---|---|---|
@@ -15,8 +16,8 @@
 //! | table, if tables count | width | rows |
 //!
 //! All operators without products (norms, activations, sums, pools) take no time, as in the thesis
-//! of LIGHTSPEED. If lookups in tables count, the products of an interaction do not count. The
-//! published count for DLRM (2,505,926,848) contains the lookups, but no products of an
+//! of LIGHTSPEED. If lookups in tables count as products, the products of an interaction do not
+//! count. The published count for DLRM (2,505,926,848) contains the lookups, but no products of an
 //! interaction.
 
 use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, OperatorSpec};
@@ -26,7 +27,8 @@ use chakram_workloads::model::{ChainInput, LayerOperator, Model, ModelLayer, Ope
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Length of a task's vectors, which equals the number of multiplications in a task.
+    /// Number of elements of each of a task's vectors. It equals the number of multiplications of a
+    /// task.
     pub length: u64,
 }
 
@@ -37,7 +39,7 @@ impl VectorJob {
     }
 }
 
-/// Division of a convolution's work into vector products.
+/// How a convolution is divided into vector products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
     /// One product per output. The product's length is the kernel's size times its channels
@@ -55,8 +57,7 @@ impl ConvolutionTasks {
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
-/// Rule for the operators of a layer that may run in parallel, if they do not depend on one
-/// another.
+/// Rule that decides which independent operators of a layer run in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBranches {
     /// Tables run in parallel with the chain of operators until an operator joins them (Zhong et al.,
@@ -79,15 +80,16 @@ impl JobBranches {
     ];
 }
 
-/// Translation of operators to jobs.
+/// How operators are translated to jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLowering {
     /// Convention for convolutions.
     pub convolution: ConvolutionTasks,
-    /// True if each attention head has separate, parallel jobs for its queries, keys, values and their products.
-    /// Otherwise every operator is one job, in a chain.
+    /// True if each attention head has its own jobs for its queries, keys, values and their
+    /// products, and these jobs run in parallel. Otherwise each operator is one job, and the jobs
+    /// form a chain.
     pub heads: bool,
-    /// Rule for the operators that run in parallel.
+    /// Rule that decides which operators run in parallel.
     pub branches: JobBranches,
     /// Minimum vector length. Shorter vectors are merged to this length; 0 means no merging.
     pub merge: u64,
@@ -100,8 +102,8 @@ pub struct JobLowering {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGraph {
     jobs: Vec<VectorJob>,
-    /// For each job, the index in `sources` at which its dependencies begin. The last entry is the
-    /// length of `sources`.
+    /// For each job, the index of its first dependency in `sources`. The last entry is the length
+    /// of `sources`.
     offsets: Vec<u32>,
     sources: Vec<u32>,
     /// Number of layers of the model that have jobs.
@@ -150,7 +152,7 @@ impl JobGraph {
     }
 
     /// Returns the number of layers of the model that have jobs. If a scenario lists the model's
-    /// jobs, each entry of this list counts as a layer.
+    /// jobs instead of naming a model, each entry of its list counts as a layer.
     pub fn layer_count(&self) -> u32 {
         self.layers.max(1)
     }
@@ -194,7 +196,7 @@ impl JobGraph {
     }
 }
 
-/// State of translating a model to jobs.
+/// Builds the jobs of a model, operator by operator.
 struct JobEmitter {
     graph: JobGraph,
     lowering: JobLowering,
@@ -204,7 +206,7 @@ struct JobEmitter {
     entry: Vec<u32>,
     /// Jobs that run in parallel with the chain until an operator joins them.
     beside: Vec<u32>,
-    /// Jobs on which both a block and its skip path depend.
+    /// Jobs on which a block depends, and also the skip path around it.
     fork: Vec<u32>,
     around: Vec<u32>,
 }
@@ -286,7 +288,7 @@ impl JobEmitter {
         }
     }
 
-    /// Starts a block and its skip path at the current frontier.
+    /// Begins a block and its skip path after the current frontier.
     fn begin_block(&mut self) {
         self.fork.clone_from(&self.frontier);
         self.around.clone_from(&self.frontier);

@@ -66,8 +66,8 @@ use prepared::PreparedScenario;
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Limit on the serve times (from arrival to completion) of all requests, for goodput and
-    /// capacity. The limit replaces the deadlines of models.
+    /// Limit on each request's serve time (from arrival to completion), for goodput and capacity.
+    /// The limit replaces the deadlines of models.
     pub slo: Option<Span>,
 }
 

@@ -1,5 +1,5 @@
-//! Serving of language models. Engines compose each step from the running requests, and store keys
-//! and values in blocks.
+//! Serving of language models. In each step, engines select from the running requests, and they
+//! store keys and values in blocks.
 //!
 //! ```text
 //! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
@@ -59,7 +59,7 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// Maximum number of requests of a run for which the engines' rate at saturation is measured. The
+/// Maximum number of requests of a run that also measures the rate of engines at saturation. The
 /// measurement repeats the run with all requests at once.
 const MOST_REPEATED: u64 = 20_000;
 /// Maximum number of requests in the measurement of the rate at saturation.
@@ -101,8 +101,9 @@ pub fn serve_llm(
     ))
 }
 
-/// Serves the requests of `scenario`. `saturated` is the rate of all engines at saturation, in
-/// requests per second. The report divides the arrival rate by this rate.
+/// Serves the requests of `scenario`. `saturated` is the rate at which all engines together serve
+/// requests at saturation, in requests per second. The report divides the arrival rate by this
+/// rate.
 fn serve_llm_on(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
@@ -114,10 +115,10 @@ fn serve_llm_on(
     ))
 }
 
-/// Returns the rate of all engines at saturation, in requests per second. For the measurement,
-/// about four times the number of requests that one engine can run arrive at this engine at once.
-/// The rate is measured between a quarter and three quarters of the completions. Returns `None` for
-/// conversations.
+/// Returns the rate at which all engines together serve requests at saturation, in requests per
+/// second. The measurement uses one engine, which receives about four times as many requests at
+/// once as it can run. The rate is measured from the first quarter of the completions to the third
+/// quarter. Returns `None` for conversations.
 fn saturated_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,

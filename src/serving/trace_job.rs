@@ -4,7 +4,7 @@ use chakram_jobs::{Job, JobError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A job of traces, which each request launches.
+/// A job read from traces. Every request launches it.
 #[derive(Clone, Debug)]
 pub struct TraceJob {
     path: PathBuf,

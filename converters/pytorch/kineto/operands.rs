@@ -12,7 +12,8 @@ use chakram_trace::graph::NameTable;
 pub(super) struct OperandTable {
     shapes: NameTable,
     types: NameTable,
-    /// For each distinct text of shapes, its index in the trace's texts, and the element count of each tensor.
+    /// For each distinct shape string: its index in the trace's string table, and the element count
+    /// of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
     /// For each distinct text of types, its index in the trace's texts, and the bytes per element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,

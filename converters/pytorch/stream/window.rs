@@ -9,8 +9,8 @@ use std::path::Path;
 
 /// Size of the window in bytes, which fits the processor's inner caches.
 const WINDOW: usize = 1 << 18;
-/// Maximum length of an element of the array. The observer truncates lists after 4,096 values, so its elements
-/// are shorter than 2 MiB.
+/// Maximum size of one array element, in bytes. The observer truncates lists after 4,096 values, so
+/// its elements are shorter than 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;
 /// Maximum length of a value outside the array.
 pub(super) const MAX_VALUE: usize = 64 << 20;

@@ -21,7 +21,7 @@ pub struct TemplateLayer {
     steps: Vec<TemplateStep>,
     /// Literals of all steps.
     literals: Vec<u8>,
-    /// Columns of the slots of all templates, in record order.
+    /// Column of each template slot, for all templates in record order.
     slots: Vec<u32>,
     ends: Vec<TemplateEnd>,
 }

@@ -12,8 +12,8 @@ fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph 
 
 #[test]
 fn counts_are_those_of_the_thesis() {
-    // Each entry contains the model, its tokens, the multiplications, and the tasks if the source
-    // counts them. The counts follow from layer shapes.
+    // Each entry contains the model, its tokens, the number of multiplications, and the number of
+    // tasks if the source counts them. The counts are derived from layer shapes.
     let counts = [
         ("vgg-16", None, 15_470_264_320, Some(13_556_712)),
         ("vgg-19", None, 19_632_062_464, Some(14_861_288)),
@@ -132,7 +132,7 @@ fn heads_are_jobs_of_their_own() {
     assert_eq!(jobs.dependencies_of(125).len(), 25);
 }
 
-/// Returns the number of jobs of the graph, and the number of jobs of its longest chain.
+/// Returns the number of all jobs, and the length of the longest chain of dependent jobs.
 fn depth(graph: &JobGraph) -> (usize, u32) {
     let mut depths: Vec<u32> = Vec::new();
     for job in 0..graph.jobs().len() as u32 {
@@ -168,8 +168,8 @@ fn tables_run_beside_one_another() {
     // the logits are one more job.
     let shapes = all.map(|branches| shape("gpt2-xl", Some(1), branches));
     assert_eq!(shapes, [(291, 290), (291, 290), (291, 291)]);
-    // In a chain, 17 convolutions follow one another. Three convolutions run in parallel with the
-    // two convolutions of their block. The classifier is last.
+    // In order, 17 convolutions follow one another. Three convolutions run in parallel with the two
+    // convolutions of their block. The classifier is last.
     let shapes = all.map(|branches| shape("resnet-18", None, branches));
     assert_eq!(shapes, [(21, 21), (21, 18), (21, 21)]);
 }

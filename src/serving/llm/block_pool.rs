@@ -1,8 +1,9 @@
 //! Manages blocks of keys and values: counts references, orders free blocks, and finds blocks by
 //! their content.
 //!
-//! A free block keeps its content until it is allocated. The free list is in the order in which blocks became free, so
-//! the least recently used block is allocated first. Blocks that were never used come before all others.
+//! A free block keeps its content until it is allocated. The free list keeps blocks in the order in
+//! which requests released them, so the least recently used block is allocated first. Blocks that
+//! were never used come before all others.
 
 use super::token_content::BlockHash;
 use hashbrown::HashTable;
@@ -13,20 +14,21 @@ pub const MOST_BLOCKS: u32 = 1 << 26;
 /// Value of a link that points to no block.
 const NONE: u32 = u32::MAX;
 
-// A block fits in half of a cache line, because long runs spend a third of their time on blocks
-// that are not in the CPU's caches.
+// A block is small enough that two blocks fit in a cache line, because long runs spend a third of
+// their time on blocks that are not in the CPU's caches.
 #[derive(Clone, Debug)]
 #[repr(align(32))]
 struct CacheBlock {
-    /// Neighbours in the free list; valid only while the block is free.
+    /// Previous block in the free list; valid only while this block is free.
     before: u32,
     after: u32,
     /// Number of requests that use the block.
     references: u32,
-    /// Neighbours in the list of blocks with equal content, oldest block first.
+    /// Previous block with equal content; the list begins with the oldest block.
     equal_before: u32,
     equal_after: u32,
-    /// Last block of the list of equal content, valid only in the first block of the list.
+    /// Last block of the list of blocks with equal content; valid only in the first block of the
+    /// list.
     equal_last: u32,
     /// Hash of the content, if the block is full and its content is registered.
     hash: Option<BlockHash>,
@@ -44,7 +46,7 @@ pub struct BlockPool {
     first: u32,
     last: u32,
     free: u32,
-    /// The first block with each content.
+    /// For each registered content, the first block with this content.
     known: HashTable<u32>,
 }
 
@@ -72,8 +74,8 @@ impl BlockPool {
         self.free
     }
 
-    /// Returns the block with this content, or `None`. If several blocks have this content, returns
-    /// the first one that registered it.
+    /// Returns the block whose content has the hash `hash`, or `None`. If several blocks have this
+    /// content, returns the first one that registered it.
     pub fn find_block(&self, hash: BlockHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.to_bits(), is).copied()
@@ -142,8 +144,8 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks of a request, the last block first, so that the beginning of the request's
-    /// content is kept longest.
+    /// Releases the blocks of a request. The last block is released first, so that the beginning of
+    /// the request's content stays cached longest.
     pub fn release_blocks(&mut self, held: &mut Vec<u32>) {
         while let Some(block) = held.pop() {
             let state = &mut self.blocks[block as usize];
@@ -237,22 +239,23 @@ mod tests {
     }
 
     /// Follows the example in vLLM's documentation, "Automatic Prefix Caching", with ten blocks of
-    /// four tokens. Request 0 has 15 tokens in 4 blocks, and its answer fills the fourth block.
-    /// Request 1 has 14 tokens; the first ten tokens equal request 0's. So request 1 shares two
-    /// blocks and allocates two. Request 0 ends before request 1. A third request has 29 tokens;
-    /// the first twelve tokens equal request 0's. So the request shares three blocks and allocates
-    /// five.
+    /// four tokens. Request 0 has a prompt of 15 tokens in 4 blocks, and its answer fills the
+    /// fourth block. Request 1 has 14 tokens; the first ten tokens equal request 0's. So request 1
+    /// shares two of request 0's blocks and allocates two more. Request 0 ends before request 1. A
+    /// third request has 29 tokens; the first twelve tokens equal request 0's. So the third request
+    /// shares three blocks and allocates five.
     #[test]
     fn free_blocks_are_in_the_order_of_vllms_documentation() {
         let hash = BlockHash::from_bits;
         let mut pool = BlockPool::new(10);
         let mut first = take(&mut pool, 4);
         (0..3).for_each(|i| pool.register_content(i, hash(u64::from(i) + 100)));
-        // The request's fourth block is full, and a fifth is allocated.
+        // The answer of request 0 fills its fourth block, so it allocates a fifth.
         pool.register_content(3, hash(103));
         first.extend(take(&mut pool, 1));
         assert_eq!(first, [0, 1, 2, 3, 4]);
-        // The first ten tokens share two full blocks, and the other tokens take two more blocks.
+        // The first ten tokens are in two full blocks, which are shared; the other tokens take two
+        // more blocks.
         let mut second = vec![
             pool.find_block(hash(100)).unwrap(),
             pool.find_block(hash(101)).unwrap(),
@@ -265,8 +268,8 @@ mod tests {
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2]);
         pool.release_blocks(&mut second);
         assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
-        // Twelve cached tokens are three blocks of request 0. Sharing removes these blocks from the
-        // free list, wherever they are in the list.
+        // The twelve cached tokens are in three blocks of request 0. Sharing removes these blocks
+        // from the free list, wherever they are in the list.
         let known = [100, 101, 102].map(|content| pool.find_block(hash(content)).unwrap());
         assert_eq!(known, [0, 1, 2]);
         known.iter().for_each(|block| pool.share_block(*block));

@@ -1,17 +1,17 @@
-//! Finds the steps of a run of equal steps in which requests need new blocks. Blocks are allocated
-//! in the same order as in single steps.
+//! Within a run of equal steps, finds the steps in which requests need new blocks. Blocks are
+//! allocated in the same order as in single steps.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// For each request, the next step of a run in which the request needs a block or fills one.
+/// For each request, the next step in which the request needs a new block or fills a block.
 ///
 /// A request that computes one token per step changes its blocks at most twice in `block_size`
-/// steps, so a step visits only the requests that are due. A full block has no further effect if no
-/// other request can have the same content.
+/// steps, so a step visits only the requests that are due. If no other request can have the same
+/// content, a full block needs no visit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockChangeSchedule {
-    /// Step, and index of the request in the step; the earliest step first.
+    /// Pairs of a step and the index of a request in the step; the earliest step comes first.
     next: BinaryHeap<Reverse<(u32, u32)>>,
     /// Result of the last `find_due`.
     due: Vec<u32>,
@@ -19,9 +19,9 @@ pub(super) struct BlockChangeSchedule {
 }
 
 impl BlockChangeSchedule {
-    /// Starts a run. `visits` yields two values for each request of the step before the run. The
-    /// first is the number of tokens that are computed after that step. The second is true if other
-    /// requests may share the blocks that the request fills.
+    /// Starts a run. `visits` yields a pair for each request of the step before the run. The first
+    /// element is the number of tokens that are computed after that step. The second element is
+    /// true if other requests may share the blocks that the request fills.
     pub fn start_run(&mut self, block_size: u32, visits: impl Iterator<Item = (u32, bool)>) {
         self.block_size = block_size;
         self.due.clear();
@@ -34,8 +34,8 @@ impl BlockChangeSchedule {
         self.next = next.into();
     }
 
-    /// Returns the requests that need or fill a block in step `step` (from 1), as ascending indices
-    /// into the step. Must be called once per step, in order.
+    /// Returns the requests that need a new block or fill a block in step `step` (from 1), as
+    /// ascending indices into the step. Must be called once per step, in order.
     pub fn find_due(&mut self, step: u32) -> &[u32] {
         self.due.clear();
         while let Some(Reverse((_, place))) = self.next.peek().filter(|next| next.0.0 <= step) {
@@ -50,7 +50,7 @@ impl BlockChangeSchedule {
         &self.due
     }
 
-    /// Schedules the next visit of a request that has `computed` tokens after step `step`.
+    /// Schedules the next visit of a request with `computed` computed tokens after step `step`.
     /// `is_shared` is true if other requests may share its blocks.
     pub fn schedule_visit(&mut self, step: u32, place: u32, (computed, is_shared): (u32, bool)) {
         let after = step + 1 + steps_to_visit(computed + 1, self.block_size, is_shared);
@@ -58,8 +58,8 @@ impl BlockChangeSchedule {
     }
 }
 
-/// Returns the number of steps in which a request needs no block and, if `is_shared` is true, fills
-/// no block. `token` is the number (from 1) of the token that the request computes next.
+/// `token` is the position, counted from 1, of the token that the request computes next. `token` is
+/// the number (from 1) of the token that the request computes next.
 fn steps_to_visit(token: u32, block_size: u32, is_shared: bool) -> u32 {
     // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {

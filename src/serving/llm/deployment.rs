@@ -14,7 +14,7 @@ use chakram_base::units::format_thousands;
 use chakram_hardware::machine::{Machine, NpuClass};
 use serde::{Deserialize, Serialize};
 
-/// A set of identical engines.
+/// A set of identical engines, with their blocks and step times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmDeployment {
     /// Rules of the engines.
@@ -23,7 +23,7 @@ pub struct LlmDeployment {
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// Ranks of an engine that run in lockstep, each with its own requests and blocks.
+    /// Number of ranks of an engine. They run in lockstep, each with its own requests and blocks.
     pub ranks: u32,
     /// Source of step times.
     pub price: StepPrice,
@@ -31,7 +31,7 @@ pub struct LlmDeployment {
     pub place: Option<EnginePlace>,
 }
 
-/// NPUs and memory of engines.
+/// NPUs on which engines run, and how each NPU's memory is used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EnginePlace {
     /// Name of the machine.
@@ -55,13 +55,13 @@ pub struct EnginePlace {
     pub is_stated: bool,
     /// Memory of each NPU of the engine.
     pub memory: MemoryPlan,
-    /// All possible numbers of NPUs of an engine, with the resulting memory.
+    /// All possible numbers of NPUs of an engine, each with the number of tokens that fit.
     pub choices: Vec<TensorChoice>,
     /// Price of an NPU in dollars per hour, if the machine states it.
     pub price_per_npu_hour: Option<f64>,
 }
 
-/// Use of the memory of an NPU, in bytes.
+/// Bytes of an NPU's memory by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryPlan {
     /// Total memory.
@@ -78,7 +78,7 @@ pub struct MemoryPlan {
     pub left: u64,
     /// Bytes of keys and values per token.
     pub kv_of_token: u64,
-    /// Bytes per request whatever its length: states of linear attention.
+    /// Bytes that each request needs regardless of its length: states of linear attention.
     #[serde(default)]
     pub state_of_request: u64,
     /// Number of blocks that fit into the remaining memory, or that the scenario states.
@@ -94,23 +94,23 @@ pub struct TensorChoice {
     pub npus: u32,
     /// Number of tokens whose keys and values fit in an engine's memory.
     pub kv_tokens: u64,
-    /// True if the memory is enough for the longest typical request of the scenario.
+    /// True if the memory is large enough for the longest typical request of the scenario.
     pub fits: bool,
 }
 
-/// Number of ranks in reports that do not contain this number.
+/// Returns the number of ranks that a report has if it does not state this number.
 fn default_rank_count() -> u32 {
     1
 }
 
-/// Bytes of the device's context, the library's buffers and captured graphs. On an RTX 4090 with
-/// Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. These blocks take 1.24 GB
-/// less than the memory that the weights leave. Activations and logits, as computed below, take
-/// 0.53 GB of this difference.
+/// Bytes of the device's context, of the library's buffers, and of captured graphs. On an RTX 4090
+/// with Llama 3.1 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks. The memory that the
+/// weights leave is 1.24 GB larger than these blocks. Activations and logits, as computed below,
+/// take 0.53 GB of this difference.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl MemoryPlan {
-    /// Plans the memory of one of `npus` NPUs.
+    /// Plans the memory of one NPU of an engine with `npus` NPUs.
     fn new(
         sizes: &LlmSizes,
         served: &ServedLlm,
@@ -119,9 +119,10 @@ impl MemoryPlan {
     ) -> Self {
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
-        // The activations, in BF16, are the residual stream and its copies (before a norm and after
-        // a product), the queries, keys and values, and the MLP's products with the result of its
-        // gate. Logits exist in BF16, and in single precision together with their probabilities.
+        // The activations, in BF16, consist of four copies of the residual stream (before a norm
+        // and after a product), the queries, keys and values, and the MLP's products with the
+        // result of its gate. Logits are stored in BF16, and again in single precision together
+        // with their probabilities.
         let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + sizes.working_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
         let usable = (memory as f64 * served.memory_utilization) as u64;
@@ -133,7 +134,7 @@ impl MemoryPlan {
         let left = usable.saturating_sub(taken);
         let kv_of_token = sizes.kv_bytes(npus, served.kv);
         let state_of_request = sizes.state_bytes(npus);
-        // One block of the cache is reserved for padding rows.
+        // The engine reserves one block for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
         let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
         Self {
@@ -151,7 +152,7 @@ impl MemoryPlan {
     }
 }
 
-/// A scenario's model on a machine, before the number of NPUs of an engine is chosen.
+/// A scenario's model on a machine, before an engine's number of NPUs is chosen.
 struct PlacedModel<'a> {
     scenario: &'a LlmScenario,
     served: &'a ServedLlm,
@@ -216,7 +217,8 @@ impl<'a> PlacedModel<'a> {
         MemoryPlan::new(&self.sizes, self.served, of, place)
     }
 
-    /// Returns the possible numbers of NPUs of an engine: powers of two along the first dimension of the machine.
+    /// Returns the possible numbers of NPUs of an engine: powers of two that fit in the machine's
+    /// first dimension.
     fn tensor_choices(&self) -> Vec<TensorChoice> {
         let most = self
             .machine
@@ -253,7 +255,8 @@ impl<'a> PlacedModel<'a> {
             .collect()
     }
 
-    /// Returns the blocks that a request holds for its states, as the scenario states or by their bytes.
+    /// Returns the number of blocks for a request's states: the scenario's number, or enough blocks
+    /// for their bytes.
     fn state_blocks(&self, plan: &MemoryPlan) -> u32 {
         if self.scenario.states_rule("state_blocks") {
             return self.rules.state_blocks;
@@ -385,8 +388,8 @@ impl<'a> PlacedModel<'a> {
     }
 }
 
-/// Returns the step times that the scenario itself states, or `None` if step times follow from a
-/// model.
+/// Returns the step times that the scenario states, or `None` if a model and a machine determine
+/// them.
 fn parse_stated_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
@@ -406,7 +409,8 @@ fn list_choices(choices: &[TensorChoice]) -> String {
 }
 
 impl LlmDeployment {
-    /// Creates the engines of `scenario` on `machine`, which is required if the scenario names a model.
+    /// Creates the engines of `scenario` on `machine`. A machine is required if the scenario names
+    /// a model.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Runs engines on the event loop. A step is a launch of a program with a single job, and the job
-//! takes the step's time.
+//! Runs engines on the event loop. Each step runs a program with a single job, and the job lasts
+//! as long as the step.
 
 use super::super::error::ServeError;
 use super::super::program;
@@ -17,7 +17,7 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use std::cell::RefCell;
 
-/// Makes the server a feed that launches steps.
+/// Implements a feed that launches the server's steps.
 struct StepFeed<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl LaunchFeed for StepFeed<'_, '_> {
@@ -39,7 +39,7 @@ impl LaunchFeed for StepFeed<'_, '_> {
     }
 }
 
-/// Makes the server a processor model that returns the times of steps.
+/// Implements a processor model that takes the times of steps from the server.
 struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
 
 impl ProcessorModel for StepTimes<'_, '_> {

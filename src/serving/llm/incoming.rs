@@ -1,4 +1,4 @@
-//! Requests before they reach an engine.
+//! Describes requests that have not reached an engine yet.
 
 use super::token_content::{TokenContent, TokenPiece, TokenStream};
 use chakram_base::units::Time;
@@ -26,7 +26,7 @@ pub struct IncomingRequest {
 /// known.
 #[derive(Clone, Debug)]
 pub enum RequestContent {
-    /// The prompt begins with this number of tokens of this stream, or shares no tokens (`None`).
+    /// The prompt begins with a number of tokens of a shared stream, or shares no tokens (`None`).
     /// All other tokens belong only to the request.
     Behind(Option<(TokenStream, u32)>),
     /// The prompt consists of these pieces of token streams.
@@ -53,7 +53,7 @@ pub struct ConversationTurn {
     pub conversation: u64,
     /// The turn, from 0.
     pub turn: u32,
-    /// Beginning that this conversation shares with other conversations, as a stream and a number
-    /// of tokens.
+    /// Shared beginning of the conversation: a token stream, and the number of tokens taken from
+    /// it. Other conversations may have the same beginning.
     pub shared: Option<(TokenStream, u32)>,
 }

@@ -1,15 +1,15 @@
-//! Limits on the times of requests, for all requests or for a class.
+//! Limits on how long requests take, for all requests or for a class.
 
 use chakram_base::units::Span;
 
 /// Limits on times of requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LlmLimits {
-    /// Limit on the time to the first token.
+    /// Limit on the time until the first token.
     pub ttft: Option<Span>,
     /// Limit on the time per token after the first.
     pub tpot: Option<Span>,
-    /// Limit on the time to the last token.
+    /// Limit on the time until the last token.
     pub e2e: Option<Span>,
 }
 

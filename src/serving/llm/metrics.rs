@@ -1,5 +1,5 @@
-//! Records of a run: statistics of requests and engines, in memory that does not grow with the
-//! number of completed requests.
+//! Records statistics of requests and engines during a run. Memory does not grow with the number
+//! of completed requests.
 
 use super::super::statistics::{DurationSamples, DurationSketch, LevelCurve};
 use super::limits::LlmLimits;
@@ -10,7 +10,7 @@ use super::step_cost::{CostPart, PartTimes};
 use super::step_load::StepLoad;
 use chakram_base::units::{Span, Time};
 
-/// Records of the requests of a class, or of all requests.
+/// Statistics of the requests of a class, or of all requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassRecorder {
     pub arrived: u64,
@@ -48,7 +48,8 @@ impl GapSamples {
         if self.runs.len() < EXACT_RUNS {
             self.runs.push((span, times));
         } else if self.runs.len() == EXACT_RUNS {
-            // There are too many runs of gaps, so from now on only the sketch is used.
+            // There are too many distinct runs of gaps, so from now on only the sketch records
+            // gaps.
             self.runs.push((Span::MAX, 0));
         }
         self.count += u64::from(times);
@@ -98,12 +99,12 @@ impl GapSamples {
     }
 }
 
-/// Counts over time in intervals that become longer with the run.
+/// Counts over time in equal intervals. The intervals become longer as the run continues.
 #[derive(Clone, Debug)]
 pub(super) struct CountCurve {
     width: Span,
     pub counts: Vec<u64>,
-    /// Index, beginning and end of the interval of the last count.
+    /// Interval of the last count: its index, its beginning and its end.
     current: (usize, u64, u64),
 }
 
@@ -149,8 +150,8 @@ impl CountCurve {
         self.width
     }
 
-    /// Returns the count per second between two instants, measured over whole intervals. Returns
-    /// `None` for fewer than ten intervals.
+    /// Returns the mean count per second between two instants, measured over whole intervals.
+    /// Returns `None` for fewer than ten intervals.
     pub fn rate_between(&self, from: Time, to: Time) -> Option<f64> {
         let first = from.0.div_ceil(self.width.0);
         let last = to.0 / self.width.0;
@@ -160,7 +161,7 @@ impl CountCurve {
     }
 }
 
-/// Records of a run.
+/// All statistics that a run collects.
 pub(super) struct LlmRecorder {
     /// Limits of each class.
     limits: Vec<LlmLimits>,
@@ -174,16 +175,16 @@ pub(super) struct LlmRecorder {
     pub running: LevelCurve,
     pub active: LevelCurve,
     pub blocks: LevelCurve,
-    /// Number of tokens of answers over time.
+    /// Number of produced answer tokens over time.
     pub made: CountCurve,
-    /// Tokens that steps computed, over time.
+    /// Number of tokens that steps computed, over time.
     pub computed: CountCurve,
     made_now: (Time, u64),
     pub steps: u64,
     pub step_tokens: u64,
     pub step_requests: u64,
     pub step_ps: u128,
-    /// Total time of steps by part, in picoseconds, if steps have parts.
+    /// Total time of each part of the steps, in picoseconds, if steps have parts.
     pub parts_ps: [u128; CostPart::COUNT],
     pub longest_step: Span,
     /// The request with the longest time to first token, and the request with the longest time to
@@ -191,8 +192,7 @@ pub(super) struct LlmRecorder {
     pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,
-    /// Number of tokens found in the cache on the first admission of requests, and on later
-    /// admissions.
+    /// Number of cached prompt tokens on the first admission of requests, and on later admissions.
     pub hits: [u64; 2],
     pub steps_of_engines: Vec<u64>,
     pub busy_ps: Vec<u128>,
@@ -202,12 +202,13 @@ pub(super) struct LlmRecorder {
     pub arrived_in_all: u64,
     pub completed_in_all: u64,
     pub output_in_all: u64,
-    /// Number of tokens that have keys and values at the ends of requests.
+    /// For all completed requests together, the number of tokens that had keys and values at the
+    /// end.
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
-    /// Sum and number of the times to first token, for each third of the requests. These values
-    /// show whether times grow during the run.
+    /// For each third of the requests, the sum and the number of their times to first token. These
+    /// values show whether times grow during the run.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
     /// Times at which a quarter and three quarters of the expected requests were complete.
@@ -314,7 +315,8 @@ impl LlmRecorder {
         self.computed.add_count(now, tokens);
     }
 
-    /// Records a token that follows another token of its request.
+    /// Records the gap before a token of request `number`, unless the request is part of the
+    /// warm-up.
     pub fn add_gap(&mut self, span: Span, number: u64) {
         if !self.is_counted(number) {
             return;
@@ -413,8 +415,8 @@ impl LlmRecorder {
         }
     }
 
-    /// Returns the rate of completions, in requests per second, from the first quarter of the
-    /// expected requests to the third quarter.
+    /// Returns the rate at which requests complete, in requests per second, between the first and
+    /// the third quarter of the expected requests.
     pub fn middle_rate(&self) -> Option<f64> {
         let [Some(from), Some(to)] = self.quarters else {
             return None;
@@ -429,16 +431,16 @@ impl LlmRecorder {
         self.flush_gaps();
         let (at, count) = self.made_now;
         self.made.add_count(at, count);
-        // Steps compute each token of a request once, except the last token of the answer. Steps
-        // compute lost tokens again, unless the cache has them.
+        // Steps compute each token of a request once, except for the answer's last token. If a
+        // preemption loses tokens that the cache does not have, steps compute these tokens again.
         let found: u64 = self.hits.iter().sum();
         assert_eq!(
             self.step_tokens + found,
             self.computed_in_all + self.lost_tokens,
             "steps computed the tokens of all requests and no others"
         );
-        // Little's law: the time in the system summed over requests equals the number of requests
-        // in the system summed over time.
+        // Little's law: the time in the system, summed over requests, equals the number of
+        // requests in the system, summed over time.
         assert_eq!(
             self.active
                 .area_until(self.end.max(self.active.last_change())),

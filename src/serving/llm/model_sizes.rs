@@ -1,4 +1,4 @@
-//! Sizes of a served language model, and the share of each NPU of an engine.
+//! Computes the sizes of a served language model, and each NPU's share of them.
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
@@ -12,7 +12,7 @@ use chakram_workloads::model::{
 pub enum ProductSplit {
     /// Each NPU computes a part of the outputs.
     ByOutputs,
-    /// Each NPU has a part of the inputs, so results are added up over NPUs.
+    /// Each NPU has a part of the inputs, so an all-reduce adds up the NPUs' results.
     ByInputs,
     /// Each NPU computes the whole multiplication.
     Repeated,
@@ -21,63 +21,65 @@ pub enum ProductSplit {
 /// A matrix product of a block, before it is divided among NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockProduct {
-    /// Columns of the input.
+    /// Number of input columns.
     pub inputs: u64,
-    /// Columns of the output.
+    /// Number of output columns.
     pub outputs: u64,
     /// Division of the multiplication among NPUs.
     pub split: ProductSplit,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
-    /// Number of experts that each have this product, and number of experts per token, or `None` if
-    /// the product belongs to no expert.
+    /// Number of experts that have this product, and number of experts per token; `None` if the
+    /// product belongs to no expert.
     pub experts: Option<[u64; 2]>,
 }
 
-/// Attention of a block.
+/// Shape of a block's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockAttention {
     /// Number of query heads.
     pub heads: u64,
     /// Number of key heads, which equals the number of value heads.
     pub kv_heads: u64,
-    /// Columns of a head; with latent vectors, the mean of the columns of keys and the columns of values.
+    /// Columns of a head. With latent vectors, this is the mean of a key's and a value's columns.
     pub width: u64,
     /// True if heads of queries and keys are normalized.
     pub qk_norm: bool,
     /// Maximum number of tokens that a token reads; `None` for no maximum.
     pub window: Option<u64>,
-    /// Number of elements of the latent vector, and of the rotated key that all heads share. These
+    /// Number of elements of the latent vector, and of the rotated key. All heads share both. These
     /// elements are cached instead of keys and values.
     pub latent: Option<[u64; 2]>,
-    /// True if results are multiplied by a gate that is computed with the queries.
+    /// True if a gate, which is computed with the queries, multiplies the results.
     pub is_gated: bool,
 }
 
-/// Linear attention of a block: each value head has a state instead of keys and values of all tokens.
+/// Shape of a block's linear attention. Each value head has a state, which replaces the keys and
+/// values of all tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockDelta {
-    /// Heads of queries and of keys.
+    /// Number of query heads, which equals the number of key heads.
     pub key_heads: u64,
-    /// Heads of values.
+    /// Number of value heads.
     pub value_heads: u64,
     /// Columns of a query or key head.
     pub key_width: u64,
     /// Columns of a value head.
     pub value_width: u64,
-    /// Tokens that the convolution joins.
+    /// Number of consecutive tokens that the convolution combines.
     pub taps: u64,
-    /// Bytes of a number of the state.
+    /// Bytes of one number of a state.
     pub state_bytes: u64,
 }
 
 impl BlockDelta {
-    /// Returns the heads of keys and of values on each of `npus` NPUs.
+    /// Returns the number of key heads and the number of value heads on each of `npus` NPUs.
     pub fn own_heads(&self, npus: u32) -> [u64; 2] {
         [self.key_heads, self.value_heads].map(|heads| (heads / u64::from(npus)).max(1))
     }
 
-    /// Returns the columns that pass the convolution on each of `npus` NPUs: queries, keys and values.
+    /// Returns how many columns of queries, keys and values the convolution processes on each of
+    /// `npus` NPUs.
     pub fn convolved_columns(&self, npus: u32) -> u64 {
         let [keys, values] = self.own_heads(npus);
         2 * keys * self.key_width + values * self.value_width
@@ -89,14 +91,14 @@ impl BlockDelta {
         values * self.key_width * self.value_width * self.state_bytes
     }
 
-    /// Returns the bytes that each of `npus` NPUs keeps of a request: its states, and the last inputs of the convolution
-    /// in BF16.
+    /// Returns the bytes per request that each of `npus` NPUs keeps: the states, and the last
+    /// inputs of the convolution in BF16.
     pub fn kept_of_request(&self, npus: u32) -> u64 {
         self.state_of_request(npus) + 2 * (self.taps - 1) * self.convolved_columns(npus)
     }
 }
 
-/// The part of a block that joins tokens.
+/// The operator of a block that combines information across tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenMixing {
     /// Attention to keys and values of earlier tokens.
@@ -143,8 +145,8 @@ impl BlockAttention {
             } => {
                 let window = match span {
                     AttentionSpan::All => None,
-                    // A chunk of the sequence counts as a window of the chunk's length, because a
-                    // token reads at most its own chunk.
+                    // A chunk counts as a window of the chunk's length, because a token reads at
+                    // most its own chunk.
                     AttentionSpan::Window(tokens) | AttentionSpan::Piece(tokens) => Some(tokens),
                 };
                 if latent == 0 && width != value_width {
@@ -169,12 +171,13 @@ impl BlockAttention {
         }
     }
 
-    /// Returns the number of heads of keys and values on each of `npus` NPUs: at least one.
+    /// Returns the number of key heads, at least one, on each of `npus` NPUs; there are equally
+    /// many value heads.
     pub fn own_kv_heads(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
 
-    /// Returns the heads of queries, and of the gate, on each of `npus` NPUs.
+    /// Returns the number of columns of the queries and of the gate on each of `npus` NPUs.
     fn query_columns(&self, npus: u32) -> u64 {
         self.heads / u64::from(npus) * if self.is_gated { 2 } else { 1 }
     }
@@ -196,7 +199,7 @@ impl BlockAttention {
 }
 
 impl TokenMixing {
-    /// Returns the only operator of a block that joins tokens.
+    /// Returns the only operator of a block that combines tokens.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mut found = None;
         let mut set = |mixing| match found.replace(mixing) {
@@ -245,7 +248,7 @@ impl TokenMixing {
 pub struct BlockKind {
     /// Number of these blocks.
     pub count: u64,
-    /// Their attention or linear attention.
+    /// Attention or linear attention of each block.
     pub mixing: TokenMixing,
     /// Matrix products of each block, in order.
     pub products: Vec<BlockProduct>,
@@ -256,7 +259,7 @@ pub struct BlockKind {
 }
 
 impl BlockKind {
-    /// Creates a kind from the operators of a single block, with a count of one.
+    /// Creates a kind with a count of one from a single block's operators.
     fn from_operators(operators: &[LayerOperator]) -> Result<Self, String> {
         let mixing = TokenMixing::from_operators(operators)?;
         let attention = match mixing {
@@ -285,12 +288,12 @@ impl BlockKind {
                 OperatorKind::Linear {
                     inputs, outputs, ..
                 } => {
-                    // Only the first product can compute queries, keys and values; a later product
-                    // may have the same width by chance.
+                    // Only the first product can compute queries, keys and values, although a later
+                    // product may have the same width by chance.
                     let is_qkv = by_outputs
                         && Some(outputs) == qkv
                         && products.is_empty();
-                    // The first product of linear attention divides by heads.
+                    // The first product of linear attention is divided by heads.
                     let is_first = products.is_empty();
                     if by_outputs && !is_qkv && !(is_first && attention.is_none()) {
                         widest = widest.max(outputs);
@@ -300,8 +303,8 @@ impl BlockKind {
                         ..product(inputs, outputs)
                     });
                 }
-                // Decoding merges the second product into the queries and the results, which needs
-                // the same weights and products.
+                // Decoding merges the second product into the queries and the results. The merged
+                // form needs equally many weights and products.
                 OperatorKind::LatentUp {
                     query_rank,
                     kv_rank,
@@ -328,7 +331,7 @@ impl BlockKind {
                     ..
                 } => {
                     if by_outputs {
-                        // A token's activations exist once for each of its experts.
+                        // Each of a token's experts has its own activations.
                         widest = widest.max(outputs * chosen);
                     }
                     products.push(BlockProduct {
@@ -336,12 +339,13 @@ impl BlockKind {
                         ..product(inputs, outputs)
                     });
                 }
-                // The weights of these operators are gains of norms and sinks, which belong to no
-                // product.
+                // These operators only have gains of norms and sinks as weights, and these weights
+                // belong to no product.
                 OperatorKind::Norm { .. }
                 | OperatorKind::Attention { .. }
                 | OperatorKind::ShapedAttention { .. }
-                // Weights of the convolution, rates of decay, and the gain of a norm.
+                // This operator has further weights: the convolution, the rates of decay, and the
+                // gain of a norm.
                 | OperatorKind::LinearAttention { .. } => {}
                 _ if operator.parameter_count() > 0 => {
                     return Err(format!(
@@ -374,7 +378,7 @@ impl BlockKind {
         }
     }
 
-    /// Returns the block's linear attention, if it has it.
+    /// Returns the block's linear attention, or `None` if it has none.
     pub fn delta(&self) -> Option<&BlockDelta> {
         match &self.mixing {
             TokenMixing::Attention(_) => None,
@@ -382,7 +386,7 @@ impl BlockKind {
         }
     }
 
-    /// Returns the elements that each of `npus` NPUs keeps of a token.
+    /// Returns the number of elements that each of `npus` NPUs stores per token.
     pub fn kept_elements(&self, npus: u32) -> u64 {
         self.attention().map_or(0, |of| of.kept_elements(npus))
     }
@@ -401,7 +405,7 @@ impl BlockKind {
         }
     }
 
-    /// Returns the number of the products' weights in all these blocks, per NPU. Each rank has
+    /// Returns how many weights each NPU has for the products of all these blocks. Each rank has
     /// `npus` NPUs, and the `ranks` ranks share the experts.
     fn product_weights(&self, npus: u32, ranks: u32) -> u64 {
         let of_products = self.products.iter().map(|product| {
@@ -415,7 +419,7 @@ impl BlockKind {
     }
 }
 
-/// Sizes of a decoder with blocks of a few kinds.
+/// Sizes of a decoder whose blocks belong to a few kinds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmSizes {
     /// Name of the model.
@@ -424,13 +428,13 @@ pub struct LlmSizes {
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Kinds of blocks, in the order of each kind's first block.
+    /// Kinds of blocks. Kinds are in the order in which their first blocks appear.
     pub kinds: Vec<BlockKind>,
     /// Size of the vocabulary.
     pub vocabulary: u64,
     /// Number of weights of all norms and biases.
     pub small_weights: u64,
-    /// Number of weights of the embedding table, and of the head if it has separate weights.
+    /// Number of weights of the embedding table, including the head's weights if they are separate.
     pub table_weights: u64,
     /// Number of all weights.
     pub parameters: u64,
@@ -541,7 +545,7 @@ impl LlmSizes {
         })
     }
 
-    /// Returns true if `npus` NPUs can divide the model.
+    /// Returns true if the model can be divided among `npus` NPUs.
     pub fn can_divide(&self, npus: u32) -> bool {
         let npus = u64::from(npus);
         self.kinds.iter().all(|kind| {
@@ -566,8 +570,7 @@ impl LlmSizes {
         })
     }
 
-    /// Returns the largest number of query heads of a block, and the largest number of heads of
-    /// keys and values.
+    /// Returns the largest number of query heads of any block, and the largest number of key heads.
     pub fn head_counts(&self) -> [u64; 2] {
         let attentions = self
             .kinds
@@ -591,8 +594,8 @@ impl LlmSizes {
         experts.all(|[experts, _]| experts.is_multiple_of(npus.into()))
     }
 
-    /// Returns the bytes of weights per NPU: products in `format`, all other weights in BF16. Each
-    /// rank has `npus` NPUs, and the `ranks` ranks share the experts.
+    /// Returns the bytes of weights per NPU. The products' weights are in `format`, and all other
+    /// weights in BF16. Each rank has `npus` NPUs, and the `ranks` ranks share the experts.
     pub fn weight_bytes(&self, npus: u32, ranks: u32, format: Dtype) -> u64 {
         let products = self
             .kinds
@@ -604,7 +607,7 @@ impl LlmSizes {
     }
 
     /// Returns the bytes that each of `npus` NPUs caches per token: keys and values, or latent
-    /// vectors. Blocks with windows also cache all tokens.
+    /// vectors. Blocks with windows also cache every token.
     pub fn kv_bytes(&self, npus: u32, format: Dtype) -> u64 {
         let elements = self
             .kinds
@@ -613,7 +616,8 @@ impl LlmSizes {
         (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
     }
 
-    /// Returns the bytes that each of `npus` NPUs keeps of a request whatever its length: states of linear attention.
+    /// Returns the bytes that each of `npus` NPUs keeps for a request regardless of its length:
+    /// states of linear attention.
     pub fn state_bytes(&self, npus: u32) -> u64 {
         let of_kinds = self.kinds.iter().filter_map(|kind| {
             let delta = kind.delta()?;
@@ -622,16 +626,16 @@ impl LlmSizes {
         of_kinds.sum()
     }
 
-    /// Returns true if some blocks read only a window.
+    /// Returns true if tokens read only a window of earlier tokens in some blocks.
     pub fn has_windows(&self) -> bool {
         self.kinds
             .iter()
             .any(|kind| kind.attention().is_some_and(|of| of.window.is_some()))
     }
 
-    /// Returns the largest number of columns per token that a running block keeps on each of `npus`
-    /// NPUs. The columns are the queries, keys and values, and the MLP's products with the result
-    /// of its gate.
+    /// Returns how many columns per token a block keeps while it runs on one of `npus` NPUs, for
+    /// the block with the most columns. The columns are the queries, keys and values, and the MLP's
+    /// products with the result of its gate.
     pub fn working_columns(&self, npus: u32) -> u64 {
         let parts = u64::from(npus);
         let columns = self.kinds.iter().map(|kind| {
@@ -679,10 +683,10 @@ mod tests {
             ("llama2-7b", 512.0),
             ("qwen3-32b", 256.0),
             ("qwen3-30b-a3b", 96.0),
-            // A quarter of 48 blocks, two heads of 256.
+            // A quarter of the 48 blocks have attention, with two key heads of 256 columns.
             ("qwen3-next-80b-a3b", 24.0),
             ("mixtral-8x7b", 128.0),
-            // A token takes (512 + 64) elements x 2 bytes x 61 layers.
+            // A token takes (512 + 64) elements x 2 bytes x 61 layers = 68.625 KiB.
             ("deepseek-v3", 68.625),
             // All 36 blocks count, including the half with windows.
             ("gpt-oss-120b", 72.0),
@@ -696,8 +700,8 @@ mod tests {
             320 * 1024 / 8
         );
         assert_eq!(sizes("llama3-70b").kv_bytes(8, Dtype::Fp8), 320 * 1024 / 16);
-        // States are divided by heads: 36 blocks, 32 heads of 128 x 128 in single precision, and three inputs of the
-        // convolutions of 2 x 2048 + 4096 columns.
+        // States are divided by heads. Each of 36 blocks has 32 heads of 128 x 128 numbers in
+        // single precision, and three inputs of a convolution over 2 x 2048 + 4096 columns.
         let hybrid = sizes("qwen3-next-80b-a3b");
         let states = 36 * (32 * 128 * 128 * 4 + 3 * 2 * 8192);
         assert_eq!(

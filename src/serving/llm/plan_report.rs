@@ -1,4 +1,4 @@
-//! Renders plans as text and CSV.
+//! Formats plans as text and CSV.
 
 use super::limits::LlmLimits;
 use super::planner::{LlmPlan, PlanRow};
@@ -94,7 +94,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
     write_paragraph(out, text, "  ", 2, plain)
 }
 
-/// Formats the highest rate as one line.
+/// Formats the configuration with the highest rate as one line.
 pub fn format_capacity_row(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
@@ -106,7 +106,7 @@ pub fn format_capacity_row(row: &PlanRow, attain: f64, limits: &LlmLimits) -> St
     )
 }
 
-/// Formats the highest rate as CSV.
+/// Formats the configuration with the highest rate as CSV.
 pub fn render_capacity_csv(row: &PlanRow) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     rows.add_cells(row_cells(row));

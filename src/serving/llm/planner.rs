@@ -11,16 +11,16 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Verdict on whether enough requests are within their limits. The verdict uses the 95 % interval
-/// of the fraction of such requests.
+/// Verdict on whether enough requests met their limits. The verdict is based on the 95 % interval
+/// of the fraction of requests that met their limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitVerdict {
-    /// The whole interval is above the required fraction.
+    /// The whole interval is above the required fraction, so the limits are met.
     Met,
-    /// The whole interval is below the required fraction.
+    /// The whole interval is below the required fraction, so the limits are missed.
     Missed,
-    /// More requests would be needed to decide.
+    /// The interval contains the required fraction, so only more requests could decide.
     Open,
 }
 
@@ -34,8 +34,8 @@ impl LimitVerdict {
         }
     }
 
-    /// Returns the verdict for `met` of `all` requests and the required fraction `attain`, by
-    /// Wilson's interval.
+    /// Returns the verdict if `met` of `all` requests met their limits and the fraction `attain` is
+    /// required. Uses Wilson's interval.
     pub fn judge_sample(met: u64, all: u64, attain: f64) -> Self {
         if all == 0 {
             return Self::Open;
@@ -78,9 +78,9 @@ pub struct PlanRow {
     /// 99th percentile of the time per further token.
     #[serde(rename = "tpot_p99_ps")]
     pub tpot_p99: Option<Span>,
-    /// Number of tokens of answers per second and NPU.
+    /// Answer tokens per second, per NPU.
     pub output_tokens_per_s_per_npu: Option<f64>,
-    /// Dollars per million tokens of answers.
+    /// Dollars per million answer tokens.
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
@@ -98,19 +98,19 @@ pub struct LlmPlan {
     pub limits: String,
     /// Fraction of requests that must be within the limits.
     pub attain: f64,
-    /// For each number of NPUs per engine, the row with the fewest engines that meets the limits.
-    /// If no row meets the limits, this is the row with the most engines.
+    /// For each number of NPUs per engine, the tried row with the fewest engines that meet the
+    /// limits. If no row with this number of NPUs meets the limits, the row with the most engines.
     pub rows: Vec<PlanRow>,
-    /// Index of the row with the fewest NPUs among the rows that meet the limits; if several rows
-    /// have equally few NPUs, the row with the highest fraction.
+    /// Index of the row with the fewest NPUs among the rows that meet the limits. If several such
+    /// rows have the same number of NPUs, the index of the row with the highest fraction.
     pub chosen: Option<usize>,
-    /// The chosen configuration at the highest rate within the limits, if there is such a rate.
+    /// The chosen configuration at the highest rate that meets the limits, if any rate does.
     pub highest_rate: Option<PlanRow>,
 }
 
-/// Maximum number of NPUs of a plan.
+/// Maximum number of NPUs that a plan may use.
 const MOST_NPUS: u32 = 4096;
-/// Maximum number of times that the requests of an undecided run are doubled.
+/// Maximum number of times that an undecided run is repeated with twice as many requests.
 const LONGER: u32 = 3;
 
 /// Plans the engines for a scenario with limits.
@@ -120,15 +120,16 @@ struct CapacityPlanner<'a> {
 }
 
 impl CapacityPlanner<'_> {
-    /// Returns the rate of each engine at saturation, in requests per second; `None` for
-    /// conversations.
+    /// Returns the rate at which one engine serves requests at saturation, in requests per second;
+    /// `None` for conversations.
     fn saturated_rate_of_each(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
         let rate = saturated_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
     }
 
     /// Serves `scenario` on the engines of `deployment`, and doubles the number of requests while
-    /// the verdict is open. `each` is the rate of one engine at saturation, in requests per second.
+    /// the verdict is open. `each` is the rate at which one engine serves requests at saturation,
+    /// in requests per second.
     fn serve_row(
         &self,
         scenario: &LlmScenario,
@@ -166,7 +167,7 @@ impl CapacityPlanner<'_> {
             |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
         let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
         let mut verdict = LimitVerdict::judge_sample(met, requests, self.attain);
-        // An overloaded run misses its limits if it is long enough.
+        // An overloaded run misses its limits once it is long enough.
         if report.rho.is_some_and(|rho| rho >= 1.0) {
             verdict = LimitVerdict::Missed;
         }
@@ -186,8 +187,8 @@ impl CapacityPlanner<'_> {
         }
     }
 
-    /// Returns the row with the fewest engines of `tensor` NPUs that meets the limits. If no row
-    /// meets the limits, returns the row with the most engines that were tried.
+    /// Returns the row with the fewest engines of `tensor` NPUs that meet the limits. If none meets
+    /// the limits, returns the tried row with the most engines.
     fn find_fewest(&self, of: &LlmDeployment, each: Option<f64>) -> Result<PlanRow, ServeError> {
         let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
         let most = (MOST_NPUS / tensor).clamp(1, MOST_REPLICAS);
@@ -200,8 +201,8 @@ impl CapacityPlanner<'_> {
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
         while best.verdict != LimitVerdict::Met {
-            // More engines do not help if requests are too slow although they rarely wait for other
-            // requests.
+            // If requests are too slow although they rarely wait for other requests, more engines
+            // do not help.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
             if high >= most || is_alone {
@@ -224,7 +225,7 @@ impl CapacityPlanner<'_> {
     }
 
     /// Returns the highest rate at which engines meet the limits, to within 2 %. Returns `None` if
-    /// engines meet the limits at no rate.
+    /// no rate meets the limits.
     fn find_highest_rate(
         &self,
         of: &LlmDeployment,
@@ -262,9 +263,9 @@ impl CapacityPlanner<'_> {
 
 const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
 
-/// Finds, for each possible number of NPUs per engine, the fewest engines that serve `scenario`
-/// within its limits, on NPUs like `machine`'s. The fraction `attain` of the requests must be
-/// within the limits.
+/// Plans engines that serve `scenario` within its limits. For each possible number of NPUs per
+/// engine, finds the fewest engines. The NPUs are like `machine`'s. At least the fraction `attain`
+/// of the requests must meet the limits.
 ///
 /// # Errors
 ///
@@ -320,8 +321,8 @@ pub fn plan_capacity(
     })
 }
 
-/// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario` is
-/// within the limits. Returns `None` if there is no such rate.
+/// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario`
+/// meets the limits. Returns `None` if there is no such rate.
 ///
 /// # Errors
 ///

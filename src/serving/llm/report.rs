@@ -1,4 +1,4 @@
-//! The report of a run, from which the text, JSON, CSV and HTML renderings are made.
+//! The report of a run, which is rendered as text, JSON, CSV and HTML.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EnginePlace, LlmDeployment};
@@ -17,7 +17,7 @@ pub mod html;
 pub mod rows;
 pub mod text;
 
-/// The percentiles of reports.
+/// Percentiles that reports contain, in percent.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
 /// All results of a run of LLM serving.
@@ -51,14 +51,14 @@ pub struct LlmReport {
     pub warmup: u64,
     /// Limits on the times of requests.
     pub limits: LimitValues,
-    /// The time from 0 to the last token.
+    /// Time from 0 until the last token of the run.
     #[serde(rename = "window_ps")]
     pub window: Span,
     /// Number of requests that were sent, including the warm-up.
     pub arrived: u64,
     /// Number of requests that are complete, including the warm-up.
     pub completed: u64,
-    /// Numbers of requests that no engine can serve, by reason.
+    /// Number of requests that no engine can serve, by reason.
     pub refused: RefusedRequests,
     /// One row per class, if there are several, then one row for all requests.
     pub rows: Vec<LlmRow>,
@@ -68,14 +68,14 @@ pub struct LlmReport {
     pub throughput: LlmThroughput,
     /// Statistics of steps.
     pub steps: StepSummary,
-    /// Statistics of the prefix cache.
+    /// Statistics of the cache of prompt prefixes.
     pub cache: CacheSummary,
     /// Number of preemptions of requests.
     pub preemptions: u64,
-    /// Fraction of the window in which each engine runs a step.
+    /// For each engine, the fraction of the window in which it runs a step.
     pub utilisation: Vec<f64>,
-    /// Arrival rate divided by the rate of the engines at saturation, or `None` if answers
-    /// determine the arrivals.
+    /// Arrival rate divided by the rate at which the engines serve requests at saturation; `None`
+    /// if answers determine the arrivals.
     pub rho: Option<f64>,
     /// Number of waiting requests over time.
     pub waiting: LevelSummary,
@@ -93,7 +93,7 @@ pub struct LlmReport {
     pub warnings: Vec<String>,
 }
 
-/// Times of a single request.
+/// Times of one request that the report shows in detail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestLife {
     /// Reason why the report shows the request.
@@ -110,8 +110,8 @@ pub struct RequestLife {
     pub hit: u32,
     /// Number of preemptions of the request.
     pub preemptions: u32,
-    /// Times from the sending of the request to four events: arrival at its engine, first step,
-    /// first token, and last token.
+    /// Times from when the client sends the request until four events: arrival at its engine,
+    /// first step, first token, and last token.
     #[serde(rename = "until_ps")]
     pub until: [Span; 4],
     /// Time from the engine to the client.
@@ -144,7 +144,7 @@ impl RequestLife {
 /// A rule with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleValue {
-    /// Key of the rule.
+    /// Key of the rule in a scenario.
     pub key: String,
     /// Value of the rule, as text.
     pub value: String,
@@ -185,21 +185,22 @@ impl LimitValues {
     }
 }
 
-/// Requests that no engine can serve.
+/// Number of requests that no engine can serve, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusedRequests {
-    /// Number of requests with a prompt that is not shorter than the longest allowed request.
+    /// Number of requests whose prompt leaves no room for an answer within the maximum request
+    /// length.
     pub too_long: u64,
-    /// Number of requests with a prompt that is longer than a step and may not be split.
+    /// Number of requests whose prompt exceeds the maximum size of a step and may not be split.
     pub beyond_budget: u64,
-    /// Number of requests with more keys and values than the blocks of an engine can store.
+    /// Number of requests that need more blocks of keys and values than an engine has.
     pub beyond_blocks: u64,
 }
 
-/// Statistics of one kind of time.
+/// Mean and percentiles of one kind of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeSummary {
-    /// Mean with its interval.
+    /// Mean with its confidence interval.
     pub mean: Option<IntervalEstimate>,
     /// 50th, 90th, 95th and 99th percentile.
     pub percentiles: Vec<IntervalEstimate>,
@@ -237,28 +238,28 @@ pub struct LlmRow {
     pub hit_tokens: u64,
     /// Time to first token.
     pub ttft: TimeSummary,
-    /// Time per token after the first, by request.
+    /// Time per token after the first token; one value per request.
     pub tpot: TimeSummary,
-    /// Time from the client's sending to the last token.
+    /// Time from when the client sends the request until the last token.
     pub e2e: TimeSummary,
-    /// Time from the queue to the first step.
+    /// Time from when a request enters the queue until its first step.
     pub queue: TimeSummary,
-    /// Number of preemptions of completed requests.
+    /// Number of times that completed requests were preempted.
     pub preemptions: u64,
     /// Limits on the times of the requests.
     #[serde(default)]
     pub limits: LimitValues,
-    /// Fraction of requests within all limits, if there are limits. Requests that no engine can
-    /// serve count as missed.
+    /// Fraction of requests that met all limits, if there are limits. Requests that no engine can
+    /// serve count as missing their limits.
     pub attained: Option<f64>,
-    /// Fractions of requests within each limit: on the time to first token, on the time per token,
-    /// and on the time to the last token.
+    /// Fraction of requests that met each limit: on the time to first token, on the time per
+    /// token, and on the time to the last token.
     pub attained_each: [Option<f64>; 3],
-    /// Number of requests per second that are within all limits.
+    /// Number of requests per second that met all limits.
     pub goodput_per_s: Option<f64>,
 }
 
-/// Gaps between tokens.
+/// Statistics of the gaps between tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GapSummary {
     /// Number of gaps.
@@ -276,25 +277,25 @@ pub struct GapSummary {
     pub is_exact: bool,
 }
 
-/// Tokens and requests per second.
+/// Rates of tokens and requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LlmThroughput {
-    /// Tokens of prompts per second, from the first arrival to the last token.
+    /// Prompt tokens per second, from the first arrival to the last token.
     pub prompt_tokens_per_s: f64,
-    /// Tokens of answers per second, from the first arrival to the last token.
+    /// Answer tokens per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Tokens of answers per second from the end of the first tenth of the arrivals' period to the
-    /// last arrival. `None` if that period is too short.
+    /// Answer tokens per second in the middle of the run: after the first tenth of the arrivals'
+    /// period, and until the last arrival. `None` if this part of the run is too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
-    /// Tokens of answers per second and NPU.
+    /// Answer tokens per second, per NPU.
     pub output_tokens_per_s_per_npu: Option<f64>,
-    /// Dollars per million tokens of answers.
+    /// Dollars per million answer tokens.
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
-/// Steps of a run.
+/// Statistics of the steps of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSummary {
     /// Number of steps.
@@ -309,34 +310,34 @@ pub struct StepSummary {
     pub mean_tokens: f64,
     /// Mean number of requests of a step.
     pub mean_requests: f64,
-    /// Fractions of the steps' time by part, if steps have parts.
+    /// Fraction of the steps' time that each part takes, if steps have parts.
     pub parts: Vec<PartShare>,
 }
 
-/// A part of the time of steps.
+/// A part of the steps' time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartShare {
     /// Name of the part.
     pub part: String,
-    /// Fraction of the time of steps.
+    /// Fraction of the steps' time that this part takes.
     pub share: f64,
 }
 
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheSummary {
-    /// Number of prompt tokens found in the cache divided by the number of all prompt tokens, or
-    /// `None` without the cache.
+    /// Number of cached prompt tokens divided by the number of all prompt tokens; `None` without
+    /// the cache.
     pub hit_rate: Option<f64>,
     /// Number of tokens that were computed again after preemptions.
     pub recomputed_tokens: u64,
-    /// Maximum fraction of the blocks that requests occupy.
+    /// Maximum fraction of the blocks that requests occupy at the same time.
     pub peak_use: f64,
-    /// Mean fraction of the blocks that requests occupy, over time.
+    /// Fraction of the blocks that requests occupy, averaged over time.
     pub mean_use: f64,
 }
 
-/// Counts by interval.
+/// Counts in equal intervals of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CountSummary {
     /// Length of an interval.
@@ -346,8 +347,8 @@ pub struct CountSummary {
 }
 
 impl LlmReport {
-    /// Creates the report of a run. `saturated` is the engines' rate at saturation in requests per
-    /// second, if known.
+    /// Creates the report of a run. `saturated` is the rate at which the engines serve requests at
+    /// saturation, in requests per second, if known.
     pub(super) fn build_report(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
@@ -380,7 +381,7 @@ impl LlmReport {
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.mean_rate().or_else(|| {
-            // A file of requests states no rate, so use the rate of arrivals in the run.
+            // A file of requests states no rate, so use the run's own arrival rate.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }
@@ -581,7 +582,7 @@ fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
         .collect()
 }
 
-/// Load above which a run counts as close to its limit.
+/// Load above which the report warns that a run is close to its limit.
 const NEAR: f64 = 0.9;
 
 fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Reads requests from a file, plain or compressed: CSV with a header line, or one JSON object per
+//! Reads requests from a plain or compressed file: CSV with a header line, or one JSON object per
 //! line.
 //!
 //! - Azure's traces have the columns `TIMESTAMP` (a date and a time of day, or seconds),
@@ -32,7 +32,7 @@ const TRACE_BLOCK: u32 = 512;
 /// Maximum length of a line of a file of objects, in bytes.
 const LONGEST_LINE: u64 = 16 << 20;
 
-/// A file of requests that is being read.
+/// A file whose requests are read one by one.
 pub struct RequestFile {
     rows: FileRows,
     name: String,
@@ -61,7 +61,7 @@ enum FileRows {
     },
 }
 
-/// Unit of a column of arrivals.
+/// Unit of the column that contains arrival times.
 #[derive(Clone, Copy)]
 enum ArrivalUnit {
     Column(ColumnUnit),
@@ -69,7 +69,7 @@ enum ArrivalUnit {
     Date,
 }
 
-/// A line of a file of requests in JSON. All other fields are ignored.
+/// One JSON line of a file of requests. All other fields are ignored.
 #[derive(Deserialize)]
 struct RequestObject {
     timestamp: f64,
@@ -103,8 +103,8 @@ const OUTPUTS: &[&str] = &[
 ];
 
 impl RequestFile {
-    /// Opens the file at `path`, and plays it at `speed` times its speed. `:COLUMN=VALUE` after a
-    /// table's name selects the rows with this value in the column.
+    /// Opens the file at `path`. Arrivals come `speed` times as fast as in the file. If a table's
+    /// name ends in `:COLUMN=VALUE`, only rows with this value in this column are read.
     pub fn open_file(path: &Path, speed: f64) -> Result<Self, ServeError> {
         let (path, only) = split_filter(path);
         let file = path.display().to_string();
@@ -337,7 +337,7 @@ impl RequestFile {
     }
 }
 
-/// Contents of a row of a file, before conversion.
+/// Values of one row of a file, before they are converted.
 struct FileRow {
     arrival: Span,
     tokens: [f64; 2],
@@ -348,7 +348,8 @@ struct FileRow {
 }
 
 /// Returns the pieces of a prompt. `hashes` has one hash per block of 512 tokens. Whole blocks are
-/// shared if their hashes are equal. Tokens after the last whole block belong only to this request.
+/// shared if their hashes are equal. Tokens after the last whole block belong to this request
+/// alone.
 fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
     let whole = (prompt / TRACE_BLOCK) as usize;
     let known = hashes.iter().take(whole);
@@ -407,8 +408,7 @@ fn parse_date(text: &str) -> Option<f64> {
     if !in_range {
         return None;
     }
-    // Compute the number of days with years that begin in March, so that a leap day is the last day
-    // of its year.
+    // Count days in years that begin in March, so that a leap day is the last day of its year.
     let (y, m) = if month > 2 {
         (year, month - 3)
     } else {
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens are two blocks of 512 tokens, and 76 tokens that are not shared, although
+        // 1,100 tokens fill two blocks of 512 tokens. The other 76 tokens are not shared, although
         // the trace states three hashes.
         let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Rules of an engine. Built-in rule files have the name of the program that they follow, and a
-//! scenario may change their rules.
+//! Rules by which an engine schedules requests. A built-in rule file is named after the program
+//! that it models. A scenario may override its rules.
 
 use super::super::error::ServeError;
 use chakram_base::config::{
@@ -34,7 +34,8 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "async_scheduling",
 ];
 
-/// Keys that other programs have but chakram does not, with the explanation for the error.
+/// Keys that other programs have but chakram does not, each with the explanation that the error
+/// gives.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ("speculative", "drafts of tokens that a step verifies"),
     (
@@ -64,7 +65,7 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
 pub enum BatchingRule {
     /// Waiting requests may join at each step.
     Continuous,
-    /// Waiting requests may join only when no request runs.
+    /// Waiting requests may join only when no request is running.
     Static,
 }
 
@@ -78,10 +79,10 @@ pub enum SchedulingPolicy {
     Priority,
 }
 
-/// Rule that determines for which tokens a request allocates blocks.
+/// Rule that determines when a request allocates blocks for its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReserve {
-    /// A request allocates blocks only for computed tokens.
+    /// A request allocates blocks for its tokens as they are computed.
     AsComputed,
     /// On admission, a request allocates blocks for all tokens of its prompt and answer.
     WholeRequest,
@@ -100,16 +101,16 @@ const RESERVES: &[(BlockReserve, &str)] = &[
     (BlockReserve::WholeRequest, "whole-request"),
 ];
 
-/// Rules of an engine.
+/// Rules by which an engine schedules requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineRules {
-    /// Name of the rules from which this engine's rules are derived.
+    /// Name of the built-in rules on which these rules are based.
     pub name: String,
     /// The program and version that the rules follow.
     pub follows: String,
     /// Rule that determines when waiting requests may join the running requests.
     pub batching: BatchingRule,
-    /// Maximum number of tokens of a step.
+    /// Maximum number of tokens that one step computes.
     pub max_num_batched_tokens: u32,
     /// Maximum number of running requests.
     pub max_num_seqs: u32,
@@ -125,17 +126,18 @@ pub struct EngineRules {
     pub prefix_caching: bool,
     /// Maximum number of tokens of one request in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
-    /// True if blocks must be free for all tokens of a request on admission, not only for the
-    /// tokens of its first step.
+    /// True if a request is admitted only if enough blocks are free for all of its tokens;
+    /// otherwise the tokens of its first step are enough.
     pub full_sequence_must_fit: bool,
-    /// Fraction of the blocks that must stay free when a request is admitted while other requests
-    /// run.
+    /// Fraction of the blocks that must stay free after an admission, if other requests are
+    /// running.
     pub watermark: f64,
-    /// Rule that determines for which tokens a request allocates blocks.
+    /// Rule that determines when a request allocates blocks for its tokens.
     pub reserve: BlockReserve,
-    /// Blocks that a request holds besides those of its tokens: the states of linear attention.
+    /// Number of blocks that a request holds for states of linear attention, in addition to the
+    /// blocks of its tokens.
     pub state_blocks: u32,
-    /// True if the scheduler composes the next step when a step begins, before the tokens of the
+    /// True if the scheduler composes the next step while a step runs, before the tokens of the
     /// running step are known.
     pub async_scheduling: bool,
 }
@@ -150,7 +152,7 @@ pub struct EngineHardware<'a> {
 }
 
 impl EngineRules {
-    /// Returns the rules called `name`, with their conditions applied to `hardware` if it is known.
+    /// Returns the rules called `name`. Their conditions are applied to `hardware` if it is known.
     ///
     /// # Errors
     ///
@@ -266,7 +268,7 @@ impl EngineRules {
         Ok(())
     }
 
-    /// Returns every rule with its value, as a scenario would state it.
+    /// Returns every rule with its value, in the syntax of scenarios.
     pub fn list_stated_values(&self) -> Vec<(&'static str, String)> {
         fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
             let found = all.iter().find(|(value, _)| *value == one);
@@ -303,7 +305,7 @@ impl EngineRules {
         ]
     }
 
-    /// Checks that rules do not contradict one another; the error names the contradictory rules.
+    /// Checks that no rules contradict one another; the error names the contradictory rules.
     pub fn check_consistency(&self) -> Result<(), ServeError> {
         if self.prefix_caching && self.state_blocks > 0 {
             return Err(ServeError::Unfit(format!(

@@ -1,4 +1,4 @@
-//! Scenarios of language models.
+//! Parses scenarios of language models.
 //!
 //! A scenario's file has these keys (defaults in parentheses):
 //!
@@ -42,7 +42,7 @@ use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use std::path::Path;
 
-/// Requests, engines and limits.
+/// Requests, engines and limits of a serving run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmScenario {
     /// Name in reports.
@@ -51,7 +51,7 @@ pub struct LlmScenario {
     pub seed: u64,
     /// Name of the rules.
     pub rules: String,
-    /// Rules in the scenario, which override the named rules.
+    /// Rules that the scenario states; they override the named rules.
     pub own_rules: ScenarioRules,
     /// The served model, if step times follow from a model.
     pub model: Option<ServedLlm>,
@@ -63,29 +63,30 @@ pub struct LlmScenario {
     pub ranks: u32,
     /// Rule by which requests are assigned to engines.
     pub router: RouterKind,
-    /// Times of steps that the scenario states.
+    /// Times of steps, if the scenario states them.
     pub step: Option<LinearStep>,
-    /// Measured operations of steps. The times in `step` are added to these operations.
+    /// Table of measured operations from which step times are computed, if the scenario names one.
+    /// The times in `step` are added to the measured times.
     pub profile: Option<ProfileChoice>,
-    /// Parts of the time of a step that count as zero.
+    /// Parts of a step's time that count as zero.
     pub left_out: Vec<CostPart>,
-    /// Requests over time.
+    /// Arrivals and lengths of requests.
     pub workload: LlmWorkload,
     /// Limits on the times of requests.
     pub limits: LlmLimits,
     /// Times between client and engine.
     pub client: ClientTimes,
-    /// Number of initial requests that are not counted.
+    /// Number of initial requests that reports do not count.
     pub warmup: u64,
 }
 
-/// Rules that a scenario states. The text of the scenario's file is kept, because it is parsed
-/// again when the machine is known.
+/// Rules that a scenario states, as text. The text is kept because rules are parsed again when the
+/// machine is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScenarioRules {
-    /// Text of the file.
+    /// Text of the scenario's file.
     pub text: String,
-    /// Name of the file in errors.
+    /// Name of the file for error messages.
     pub file: String,
 }
 
@@ -122,11 +123,11 @@ impl ServedLlm {
 pub enum RouterKind {
     /// Assigns requests to the engines in turn.
     RoundRobin,
-    /// Chooses the engine with the fewest requests. If several engines have equally few requests,
-    /// chooses the first.
+    /// Chooses the engine with the fewest requests. If several engines have the same number of
+    /// requests, chooses the first of them.
     LeastOutstanding,
-    /// Chooses the engine that caches most of the prompt's beginning. If several engines cache
-    /// equally much, chooses the engine with the fewest requests.
+    /// Chooses the engine that caches the longest beginning of the prompt. If several engines cache
+    /// the same number of tokens, chooses the engine with the fewest requests.
     LongestPrefix,
 }
 
@@ -157,9 +158,9 @@ impl RouterKind {
 /// Times between a client and its engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTimes {
-    /// Time from the sending of a request on the client until the request enters the queue.
+    /// Time from when a client sends a request until the request enters the queue.
     pub before: Span,
-    /// Time from the production of a token on the engine until the client receives the token.
+    /// Time from when an engine produces a token until the client receives the token.
     pub after: Span,
 }
 
@@ -340,7 +341,8 @@ impl LlmScenario {
                 None => 0,
             },
         };
-        // Rules are parsed again when the machine is known, but report errors in the rules now.
+        // The rules are parsed again when the machine is known. Parse them now as well, so that
+        // errors appear early.
         let rules = scenario.engine_rules(None)?;
         if scenario.ranks > 1 && rules.async_scheduling {
             return Err(engine
@@ -358,8 +360,8 @@ impl LlmScenario {
         class.limits.filled_from(&self.limits)
     }
 
-    /// Returns the limits on all requests together: the scenario's limits, with missing limits
-    /// taken from the classes.
+    /// Returns the limits on the requests of all classes together: the scenario's limits, with
+    /// missing limits taken from the classes.
     pub fn limits_of_all(&self) -> LlmLimits {
         let classes = self.workload.classes.iter();
         classes.fold(self.limits, |all, class| all.filled_from(&class.limits))
@@ -398,7 +400,8 @@ impl LlmScenario {
 
 fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
     let field = root.require_field("engine", "the engine")?;
-    // Keys of other programs have their own error messages, so check for them before unknown keys.
+    // Keys of other programs have their own error messages, so check for them before rejecting
+    // unknown keys.
     let all = field.read_table(None)?;
     for (key, what) in REFUSED_KEYS {
         if let Some(given) = all.get(key) {

@@ -1,24 +1,25 @@
-//! Selects the requests of a step, and the number of tokens of each request.
+//! Selects the requests that take part in a step, and the number of tokens that the step computes
+//! for each.
 //!
-//! There is one rule, *catch up*: within the limits, a request takes part in a step with all tokens
-//! that have no keys and values yet. These tokens are the prompt at first, then one token per step
-//! while the request answers, and all tokens after a preemption. A step is composed of the running
-//! requests, in the order of their admission, and then of waiting requests:
+//! There is one rule, *catch up*: within the limits, a step computes all tokens of a request that
+//! have no keys and values yet. At first these tokens are the prompt. Then they are one token per
+//! step while the request answers, and after a preemption all tokens again. A step is composed of
+//! the running requests, in the order of their admission, and then of waiting requests:
 //!
 //! 1. *Running.* If there are too few free blocks for a request, the last admitted request is
-//!    preempted. With priorities, the request with the greatest priority number is preempted, and
-//!    the youngest if several have this number. If a request preempts itself, the phase ends. A
-//!    preempted request loses its blocks, keeps its answer, and is the next to be admitted.
-//! 2. *Waiting*, only if no request was preempted. Requests from the head of the queue are admitted
-//!    until a request does not fit. Cached blocks at the beginning of a request are shared, but the
-//!    request's last token is always computed.
-//! 3. The step runs. If all tokens of a request are computed, the request gets one more token. A
-//!    request ends with its last token, and frees its blocks.
+//!    preempted. With priorities, the request with the greatest priority number is preempted. If
+//!    several requests have this number, the youngest of them is preempted. If a request preempts
+//!    itself, the phase ends. A preempted request loses its blocks, keeps its answer, and is the
+//!    next to be admitted. 2. *Waiting*, only if no request was preempted. Requests from the head
+//!    of the queue are admitted until a request does not fit. Cached blocks at the beginning of a
+//!    request are shared, but the request's last token is always computed. 3. The step runs. If all
+//!    tokens of a request are computed, the request gets one more token. A request ends with its
+//!    last token, and frees its blocks.
 //!
 //! With *asynchronous scheduling*, the next step is composed when a step begins. The number of
-//! tokens of the running step is known, but their content is not, so blocks that they fill are not
-//! shared yet. If the running step produces a request's last token, the request takes no part in
-//! the next step, and keeps its place and its blocks until the running step ends.
+//! tokens of the running step is known, but their content is not. The blocks that these tokens fill
+//! are therefore not shared yet. If the running step produces a request's last token, the request
+//! takes no part in the next step. It keeps its place and its blocks until the running step ends.
 
 use super::block_pool::BlockPool;
 use super::decode_run::BlockChangeSchedule;
@@ -26,7 +27,7 @@ use super::rules::{BatchingRule, BlockReserve, EngineRules, SchedulingPolicy};
 use super::token_content::{BlockHash, TokenContent};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Maximum number of tokens of a request, regardless of an engine's memory.
+/// Maximum number of tokens of a request, even if an engine's memory could store more.
 const MOST_TOKENS: u32 = 1 << 30;
 
 /// A request as submitted to an engine.
@@ -48,25 +49,26 @@ pub struct EngineRequest {
 #[derive(Clone, Debug)]
 struct EngineSlot {
     request: EngineRequest,
-    /// Number of tokens of the answer so far.
+    /// Number of answer tokens produced so far.
     outputs: u32,
-    /// Number of tokens whose keys and values exist, or are computed by the running step.
+    /// Number of tokens whose keys and values exist, including the tokens that the running step
+    /// computes.
     computed: u32,
     /// Number of the request's tokens in the step that is being composed.
     taking: u32,
-    /// Number of tokens of the answer that the running step is about to produce, while the next
-    /// step is composed.
+    /// While the next step is composed, the number of answer tokens that the running step will
+    /// produce.
     coming: u32,
-    /// Number of computed tokens that the request lost when it was last preempted; 0 while the
-    /// request runs.
+    /// Number of computed tokens that the request lost in its last preemption; 0 while the request
+    /// runs.
     lost: u32,
     is_waiting: bool,
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Number of tokens, from the first, in which other requests may find full blocks. Content that
-    /// belongs only to one request is registered only when the request is preempted, because no
-    /// other request can ask for it earlier.
+    /// Number of tokens, from the first, whose full blocks other requests may find. If content
+    /// belongs to only one request, it is registered only when the request is preempted. No other
+    /// request can ask for it.
     findable: u32,
     /// Hashes of the request's full blocks that have been computed.
     hashes: Vec<BlockHash>,
@@ -77,7 +79,7 @@ impl EngineSlot {
         self.request.prompt + self.outputs + self.coming
     }
 
-    /// Number of tokens whose content is known.
+    /// Returns the number of tokens whose content is known.
     fn known_token_count(&self) -> u32 {
         self.request.prompt + self.outputs
     }
@@ -92,7 +94,7 @@ impl EngineSlot {
     }
 }
 
-/// The part of a request in a step.
+/// A request's part of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepShare {
     /// Index of the request in the engine.
@@ -105,8 +107,8 @@ pub struct StepShare {
     pub tokens: u32,
     /// True if the step produces a token of the request's answer.
     pub samples: bool,
-    /// Number of cached tokens when this step admitted the request; 0 if this step did not admit
-    /// the request.
+    /// Number of tokens that were cached when this step admitted the request; 0 if the request was
+    /// admitted earlier.
     pub hit: u32,
     /// True if this step admitted the request.
     pub admitted: bool,
@@ -115,7 +117,7 @@ pub struct StepShare {
 /// A composed step.
 #[derive(Clone, Debug, Default)]
 pub struct EngineStep {
-    /// Requests with their tokens, in the order in which they were considered.
+    /// Requests and their tokens, in the order in which the scheduler considered the requests.
     pub shares: Vec<StepShare>,
     /// Preempted requests, in order.
     pub put_back: Vec<PreemptedRequest>,
@@ -132,7 +134,7 @@ pub struct PreemptedRequest {
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
-    /// Number of computed tokens that the request lost.
+    /// Number of computed tokens that the request lost with its blocks.
     pub lost: u32,
 }
 
@@ -143,12 +145,12 @@ pub struct ProducedToken {
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
-    /// Number of answer tokens, including this one.
+    /// Number of answer tokens so far, including this token.
     pub outputs: u32,
     /// True if the token is the last of the answer.
     pub is_last: bool,
-    /// If the request ends while it waits, the number of computed tokens that its preemption lost.
-    /// These tokens are not computed again.
+    /// If the request ends while it waits after a preemption, the number of computed tokens that it
+    /// lost. These tokens are not computed again.
     pub ended_waiting: Option<u32>,
 }
 
@@ -156,7 +158,7 @@ pub struct ProducedToken {
 #[derive(Clone, Debug)]
 enum WaitingRequests {
     InOrder(VecDeque<u32>),
-    /// Requests by priority, then by number.
+    /// Priority number, request number and slot, in ascending order.
     ByPriority(BTreeSet<(i32, u64, u32)>),
 }
 
@@ -190,7 +192,7 @@ impl WaitingRequests {
     }
 }
 
-/// The scheduler of an engine: its requests, and the rules by which they take part in steps.
+/// The scheduler of an engine: its requests, its blocks, and its rules.
 #[derive(Clone, Debug)]
 pub struct StepScheduler {
     rules: EngineRules,
@@ -226,8 +228,8 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the blocks that a request needs for its state and all of its tokens; the last token of its answer is never
-    /// computed.
+    /// Returns the number of blocks that a request needs for its state and all of its tokens. The
+    /// last token of its answer needs no block, because it is never computed.
     fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
         let tokens =
             (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into());
@@ -248,7 +250,8 @@ impl StepScheduler {
         (is_longest || needed > self.pool.block_count().into()).then_some(RequestRefusal::Blocks)
     }
 
-    /// Returns the number of the answer's tokens after truncation to the longest allowed request.
+    /// Returns the number of answer tokens after the request is truncated to the maximum request
+    /// length.
     fn limited_output(&self, prompt: u32, output: u32) -> u32 {
         let left = self
             .rules
@@ -257,7 +260,8 @@ impl StepScheduler {
         output.min(left)
     }
 
-    /// Appends a servable request to the queue, and returns its index.
+    /// Appends a request to the queue, and returns the request's slot. An engine must be able to
+    /// serve the request.
     pub fn enqueue_request(&mut self, mut request: EngineRequest) -> u32 {
         request.output = self.limited_output(request.prompt, request.output);
         let (priority, number) = (request.priority, request.number);
@@ -320,7 +324,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns the number of tokens at the prompt's beginning that this engine caches.
+    /// Returns how many tokens at the prompt's beginning this engine caches.
     pub fn known_prefix_length(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;

@@ -1,4 +1,4 @@
-//! Renders a report as an HTML page, which is one file that works offline.
+//! Renders a report as an HTML page: one file that works offline.
 
 use super::text::{format_gigabytes, format_rate};
 use super::{LlmReport, TimeSummary};
@@ -154,7 +154,8 @@ fn render_times(report: &LlmReport) -> String {
     body
 }
 
-/// Draws the slowest requests, each from the client's sending to the last token.
+/// Draws the slowest requests. Each line begins when the client sends the request and ends with
+/// the last token.
 fn render_lives(report: &LlmReport) -> String {
     let phases = [
         "to the engine",
@@ -173,8 +174,8 @@ fn render_lives(report: &LlmReport) -> String {
                 before = until;
                 span
             });
-            // A preempted request waits again, and its prompt and its earlier answer are computed
-            // again.
+            // A preempted request waits again, and steps then compute its prompt and its earlier
+            // answer again.
             let parts = phases
                 .iter()
                 .zip(spans.iter_mut().map(|span| *span).chain([life.after]));
@@ -286,7 +287,7 @@ fn render_counts_over_time(report: &LlmReport) -> String {
     );
     let mut body = render_figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
     let blocks = [level_series("held", &report.held_blocks)];
-    // The number of utilisations is the number of ranks of all engines.
+    // There is one utilisation per rank, so their number is the number of ranks of all engines.
     let all = u64::from(report.blocks) * report.utilisation.len() as u64;
     let chart = lines::draw_lines(
         "Blocks of keys and values over time",

@@ -13,7 +13,7 @@ pub fn render_text(report: &LlmReport, style: TextStyle) -> String {
     out
 }
 
-/// Formats a rate with three digits.
+/// Formats a rate with three significant digits.
 pub(in super::super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1000.0 => format_thousands(rate.round() as u64),
@@ -175,7 +175,7 @@ fn describe_blocks(report: &LlmReport) -> String {
     )
 }
 
-/// Describes the number of NPUs of an engine, and the other possible numbers.
+/// Describes the engine's number of NPUs, and the possible alternatives.
 fn describe_tensor(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();
