@@ -3,8 +3,8 @@
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// A completed request. The time from the request's arrival to its end is the sum of `datapath`,
-/// `queue`, `compute` and `preempted`.
+/// A completed request. The time from arrival to end is the sum of `datapath`, `queue`,
+/// `compute` and `preempted`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedRequest {
     /// Number of the request in the order of arrival, from 0.
@@ -17,17 +17,17 @@ pub struct CompletedRequest {
     pub started: Time,
     /// End of the request's last job.
     pub finished: Time,
-    /// Time in the datapath, before the request is queued.
+    /// Time from the request's arrival until the datapath latency ends.
     pub datapath: Span,
     /// Time in which at least one job of the request ran.
     pub compute: Span,
-    /// Total time from preemptions until the request continued.
+    /// Total time from each preemption until the request continued.
     pub preempted: Span,
-    /// Time in the queue: all time that is in no other part.
+    /// Time in the queue: all time that the other parts do not cover.
     pub queue: Span,
     /// Number of requests in the request's batch.
     pub together: u32,
-    /// Index of the last processor that served the request.
+    /// Index of the processor that served the request last.
     pub processor: u32,
     /// Tokens of the prompt and of the answer; 0 if not stated.
     pub tokens: [u32; 2],
@@ -62,7 +62,7 @@ pub trait RequestObserver {
         false
     }
 
-    /// Receives each job when its times are determined. The times may be in the future.
+    /// Receives each job when its times become known. The times may be in the future.
     fn on_job_served(&mut self, _job: &ServedJob) {}
 }
 

@@ -1,12 +1,14 @@
-//! A platform has processors of equal cores with a clock and a datapath latency, and may have
+//! A platform has processors of equal cores, with a clock and a datapath latency. It may also have
 //! measured latencies of models.
 //!
 //! A platform's file has these keys (defaults in parentheses):
 //!
 //! - `name`, `source`, and optionally `description`;
-//! - `cores` and `clock`, for models of vector products: a core does one multiplication per cycle;
+//! - `cores` and `clock`, for models of vector products: each core does one multiplication per
+//!   cycle;
 //! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0):
-//!   additional time per layer of the model; `datapath_by_model`, a table that overrides both for a model;
+//!   additional time per layer of the model; `datapath_by_model`, a table whose values replace both
+//!   keys for single models;
 //! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), the measured times `datapath` (0),
 //!   `queue` (0) and `compute`, and `rows`, the number of averaged measurements (1);
 //! - `machine`, the preset or file of the machine that replays traces.
@@ -28,14 +30,14 @@ use std::sync::Arc;
 /// Maximum number of cores of a platform.
 const MOST_CORES: u32 = 1 << 27;
 
-/// A processor for requests; a scenario may have several.
+/// Properties of a processor that serves requests; a scenario may use several such processors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
     /// Name in reports.
     pub name: String,
     /// One-line description of the platform; may be empty.
     pub description: String,
-    /// Publication or measurement that is the source of the numbers.
+    /// Publication or measurement from which the numbers come.
     pub source: String,
     /// Cores with their clock; `None` if only measured latencies are known.
     pub cores: Option<CoreClock>,
@@ -44,7 +46,7 @@ pub struct Platform {
     datapath_by_model: Vec<(String, Span)>,
     /// Measured latencies, in the file's order.
     pub measured: Vec<MeasuredLatency>,
-    /// The machine on which traces are replayed.
+    /// The machine on which the platform replays traces.
     pub machine: Option<Arc<Machine>>,
 }
 
@@ -57,7 +59,7 @@ pub struct CoreClock {
     pub clock: Frequency,
 }
 
-/// Mean latencies measured for a model.
+/// Mean latencies that were measured for a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredLatency {
     /// Name of the model.
@@ -66,7 +68,7 @@ pub struct MeasuredLatency {
     pub batch: u32,
     /// Number of requests in flight at the same time.
     pub concurrency: u32,
-    /// Time that is neither queueing nor compute.
+    /// Time outside the server's queue and outside compute.
     pub datapath: Span,
     /// Time in the queue of the measured server.
     pub queue: Span,
@@ -104,7 +106,7 @@ const MEASURED: &[&str] = &[
 ///
 /// # Errors
 ///
-/// Fails if there is no such preset, or if the file cannot be read.
+/// Fails if no preset has this name, or if the file cannot be read.
 pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
         return match read_input(name) {
@@ -124,7 +126,8 @@ pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     }
 }
 
-/// Returns the name or path of a machine that `file` refers to. Relative paths are relative to `file`.
+/// Returns the name or path of a machine to which the platform's `file` refers. Relative paths are
+/// relative to `file`.
 fn path_beside(name: &str, file: &str) -> String {
     match Path::new(file).parent() {
         Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
@@ -263,7 +266,7 @@ impl Platform {
     }
 
     /// Returns the latencies of `model` that were measured with one request at a time, in ascending
-    /// order of batch.
+    /// order of batch size.
     pub fn measured_latencies(&self, model: &str) -> Vec<&MeasuredLatency> {
         let rows = self.measured.iter();
         let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
@@ -304,8 +307,8 @@ mod tests {
 
     #[test]
     fn presets_have_the_printed_figures() {
-        // For each platform: (name, cores, GHz, ns of datapath latency without additions for layers or
-        // models).
+        // For each platform: (name, cores, GHz, datapath latency in ns without the additions for
+        // layers and models).
         let figures = [
             ("a100x", 56_592, 1.41, 344),
             ("brainwave", 96_000, 0.6, 344),

@@ -1,5 +1,6 @@
-//! Order of service. The policy is asked when a request enters the queue, or when a processor has a free
-//! slot. Each file of this module contains one policy.
+//! Policies that determine the order in which requests are served. The server asks the policy when
+//! a request enters the queue, or when a processor has a free slot. Each file of this module
+//! contains one policy.
 
 mod batching;
 mod keyed;
@@ -17,7 +18,8 @@ use chakram_base::units::{Span, Time};
 pub struct QueuedRequest {
     /// Number of the request in the order of arrival.
     pub number: u64,
-    /// Index of the request's state; for a preempted request, index of its batch in flight.
+    /// Index of the request's state. For a preempted request, this is the index of its batch in
+    /// flight.
     pub slot: u32,
     /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,
@@ -29,32 +31,32 @@ pub struct QueuedRequest {
     pub due: Time,
     /// Priority level of the request's model; 0 is the most urgent.
     pub level: u32,
-    /// Remaining service time of the request without load.
+    /// Service time that the request still needs on idle processors.
     pub work: Span,
 }
 
-/// A queue in which the policy determines the order of service.
+/// A queue that serves requests in the order of its policy.
 pub trait ServicePolicy {
     /// Adds a request to the queue.
     fn enqueue_request(&mut self, request: QueuedRequest);
 
-    /// Moves the requests to serve next into `batch`, which must be empty. Moves no request if the
-    /// queue is empty, or if the queued requests should wait for other requests.
+    /// Moves the requests that should be served next into `batch`, which must be empty. Moves no
+    /// request if the queue is empty, or if the queued requests should wait for other requests.
     fn choose_requests(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the instant at which [`Self::choose_requests`] may choose requests even if no other
-    /// request enters the queue.
+    /// Returns the instant at which [`Self::choose_requests`] may choose requests, even if no
+    /// further request enters the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }
 
-    /// Returns true if a request in the queue should be served instead of `running`.
+    /// Returns true if a queued request should be served instead of `running`.
     fn has_urgent_request(&self, _running: &QueuedRequest) -> bool {
         false
     }
 }
 
-/// Creates the queue of a policy, for `models` models.
+/// Creates a queue with the policy `kind`, for `models` models.
 pub fn create_queue(kind: PolicyKind, models: usize) -> Box<dyn ServicePolicy> {
     match kind {
         PolicyKind::RoundRobin => Box::new(ArrivalQueue::default()),

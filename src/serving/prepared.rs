@@ -1,5 +1,5 @@
-//! A scenario prepared for a platform. Preparation computes the times of jobs and the offered load, and
-//! checks that the platform can serve the models.
+//! Prepares a scenario for a platform. Preparation computes the times of jobs and the offered load,
+//! and checks that the platform can serve the models.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -33,18 +33,19 @@ pub struct PreparedModel<'s> {
     pub datapath: Span,
     /// Duration of one task of each vector job.
     each: Vec<Span>,
-    /// The model's vector jobs, to compute their time on free cores; `None` for other models.
+    /// The model's vector jobs, from which their time on free cores is computed; `None` for other
+    /// models.
     unloaded: Option<UnloadedJobs>,
-    /// Time of one request of vector jobs without load.
+    /// Measured latencies by batch size, from the scenario or the platform.
     one: Span,
     largest: Span,
     /// Measured latencies by batch, from the scenario or the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
-    /// The job of traces that each request launches.
+    /// The job, read from traces, that each request launches.
     traced: Option<TracedModel<'s>>,
 }
 
-/// Tokens of the prompt and of the answer that are assumed if the request states none.
+/// Tokens of the prompt and of the answer for requests that state none.
 const NO_TOKENS: [u32; 2] = [1, 1];
 
 impl<'s> PreparedScenario<'s> {
@@ -69,9 +70,9 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the fraction of the processors' time that requests need in the long run. Returns
-    /// `None` for closed-loop arrivals, and if the arrivals give the work of each request. For a
-    /// file of arrivals, `measured` is its number of arrivals per second.
+    /// Returns the fraction of the processors' time that requests need in the long run (the load).
+    /// Returns `None` for closed-loop arrivals, and if each arrival states its own work. For a file
+    /// of arrivals, `measured` is its number of arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self.models.iter().any(PreparedModel::depends_on_arrivals) {
@@ -87,10 +88,10 @@ impl<'s> PreparedScenario<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Returns the seconds for which a request occupies a processor. If the policy forms batches,
-    /// batches of the largest size are assumed. The result is the larger of two times: the time of
-    /// the request's work on all cores, and its time without load divided by the number of slots.
-    /// With one slot, the result is the time without load. If all requests are served at once, the
+    /// Returns for how many seconds a request occupies a processor. If the policy forms batches,
+    /// the batches are assumed to be full. The result is the larger of two times: the time of the
+    /// request's work on all cores, and its time without load divided by the number of slots. With
+    /// one slot, the result is the time without load. If the number of slots is unlimited, the
     /// result is the time of the work.
     pub fn occupancy_seconds(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.max_served_together();
@@ -105,7 +106,7 @@ impl<'s> PreparedScenario<'s> {
     }
 }
 
-/// Builds the error that a model cannot be served.
+/// Builds the error for a model that the platform or policy does not support.
 fn unsuitable_model(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
     unfit_because(model, format_args!("{why}\n  try: {hint}"))
 }
@@ -118,7 +119,7 @@ fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError
     ))
 }
 
-/// Rejects policies that launches of traces do not support, and other models that would share a processor with
+/// Rejects policies that do not support traces, and other models that would share a processor with
 /// traces.
 fn check_policy(
     scenario: &Scenario,
@@ -185,8 +186,8 @@ impl<'s> PreparedModel<'s> {
                 let time = |together: u32| {
                     jobs.unloaded_time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
-                        // Round down the number of skipped tasks, because a request skips only
-                        // whole tasks. Some requests skip one task more.
+                        // Round down the number of skipped tasks, because a request skips whole
+                        // tasks only. Some requests skip one more task.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -289,12 +290,12 @@ impl<'s> PreparedModel<'s> {
         })
     }
 
-    /// Returns true if arrivals state the work of each request.
+    /// Returns true if each arrival states its request's work.
     pub fn depends_on_arrivals(&self) -> bool {
         matches!(self.served.work, ModelWork::Steps { .. }) && self.served.tokens.is_none()
     }
 
-    /// Returns true if the time of each request is drawn at random.
+    /// Returns true if requests have random durations.
     pub fn is_drawn(&self) -> bool {
         match self.served.work {
             ModelWork::Latency { exponential, .. } => exponential,
@@ -302,7 +303,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the job of traces that the model's requests launch; `None` for other models.
+    /// Returns the job, read from traces, that each request for the model launches; `None` for
+    /// other models.
     pub fn traced_model(&self) -> Option<&TracedModel<'s>> {
         self.traced.as_ref()
     }
@@ -324,8 +326,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the durations of the jobs of requests that are served together. The jobs must not be
-    /// vector products.
+    /// Returns the durations of the jobs of a batch of requests. The jobs must not be vector
+    /// products.
     pub(super) fn draw_lengths(
         &self,
         of: &PreparedScenario<'_>,
@@ -363,8 +365,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the number of tasks of a job, and the duration of a task, if the requests with these
-    /// numbers form a batch.
+    /// Returns the number of tasks of a job, and the duration of each task, for a batch of the
+    /// requests with these numbers.
     pub fn size_of_job(
         &self,
         of: &PreparedScenario<'_>,
@@ -381,8 +383,8 @@ impl<'s> PreparedModel<'s> {
         (all, self.each[job as usize])
     }
 
-    /// Returns how many tasks of a job are not skipped. On average over requests, this keeps
-    /// exactly the fraction of tasks that the scenario states.
+    /// Returns how many tasks of a job run despite sparsity. On average over requests, exactly the
+    /// fraction that the scenario's sparsity leaves is kept.
     fn unskipped_tasks(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {
@@ -395,9 +397,8 @@ impl<'s> PreparedModel<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Returns the time of requests that are served together, without load and without datapath
-    /// latency. The result is the time of the requests' jobs on free cores, without the jobs that
-    /// have `ended`.
+    /// Returns the time that a batch of requests takes on an unloaded processor, without datapath
+    /// latency. The batch's jobs run on free cores; jobs that have `ended` are not included.
     pub(super) fn unloaded_time(
         &self,
         of: &PreparedScenario<'_>,
@@ -416,7 +417,7 @@ impl<'s> PreparedModel<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.size_of_job(of, job, numbers(), &lengths),
         };
-        // Cannot overflow, because `new` already computed the time of all jobs for the largest
+        // This cannot overflow, because `new` already computed the time of all jobs for the largest
         // batch.
         jobs.unloaded_time(of.cores, size).unwrap_or(Span::MAX)
     }
@@ -426,8 +427,8 @@ impl<'s> PreparedModel<'s> {
         self.unloaded.as_ref().is_none_or(UnloadedJobs::is_chain)
     }
 
-    /// Returns the mean time without load of one request, or of a batch of `together` requests. The
-    /// number of tasks that sparsity skips is rounded down.
+    /// Returns the mean time of a request, or of a batch of `together` requests, on an unloaded
+    /// processor. The number of tasks that are skipped because of sparsity is rounded down.
     pub fn typical_time(&self, together: u32) -> Span {
         match &self.served.work {
             ModelWork::Vectors(_) if together == 1 => self.one,
@@ -452,7 +453,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the mean time for which `together` requests occupy all cores, in seconds.
+    /// Returns the mean number of seconds for which `together` requests occupy all cores.
     fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
         if let Some(trace) = &self.traced {
             return trace.interval.as_seconds();
@@ -469,7 +470,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the time of a launch of the model's trace without load.
+    /// Returns the time of a launch of the model's trace on an unloaded machine.
     fn trace_latency(&self) -> Span {
         self.traced
             .as_ref()

@@ -3,7 +3,7 @@
 /// A built-in platform.
 #[derive(Clone, Copy, Debug)]
 pub struct PlatformPreset {
-    /// Name of the platform for `--machine`.
+    /// Name by which `--machine` selects the platform.
     pub name: &'static str,
     /// Text of the platform's file.
     pub text: &'static str,

@@ -1,5 +1,5 @@
-//! Random numbers of a scenario. A mixing function computes the numbers from a counter, so that
-//! they are the same on every machine.
+//! Generates a scenario's random numbers. A mixing function computes each number from a counter, so
+//! the numbers are the same on every machine.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
@@ -12,13 +12,13 @@ pub enum RandomPurpose {
     Gaps = 1,
     /// Models of requests.
     Mix = 2,
-    /// Random service times, one sequence per request.
+    /// Random service times, with one sequence per request.
     Service = 3,
-    /// Skipped products, one sequence per request.
+    /// Skipped tasks, with one sequence per request.
     Sparsity = 4,
     /// Thinking times of users.
     Think = 5,
-    /// Tokens of prompts and answers, one sequence per request.
+    /// Numbers of prompt and answer tokens, with one sequence per request.
     Lengths = 6,
 }
 
@@ -34,8 +34,8 @@ impl RandomStream {
         ))
     }
 
-    /// Creates the sequence of one item, such as a request. Every call with the same item returns the
-    /// same sequence.
+    /// Creates the sequence of a single item, such as a request. Every call with the same item
+    /// returns the same sequence.
     pub fn of_item(seed: u64, purpose: RandomPurpose, item: u64) -> Self {
         let base = Self::new(seed, purpose).0;
         Self(mix_bits(base ^ mix_bits(item.wrapping_mul(GAMMA))))
@@ -67,8 +67,9 @@ impl RandomStream {
         log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
     }
 
-    /// Returns a random index. `sums` are the running sums of the indices' weights. The probability
-    /// of an index is proportional to its weight. The last sum must be above 0.
+    /// Returns a random index into `sums`. `sums` are the running sums of the weights of all
+    /// indices. The probability of an index is proportional to its weight. The last sum must be
+    /// above 0.
     pub fn pick_index(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.next_unit() * total;
@@ -76,8 +77,8 @@ impl RandomStream {
     }
 }
 
-/// Returns the value of a log-normal distribution that is `normal` standard deviations above the
-/// median. The mean of exp(m + s z) is exp(m + s^2 / 2), which gives the median.
+/// Returns the value of a log-normal distribution at `normal` standard deviations above the median.
+/// The mean of exp(m + s z) is exp(m + s^2 / 2), from which the median follows.
 pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
@@ -89,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_sequence_is_the_published_one() {
-        // These are the first numbers of SplitMix64's reference implementation from state 1234567.
+        // These are the first numbers that SplitMix64's reference implementation generates from
+        // state 1234567.
         let mut stream = RandomStream(1_234_567);
         let found: Vec<u64> = (0..3).map(|_| stream.next_bits()).collect();
         assert_eq!(
@@ -104,8 +106,9 @@ mod tests {
 
     #[test]
     fn means_and_shares_are_those_asked_for() {
-        // For 10^5 draws, the mean of an exponential distribution has a standard deviation of 0.3
-        // %. A fraction of a third has a standard deviation of 0.4 %.
+        // The mean of 10^5 draws from an exponential distribution has a standard deviation of 0.3
+        // %. For the same number of draws, a fraction of one third has a standard deviation of 0.4
+        // %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
         let sum: f64 = (0..100_000).map(|_| stream.next_exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");

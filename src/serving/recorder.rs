@@ -1,19 +1,19 @@
-//! Records of a run: statistics of models and classes, levels over time, and sums for checks of the
-//! results.
+//! Records statistics of a run: of models and classes, of levels over time, and sums that are used
+//! to check the results.
 
 use super::observe::CompletedRequest;
 use super::prepared::PreparedScenario;
 use super::statistics::{DurationSamples, LevelCurve};
 use chakram_base::units::{Span, Time};
 
-/// Records of the requests of a model, of a class, or of the whole run.
+/// Statistics of the requests of a model, of a class, or of the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct RowRecorder {
     /// Number of counted requests that arrived.
     pub arrived: u64,
     /// Serve times of the counted requests that are complete.
     pub serve: DurationSamples,
-    /// Sums of the parts of serve times (datapath, queue, compute, preempted), ps.
+    /// Sum of each part of the serve times (datapath, queue, compute, preempted), in picoseconds.
     pub parts_ps: [u128; 4],
     /// Number of counted requests within their limit.
     pub met: u64,
@@ -21,7 +21,7 @@ pub struct RowRecorder {
     pub together: u32,
 }
 
-/// Records of a run.
+/// All statistics that a run collects.
 pub struct ServeRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
     /// Limit on the serve times of all models; `None` if each model's deadline applies.
@@ -38,7 +38,7 @@ pub struct ServeRecorder<'s> {
     pub preemptions: u64,
     pub completed: u64,
     pub completed_core_ps: u128,
-    /// Core time of each processor within the window, ps.
+    /// Core time of each processor within the window, in picoseconds.
     pub busy_ps: Vec<u128>,
     /// Arrival of the first counted request.
     pub counted_from: Option<Time>,
@@ -46,10 +46,10 @@ pub struct ServeRecorder<'s> {
     pub arrived_in_all: u64,
     /// End of the window: the last completion. The window begins at 0.
     pub end: Time,
-    /// Total time in the system of all completed requests, ps.
+    /// Time in the system, summed over all completed requests, in picoseconds.
     served_ps: u128,
-    /// Total time in the system of all requests, ps. The number of requests in the system, summed
-    /// over time, gives the same value.
+    /// Time in the system, summed over all requests, in picoseconds. Integrating the number of
+    /// requests in the system over time gives the same value.
     pub little_ps: u128,
 }
 
@@ -110,7 +110,7 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Records the end of a batch with its core time.
+    /// Records that a batch ended after it used `core_ps` of core time.
     pub fn flight_ended(&mut self, core_ps: u128) {
         self.completed_core_ps += core_ps;
     }
@@ -145,9 +145,9 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Checks Little's law: the total time that requests spent in the system equals the number of
-    /// requests in the system, summed over time. `waiting_ps` is the time of requests that are
-    /// still in the system.
+    /// Checks Little's law: the time in the system, summed over requests, equals the number of
+    /// requests in the system, summed over time. `waiting_ps` is the time that requests still in
+    /// the system have spent there.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self

@@ -1,4 +1,5 @@
-//! The report of a scenario. The text, JSON, CSV and HTML renderings are all made from the report.
+//! The report of a scenario's run. The text, JSON, CSV and HTML renderings are all made from the
+//! report.
 
 use super::platform::Platform;
 use super::recorder::{RowRecorder, ServeRecorder};
@@ -28,42 +29,42 @@ pub struct ServeReport {
     pub arrivals: String,
     /// Description of the policy, including its parameters.
     pub policy: String,
-    /// Description of the event or time that ends the run.
+    /// Description of the condition that ends the run.
     pub stop: String,
-    /// Number of requests at the beginning that are not counted.
+    /// Number of initial requests that the report does not count.
     pub warmup: u64,
     /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
     #[serde(rename = "slo_ps")]
     pub slo: Option<Span>,
-    /// Period for utilisation and levels: from 0 to the last completion.
+    /// Window for utilisation and levels: from 0 until the last completion.
     #[serde(rename = "window_ps")]
     pub window: Span,
     /// Number of requests that arrived, including those that are not counted.
     pub arrived: u64,
     /// Number of completed requests, including those that are not counted.
     pub completed: u64,
-    /// Fraction of the processors' time that requests need (rho). Absent for closed-loop arrivals,
-    /// and if the arrivals give the work of each request.
+    /// Fraction of the processors' time that requests need in the long run (rho). Absent for
+    /// closed-loop arrivals, and if each arrival states its own work.
     pub offered_load: Option<f64>,
     /// Number of preemptions between two jobs of a request.
     pub preemptions: u64,
     /// Rows of the models, then of the classes, then of all requests.
     pub rows: Vec<ServeRow>,
-    /// Fraction of the window in which cores are busy, by processor. While a processor serves a trace, all its
-    /// cores count as busy.
+    /// For each processor, the fraction of the window in which its cores are busy. While a
+    /// processor serves a trace, all its cores count as busy.
     pub utilisation: Vec<f64>,
     /// Number of requests in the queue over time.
     pub queue: LevelSummary,
     /// Number of requests in the system over time.
     pub active: LevelSummary,
-    /// Total time in the system of all requests, ps. The run has checked that this value equals the
-    /// number of requests in the system, summed over time (Little's law).
+    /// Time in the system, summed over all completed requests, in picoseconds. The run has checked
+    /// Little's law: this value equals the number of requests in the system, summed over time.
     pub time_in_system_ps: TimeSum,
     /// Caveats about the results, such as overload or a run that is too short.
     pub warnings: Vec<String>,
 }
 
-/// A platform in a report.
+/// Facts about a platform, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlatformFacts {
@@ -73,7 +74,7 @@ pub struct PlatformFacts {
     pub source: String,
     /// Number of cores; `None` if not stated.
     pub cores: Option<u32>,
-    /// Number of multiplications of a core per second.
+    /// Number of multiplications that a core does per second.
     pub clock_hz: Option<f64>,
     /// Name of the machine on which traces are replayed.
     pub machine: Option<String>,
@@ -100,7 +101,7 @@ pub struct ServeRow {
     pub mean: Option<IntervalEstimate>,
     /// 50th, 90th, 95th and 99th percentile of the serve time.
     pub percentiles: Vec<IntervalEstimate>,
-    /// Serve time of one request without load; only for models.
+    /// Serve time of one request on an unloaded processor; only for models.
     #[serde(rename = "alone_ps")]
     pub alone: Option<Span>,
     /// Datapath latency of each request; only for models.
@@ -114,11 +115,11 @@ pub struct ServeRow {
     pub largest_batch: u32,
     /// Fraction of the requests that are within their limit; `None` if the requests have no limit.
     pub attained: Option<f64>,
-    /// Number of completed requests within their limit per second.
+    /// Number of requests per second that are completed within their limit.
     pub goodput_per_s: Option<f64>,
 }
 
-/// Kind of a row.
+/// Kind of a row: model, class or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
@@ -131,24 +132,25 @@ pub enum ServeRowKind {
     All,
 }
 
-/// Parts of serve times, ps. They add up to the serve times.
+/// Parts of the serve times, in picoseconds, summed over requests. Their sum is the sum of the
+/// serve times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeParts {
     /// Datapath latency.
     pub datapath_ps: TimeSum,
-    /// Time in the queue: all time that is in no other part.
+    /// Time in the queue: all time that the other parts do not cover.
     pub queue_ps: TimeSum,
     /// Time in which at least one job of the request ran.
     pub compute_ps: TimeSum,
-    /// Time from preemptions until the requests continued.
+    /// Time from each preemption until the request continued.
     pub preempted_ps: TimeSum,
-    /// Sum of the parts, which is the sum of the serve times.
+    /// Sum of the other parts, which equals the sum of the serve times.
     pub serve_ps: TimeSum,
 }
 
 impl ServeParts {
-    /// Returns the parts without their sum: datapath, queue, compute, preempted.
+    /// Returns all parts except their sum: datapath, queue, compute, preempted.
     pub fn parts_without_sum(&self) -> [TimeSum; 4] {
         [
             self.datapath_ps,
@@ -187,7 +189,7 @@ impl schemars::JsonSchema for TimeSum {
 }
 
 impl ServeRow {
-    /// Returns the mean of a part over the completed requests.
+    /// Returns the mean of a part per completed request.
     pub fn mean_part(&self, part: TimeSum) -> Span {
         let count = u128::from(self.completed.max(1));
         Span(((part.0 + count / 2) / count) as u64)

@@ -1,4 +1,4 @@
-//! State of a request from its arrival to its end.
+//! Stores the state of a request from its arrival to its end.
 
 use chakram_base::units::Time;
 
@@ -8,7 +8,7 @@ pub struct RequestState {
     pub number: u64,
     pub model: u32,
     pub arrival: Time,
-    /// Instant at which the datapath latency ends.
+    /// Instant at which the request's datapath latency ends.
     pub ready: Time,
     pub tokens: [u32; 2],
 }

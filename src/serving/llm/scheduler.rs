@@ -389,8 +389,8 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Ends the running step, and appends the produced tokens to `made`, in the order of the step's
-    /// requests.
+    /// Ends the running step, and appends the tokens that it produced to `made`, in the order of
+    /// the step's requests.
     pub fn end_step(&mut self, made: &mut Vec<ProducedToken>) {
         let mut any_ended = false;
         let is_async = self.rules.async_scheduling;
@@ -409,7 +409,8 @@ impl StepScheduler {
             if is_async {
                 slot.coming -= 1;
                 if slot.is_waiting {
-                    // The request was preempted while the running step produced its token.
+                    // The running step still produced the request's token, although the request was
+                    // preempted during the step.
                     if is_last {
                         ended_waiting = Some(slot.lost);
                         let (priority, number) = (slot.request.priority, slot.request.number);
@@ -448,9 +449,9 @@ impl StepScheduler {
         }
     }
 
-    /// Prepares [`repeat_step`](Self::repeat_step), and returns the number of further steps that
-    /// equal the last composed step, until a request ends. The number is 0 unless every running
-    /// request generates one token per step and no waiting request can be admitted.
+    /// Prepares [`repeat_step`](Self::repeat_step). Returns how many further steps, equal to the
+    /// last composed step, can run before a request ends. Returns 0 unless every running request
+    /// generates one token per step and no waiting request can be admitted.
     pub fn begin_run(&mut self) -> u32 {
         debug_assert!(
             !self.rules.async_scheduling,
@@ -561,7 +562,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the index, among running requests, of the request to preempt first.
+    /// Returns the index, among running requests, of the request that should be preempted first.
     fn preemption_victim(&self) -> usize {
         match self.rules.policy {
             SchedulingPolicy::FirstCome => self.running.len() - 1,
@@ -614,7 +615,8 @@ impl StepScheduler {
         });
     }
 
-    /// Preempts a request that no longer runs, and returns the number of its tokens in the step.
+    /// Preempts a request that was removed from the running requests, and returns how many of its
+    /// tokens the step had taken.
     fn preempt_request(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
@@ -664,7 +666,8 @@ impl StepScheduler {
         let of = &mut self.slots[slot as usize];
         let mut most = of.token_count() - 1;
         if of.lost == 0 {
-            // The request never ran, so no block has content that belongs only to this request.
+            // The request never ran, so no block contains the tokens that belong to this request
+            // alone.
             most = most.min(of.request.content.own_from());
         }
         let most = most / size;
@@ -679,13 +682,13 @@ impl StepScheduler {
         known * size
     }
 
-    /// Allocates the blocks of the waiting request `slot`, with `hit` cached tokens and `wanted`
-    /// tokens to compute. Returns false, without any change, if too few blocks are free.
+    /// Allocates blocks for the waiting request `slot`, which has `hit` cached tokens and computes
+    /// `wanted` tokens. Returns false, without any change, if too few blocks are free.
     fn admit_waiting(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A cached block that no request uses is in the free list, so sharing it also needs a free
+        // A cached block that no request uses counts as a free block, so sharing it takes a free
         // block.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.find_block(*hash));
@@ -726,7 +729,8 @@ impl StepScheduler {
         true
     }
 
-    /// Allows other requests to find the full blocks among the first `tokens` tokens of a request.
+    /// Registers full blocks among the first `tokens` tokens of a request, so that other requests
+    /// can find them.
     fn name_blocks(&mut self, slot: u32, tokens: u32) {
         let of = &mut self.slots[slot as usize];
         let tokens = match self.rules.async_scheduling {
@@ -738,8 +742,8 @@ impl StepScheduler {
         self.register_blocks(slot, own_from);
     }
 
-    /// Registers the content of the full blocks that other requests may find, among the first
-    /// `most` tokens of a request.
+    /// Registers full blocks among the first `most` tokens of a request, if other requests may find
+    /// them.
     fn register_blocks(&mut self, slot: u32, most: u32) {
         if !self.rules.prefix_caching {
             return;
@@ -762,9 +766,9 @@ impl StepScheduler {
 /// Reason why a request can never be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusal {
-    /// The prompt is not shorter than the longest allowed request.
+    /// The prompt leaves no room for an answer within the maximum request length.
     Length,
-    /// The prompt is longer than a step and may not be split.
+    /// The prompt exceeds the maximum size of a step and may not be split.
     Budget,
     /// The request needs more blocks than the engine has.
     Blocks,

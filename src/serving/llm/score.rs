@@ -1,6 +1,6 @@
-//! Compares predicted with measured serving of language models, metric by metric.
+//! Compares predicted and measured serving of language models, metric by metric.
 //!
-//! A file (TOML) defines how to make a scenario from each row of a table:
+//! A TOML file defines how each row of a table becomes a scenario:
 //!
 //! ```toml
 //! machine = "{machine}"                # the machine of a row
@@ -23,7 +23,7 @@
 //! h100 = { machine = "dgx-h100" }
 //! ```
 //!
-//! If a key names several columns, separated by spaces, their values together form one value. In
+//! If a key names several columns, separated by spaces, the key stands for their joined values. In
 //! the scenario, `{name}` is replaced by the value of a column or a name, and `{folder}` by the
 //! folder of the table. `{name * 0.8}` is a product or a quotient, and `{… | whole}` rounds to the
 //! nearest integer.
@@ -47,7 +47,7 @@ use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-/// A time of a run that was measured.
+/// A kind of time that was measured, such as the time to first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServingTime {
@@ -61,11 +61,11 @@ pub enum ServingTime {
     E2e,
     /// (mean E2E - mean TTFT) / (mean tokens - 1), for tables that contain only these means.
     TpotOfMeans,
-    /// (mean E2E) / (mean tokens), which some tools report as time per token.
+    /// (mean E2E) / (mean tokens), which some tools report as the time per token.
     E2ePerToken,
 }
 
-/// A statistic of a time.
+/// A statistic of one kind of time: its mean or a percentile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ServingMetric {
     name: &'static str,
@@ -164,11 +164,11 @@ impl ServingMetric {
     }
 }
 
-/// A row of a table, with the scenario that the row describes.
+/// A row of a table, and the scenario that it describes.
 #[derive(Clone, Debug)]
 struct MeasuredServing {
     line: u64,
-    /// Text of the scenario, and its machine.
+    /// Text of the scenario, without its machine.
     scenario: String,
     machine: Option<String>,
     /// Measured values in seconds, in the order of the table's metrics; `None` if the row has no
@@ -180,7 +180,7 @@ struct MeasuredServing {
     part: String,
 }
 
-/// Measured runs of serving.
+/// Runs whose serving times were measured.
 #[derive(Clone, Debug)]
 pub struct ServingTable {
     file: String,
@@ -202,9 +202,9 @@ pub struct RefusedServing {
 }
 
 impl ServingTable {
-    /// Reads the table at `runs`, and makes scenarios of its rows by the rules in `file`; `text` is
-    /// the content of `file`. If `by` names a column, rows with equal values in this column also
-    /// get their own scores.
+    /// Reads the table at `runs`, and makes a scenario from each row by the rules in `file`; `text`
+    /// is the content of `file`. If `by` names a column, the rows with each value in this column
+    /// also get their own scores.
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl ServingTable {
     }
 }
 
-/// Prediction of a row.
+/// Prediction for one row.
 #[derive(Clone, Debug)]
 struct PredictedServing {
     times: Vec<Option<f64>>,
@@ -328,7 +328,7 @@ struct PredictedServing {
     warnings: Vec<String>,
 }
 
-/// A time of a row, predicted and measured, in seconds.
+/// One kind of time of a row, predicted and measured, in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScoredTime {
     /// Name of the metric.
@@ -339,17 +339,17 @@ pub struct ScoredTime {
     pub predicted_s: Option<f64>,
     /// Prediction of the null model.
     pub null_s: Option<f64>,
-    /// Predicted time plus the client's time, if the table's file asks for the client's time.
+    /// Predicted time plus the client's time, if the table's file asks for this sum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_client_s: Option<f64>,
-    /// 90 % interval around the prediction with the client's time or, without such a prediction,
-    /// around `predicted_s`. The interval follows from the errors of rows in other folds.
+    /// 90 % interval around the prediction: around the sum with the client's time if there is one,
+    /// otherwise around `predicted_s`. The interval is derived from the errors of rows in other
+    /// folds.
     pub interval_s: Option<[f64; 2]>,
 }
 
 impl ScoredTime {
-    /// Returns the prediction with the client's time or, without a client's time, the prediction of
-    /// the engine.
+    /// Returns the predicted time, including the client's time if it was added.
     fn best_s(&self) -> Option<f64> {
         self.with_client_s.or(self.predicted_s)
     }
@@ -363,28 +363,28 @@ pub struct ScoredServing {
     /// Value in the column that `by` names.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub part: String,
-    /// Index of the group; rows of a group are ranked against one another.
+    /// Index of the group; rows of the same group are ranked against one another.
     pub group: usize,
-    /// Index of the fold; the interval of a row is computed from rows of other folds.
+    /// Index of the fold. The row's interval is computed from rows of other folds.
     pub fold: usize,
     /// Times in the order of the file's metrics.
     pub times: Vec<ScoredTime>,
-    /// Time of the client and of the server's front end, estimated from rows in other folds.
+    /// Time that the client and the server's front end take, estimated from rows in other folds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_s: Option<f64>,
-    /// Arrival rate of the row's run, divided by the rate at saturation.
+    /// Arrival rate of the row's run divided by the rate at saturation.
     pub rho: Option<f64>,
     /// Warnings of the row's run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// Predictions of a table.
+/// Predictions for the rows of a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServingScores {
     /// Name of the table.
     pub table: String,
-    /// Column whose values divide the rows into separately scored parts.
+    /// Column by whose values the rows are divided into separately scored parts.
     pub by: Option<String>,
     /// Metrics in the order of the file.
     pub metrics: Vec<&'static str>,
@@ -394,23 +394,23 @@ pub struct ServingScores {
     pub refused: Vec<RefusedServing>,
 }
 
-/// Scores of a metric.
+/// Scores of the predictions for one metric.
 #[derive(Clone, Debug, Serialize)]
 pub struct MetricScores {
-    /// Errors of the predictions.
+    /// Scores of chakram's predictions.
     pub chakram: ScoreSummary,
-    /// Errors of the null model, if the model predicts the metric.
+    /// Scores of the null model, if it predicts the metric.
     pub null: Option<ScoreSummary>,
-    /// Errors of the predictions with the client's time, if it was added.
+    /// Scores of the predictions that include the client's time, if it was added.
     pub with_client: Option<ScoreSummary>,
     /// Coverage of the intervals; `None` if all rows are in one fold.
     pub intervals: Option<IntervalSummary>,
 }
 
-/// Computes, from errors of other folds, an interval that contains the logarithmic errors of 90 % of
-/// the rows of a new fold. Errors in one fold are similar, so each fold has its own mean, and
-/// errors vary around this mean (a random-effects model). Returns `None` for fewer than three folds
-/// or fewer than eight rows.
+/// Computes an interval that contains the logarithmic errors of 90 % of the rows of a new fold,
+/// from the errors in other folds. Errors in one fold are similar, so each fold has its own mean,
+/// and errors vary around this mean (a random-effects model). Returns `None` for fewer than three
+/// folds or fewer than eight rows.
 fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
     let count = folds.len();
     let rows: usize = folds.iter().map(|errors| errors.len()).sum();
@@ -429,8 +429,8 @@ fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
         0 => 0.0,
         degrees => off.sum::<f64>() / degrees as f64,
     };
-    // The variance between the means of folds includes the variation of rows, so subtract the rows'
-    // part.
+    // The variance between the means of folds includes the variation of rows within folds, so
+    // subtract that part.
     let of_rows = folds.iter().map(|errors| within / errors.len() as f64);
     let of_folds = (between - of_rows.sum::<f64>() / count as f64).max(0.0);
     let variance = of_folds + between / count as f64 + within;
@@ -439,9 +439,9 @@ fn interval_of_new_fold(folds: &[&[f64]]) -> Option<[f64; 2]> {
 }
 
 impl ServingScores {
-    /// Adds the time of the client and of the server's front end to the times that include it. This
-    /// time is the median, over rows of other folds, of the measured time to first token minus the
-    /// engine's part.
+    /// Adds the time of the client and of the server's front end to each metric that includes it.
+    /// This time is the measured time to first token minus the engine's part. It is the median over
+    /// the rows of other folds.
     fn add_client(&mut self, metrics: &[ServingMetric]) {
         let of_ttft = |percentile| {
             let is = |metric: &ServingMetric| {
@@ -449,8 +449,8 @@ impl ServingScores {
             };
             metrics.iter().position(is)
         };
-        // Prefer percentiles to the mean, because the first requests, for which servers compile
-        // kernels, affect only the mean.
+        // Prefer percentiles to the mean: the first requests are slow because servers compile
+        // kernels for them, and they affect only the mean.
         let found = [Some(0), Some(1), None].into_iter().find_map(of_ttft);
         let Some(index) = found else {
             return;
@@ -480,8 +480,8 @@ impl ServingScores {
         }
     }
 
-    /// Sets the interval of each time from the errors of rows in other folds. The interval contains
-    /// 90 % of the rows of a new fold.
+    /// Sets the interval of each predicted time from the errors of rows in other folds. The
+    /// interval contains 90 % of the rows of a new fold.
     fn add_intervals(&mut self) {
         for index in 0..self.metrics.len() {
             let mut errors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -562,9 +562,9 @@ mod tests {
 
     #[test]
     fn intervals_of_new_folds_are_those_of_a_random_effects_model() {
-        // The folds' means 0, 1 and 2 have a variance of 1. Within each fold of four, errors differ
-        // from the mean by 0.1: the sum of squares is 12 x 0.01, and with 12 - 3 degrees of freedom
-        // the variance is 0.0133.
+        // The folds' means 0, 1 and 2 have a variance of 1. Within each fold of four rows, each
+        // error differs from the mean by 0.1. The sum of squares is 12 x 0.01, and with 12 - 3
+        // degrees of freedom the variance is 0.0133.
         let fold = |mean: f64| [mean - 0.1, mean + 0.1, mean - 0.1, mean + 0.1];
         let folds = [fold(0.0), fold(1.0), fold(2.0)];
         let folds: Vec<&[f64]> = folds.iter().map(|errors| errors.as_slice()).collect();

@@ -1,8 +1,8 @@
-//! Runs engines over time: requests arrive and are assigned to engines, and steps begin and end.
+//! Runs engines over time. Requests arrive and are assigned to engines, and engines run steps.
 //!
-//! At one instant, events have this order: first, steps end; then requests arrive, in the order of
-//! their numbers, and are assigned; then idle engines begin their next step, in order. A request
-//! that arrives when a step ends therefore takes part in the next step.
+//! Events at the same instant are handled in this order: first, steps end; then requests arrive, in
+//! the order of their numbers, and are assigned; then idle engines begin their next step, in order.
+//! So if a request arrives when a step ends, it can take part in the next step.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -39,11 +39,11 @@ struct LiveRequest {
 #[derive(Debug)]
 struct RunningEngine {
     scheduler: StepScheduler,
-    /// Requests of the engine, by their indices in the engine.
+    /// Requests of the engine, by slot.
     live: Vec<Option<LiveRequest>>,
     /// Beginning and end of the current step.
     step: Option<(Time, Time)>,
-    /// Number of steps so far.
+    /// Number of steps that have begun so far.
     steps: u64,
     busy_ps: u128,
     used_blocks: u32,
@@ -54,18 +54,18 @@ struct RunningEngine {
 enum LlmTimer {
     /// A client sends a request.
     Send(Box<IncomingRequest>),
-    /// A request reaches the engines.
+    /// A request reaches the queue of an engine.
     Enter(u64, Box<IncomingRequest>),
 }
 
-/// State of a run.
+/// State of a run: its engines, its pending events and its records.
 pub(super) struct LlmServer<'s> {
     scenario: &'s LlmScenario,
     deployment: &'s LlmDeployment,
     engines: Vec<RunningEngine>,
     source: RequestSource<'s>,
     next: Option<IncomingRequest>,
-    /// Pending events by instant, then by order of creation.
+    /// Pending events, ordered by instant and then by creation.
     timers: BTreeMap<(Time, u64), LlmTimer>,
     timer_number: u64,
     /// True if an idle engine may have work for a step.
@@ -76,8 +76,8 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: PriceMemo,
     made: Vec<ProducedToken>,
-    /// Future changes of the number of used blocks, from runs of equal steps. The changes of
-    /// several engines are applied in time order.
+    /// Changes of the number of used blocks that runs of equal steps will make. They are kept here
+    /// so that the changes of several engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRecorder,
     observer: &'s mut dyn LlmObserver,
@@ -130,8 +130,8 @@ impl<'s> LlmServer<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant with an event other than the end of a step, or `None` if there is
-    /// no such event.
+    /// Returns the next instant at which an event other than the end of a step is due, or `None` if
+    /// no such event is pending.
     pub fn next_due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;
@@ -264,7 +264,7 @@ impl<'s> LlmServer<'s> {
         self.recorder.waiting.change_level(self.now, 1);
     }
 
-    /// Answers a request that no engine can serve: the client immediately receives an error.
+    /// Rejects a request that no engine can serve: the client immediately receives an error.
     fn answer_refused(&mut self, number: u64, class: u32, why: RequestRefusal) {
         self.recorder.on_refused(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
@@ -272,7 +272,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Returns the engine to which a request is assigned.
+    /// Returns the engine to which the router assigns a request.
     fn route_request(
         &mut self,
         content: &super::token_content::TokenContent,
@@ -306,7 +306,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Passes the step that an engine begins now to the observer, if the observer wants steps.
+    /// Notifies the observer of the step that an engine begins now, if the observer wants steps.
     fn observe_step(&mut self, engine: usize, end: Time) {
         if !self.observer.wants_steps() {
             return;
@@ -326,7 +326,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Composes the next step of an engine that has work. If the first request of a step preempts
-    /// itself, the step is empty and takes no time, so composes another step.
+    /// itself, the step is empty and takes no time. The engine then composes another step.
     fn compose_next(&mut self, engine: usize) {
         loop {
             self.compose_step(engine);
@@ -408,7 +408,7 @@ impl<'s> LlmServer<'s> {
             )));
             return false;
         }
-        // Ranks without requests compute a dummy step, which is never the longest.
+        // Ranks without requests compute a dummy step, which never takes longest.
         let mut slowest = None;
         for load in &mut loads {
             (load.wave_tokens, load.all_tokens) = (widest, all);
@@ -470,8 +470,8 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Simulates further steps after the step that ends at `end`, while the same requests generate
-    /// one token each and no other event occurs. Returns the end of the last step.
+    /// Simulates further steps after the step that ends at `end`, as long as the same requests
+    /// generate one token each and no other event occurs. Returns the end of the last step.
     fn run_ahead(&mut self, engine: usize, mut end: Time) -> Time {
         let until = self.quiet_until(engine);
         if end >= until {
@@ -507,8 +507,8 @@ impl<'s> LlmServer<'s> {
         end
     }
 
-    /// Records, for each request of the step, the gap between the previous token and the token at
-    /// `now`. Returns the number of these requests after the warm-up.
+    /// Records, for each request of the step, the gap between its previous token and its token at
+    /// `now`. Returns the number of the step's requests that are not part of the warm-up.
     fn note_first_gaps(&mut self, engine: usize, now: Time) -> u32 {
         let of = &self.engines[engine];
         let mut counted = 0;
@@ -522,8 +522,8 @@ impl<'s> LlmServer<'s> {
         counted
     }
 
-    /// Returns the earliest instant at which an event can affect this engine, except the end of the
-    /// engine's own step.
+    /// Returns the earliest instant at which an event other than the end of this engine's step can
+    /// affect the engine.
     fn quiet_until(&self, engine: usize) -> Time {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         let arrival = self.next.as_ref().map(|next| next.at);
@@ -532,8 +532,8 @@ impl<'s> LlmServer<'s> {
         if self.engines.len() == 1 || !self.scenario.workload.answers_make_requests() {
             return event;
         }
-        // When another engine completes a request, the user of this request may send the next
-        // request to this engine.
+        // When another engine completes a user's request, the user may send the next request to
+        // this engine.
         let others = self.engines.iter().enumerate();
         let others = others.filter(|(other, _)| *other != engine);
         let ends = others.filter_map(|(_, of)| match of.step {
@@ -546,7 +546,7 @@ impl<'s> LlmServer<'s> {
         ends.fold(event, Time::min)
     }
 
-    /// Records the blocks that an engine uses from `at` on.
+    /// Records how many blocks an engine uses from `at` on.
     fn note_blocks(&mut self, engine: usize, at: Time) {
         let of = &mut self.engines[engine];
         let used = of.scheduler.block_pool().block_count() - of.scheduler.block_pool().free_count();
@@ -562,7 +562,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Applies the changes of the number of used blocks that are before `end`.
+    /// Applies all pending changes of the number of used blocks before `end`.
     fn apply_block_changes(&mut self, end: Time) {
         while let Some(entry) = self.block_changes.first_entry() {
             if *entry.key() >= end {
@@ -612,8 +612,8 @@ impl<'s> LlmServer<'s> {
             match token.ended_waiting {
                 None => ended += 1,
                 Some(lost) => {
-                    // The request was preempted while the running step produced its last token, so
-                    // nothing is computed again.
+                    // The running step produced the request's last token although the request was
+                    // preempted, so nothing is computed again.
                     live.recomputed = live.recomputed.saturating_sub(lost.into());
                     self.recorder.lost_tokens -= u64::from(lost);
                     self.recorder.waiting.change_level(now, -1);

@@ -1,4 +1,4 @@
-//! Generates requests one after another, at random or from a file.
+//! Generates requests one by one, at random or from a file.
 
 use super::super::error::ServeError;
 use super::super::random::{RandomPurpose, RandomStream};
@@ -15,16 +15,16 @@ pub struct RequestSource<'w> {
     gaps: RandomStream,
     mix: RandomStream,
     sums: Vec<f64>,
-    /// Number of requests so far, with later turns of conversations.
+    /// Number of generated requests, including later turns of conversations.
     drawn: u64,
-    /// Number of requests so far, without later turns of conversations.
+    /// Number of generated requests, without later turns of conversations.
     came: u64,
     last: Time,
     file: Option<RequestFile>,
 }
 
 impl<'w> RequestSource<'w> {
-    /// Creates the source of the requests of `workload`, with `seed` for random numbers.
+    /// Creates the source of the requests of `workload`; `seed` determines the random numbers.
     pub fn new(workload: &'w LlmWorkload, seed: u64) -> Result<Self, ServeError> {
         let mut sum = 0.0;
         let sums = workload.classes.iter().map(|class| {
@@ -49,7 +49,7 @@ impl<'w> RequestSource<'w> {
     }
 
     /// Returns the next request that does not follow an answer. Returns `None` if there are no more
-    /// requests, or if only users send requests.
+    /// requests, or if only users send requests (after each answer).
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -96,8 +96,8 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// Returns the request that a user sends at `at`. Returns `None` if the scenario's limit on the
-    /// number or on the time of requests is reached.
+    /// Returns the request that a user sends at `at`. Returns `None` if the scenario's maximum
+    /// number or duration of requests is reached.
     pub fn request_of_user(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw_request(at))
@@ -142,13 +142,13 @@ impl<'w> RequestSource<'w> {
         }
     }
 
-    /// Returns the random numbers for the next request.
+    /// Returns the random stream for the next request.
     fn draw_next_request(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
 
-    /// Returns the next turn after a turn of `prompt` and `output` tokens, if the conversation
+    /// Returns the turn after a turn with `prompt` and `output` tokens, if the conversation
     /// continues.
     pub fn next_conversation_turn(
         &mut self,

@@ -1,12 +1,12 @@
-//! Computes the time of a step on the NPUs of an engine, part by part, from the sizes of a model
-//! and the kernel times of a machine.
+//! Computes the time of a step on an engine's NPUs, part by part, from a model's sizes and a
+//! machine's kernel times.
 //!
-//! A step has `T` tokens (with the padding of CUDA graphs), and an engine has `n` NPUs. On each
-//! NPU, the parts are:
+//! A step has `T` tokens (including the padding of CUDA graphs), and an engine has `n` NPUs. On
+//! each NPU, the parts are:
 //!
-//! - *products*: each matrix product of a block, over all `T` tokens together. With experts, only
-//!   products of experts with tokens count. If each expert is equally likely, the number of these
-//!   experts is `E (1 - (1 - k / E)^T)`;
+//! - *products*: each matrix product of a block, over all `T` tokens together. Only experts that
+//!   receive tokens count. If each expert is equally likely, the number of these experts is `E (1 -
+//!   (1 - k / E)^T)`;
 //! - *prefill*: attention over the computed tokens, for each request with several tokens; *decode*:
 //!   attention over all tokens of a request, for each request with one token. Linear attention computes prompts in chunks,
 //!   and reads and writes the states of requests with one token;
@@ -60,7 +60,7 @@ pub enum CostPart {
 }
 
 impl CostPart {
-    /// All parts of a step's time with their names.
+    /// All parts of a step's time, each with its name in files and reports.
     pub const NAMES: &[(Self, &str)] = &[
         (Self::Products, "products"),
         (Self::Prefill, "prefill"),
@@ -85,44 +85,44 @@ impl CostPart {
 /// Times by part, in the order of [`CostPart`].
 pub type PartTimes = [Span; CostPart::COUNT];
 
-/// Time between kernels in a CUDA graph. Captures on a full queue show 1.0 to 1.4 us between
-/// kernels (`gap` in machine presets), and the host does not delay a graph.
+/// Time between kernels in a CUDA graph. Captures with a full queue show 1.0 to 1.4 us between
+/// kernels (`gap` in machine presets), and the host does not delay kernels of a graph.
 const GRAPH_GAP: Span = Span::from_ns(1000);
 /// Time per step for which the device waits for the host. vLLM 0.15's scheduler, input preparation
 /// and output handling take 126 us (documentation of inference-sim's trained model on H100).
 const HOST_STEP: Span = Span::from_us(126);
-/// Host time per request of a step; the value of 4 us has the same source as [`HOST_STEP`].
+/// Host time per request of a step; the value has the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured.
-/// The value comes from the measured curve of H100.
+/// Fraction of the memory's bandwidth that attention with one query reaches on NPUs without a
+/// measured curve. The value comes from the measured curve of H100.
 const DECODE_MEMORY: f64 = 0.93;
-/// Constants of decoding over latent vectors: the time to start, and the fractions of the memory's
-/// bandwidth and of the peak rate that kernels reach. The constants follow from measurements of
-/// SGLang 0.5.10 on H100 with one to 128 heads and batches above 200 MB (aiconfigurator,
-/// Apache-2.0). The median is 0.84 of the bandwidth up to 32 heads. With 128 heads, where products
-/// limit the time, the median is 0.56 of the peak.
+/// Constants for decoding with latent vectors: the start time of a kernel, and the fractions of the
+/// memory's bandwidth and of the peak rate that kernels reach. The constants are derived from
+/// measurements of SGLang 0.5.10 on H100, with one to 128 heads and batches above 200 MB
+/// (aiconfigurator, Apache-2.0). Up to 32 heads, the median is 0.84 of the memory's bandwidth. With
+/// 128 heads, where products limit the time, the median is 0.56 of the peak.
 const LATENT_START: Span = Span::from_us(12);
 const LATENT_MEMORY: f64 = 0.85;
 const LATENT_PEAK: f64 = 0.6;
-/// Tokens of a chunk of linear attention (flash-linear-attention, which vLLM and SGLang use).
+/// Number of tokens in a chunk of linear attention (flash-linear-attention, which vLLM and SGLang
+/// use).
 const DELTA_CHUNK: u64 = 64;
-/// Fraction of the peak rate that products reach if their weights are converted from four bits; the
+/// Fraction of the peak rate that products reach if their four-bit weights are converted first; the
 /// value is an assumption.
 const WEIGHT_ONLY_PEAK: f64 = 0.7;
-/// Largest step, in tokens, that vLLM pads to the size of a captured graph, and the increment
-/// between sizes of large graphs.
+/// Largest step, in tokens, that vLLM pads to the size of a captured graph. Sizes above 4 are
+/// multiples of `GRAPH_STEP`.
 const LARGEST_GRAPH: u64 = 512;
 const GRAPH_STEP: u64 = 8;
 
-/// A kernel of a block that moves bytes, with the number of elements that it reads and writes per
-/// token.
+/// A kernel of a block that only moves bytes, and how many elements it reads and writes per token.
 #[derive(Clone, Copy, Debug)]
 struct MemoryBoundWork {
     kernel: MemoryBoundKernel,
     elements: u64,
 }
 
-/// Costs of steps of a model on the NPUs of an engine.
+/// Computes the time of a model's steps on the NPUs of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCost {
     sizes: LlmSizes,
@@ -137,19 +137,19 @@ pub struct StepCost {
     all_reduce: AllReducePrices,
 }
 
-/// Times of all-reduces among the NPUs of an engine, as points (bytes, seconds).
+/// Times of all-reduces among an engine's NPUs, as points (bytes, seconds).
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AllReducePrices {
-    /// The engine's own all-reduces, if they were measured.
+    /// Times of the engine's own all-reduce kernel, if they were measured.
     own: Vec<(f64, f64)>,
     machine: Option<Box<Machine>>,
     npus: u32,
 }
 
 impl AllReducePrices {
-    /// Returns the seconds of a token exchange among `npus` NPUs, with `bytes` bytes of tokens in
-    /// total. Afterwards, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the sums for
-    /// its own tokens.
+    /// Returns the seconds of a token exchange among `npus` NPUs, for `bytes` bytes of tokens in
+    /// total. After the exchange, each NPU has the tokens of all NPUs or, for `ReduceScatter`, the
+    /// sums for its own tokens.
     fn exchange_seconds(&self, kind: CollectiveKind, bytes: u64, npus: u32) -> f64 {
         let Some(machine) = self.machine.as_deref() else {
             return 0.0;
@@ -183,15 +183,15 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     })
 }
 
-/// Returns the seconds of an all-reduce, as measured on the machine or, without a measurement, as a
-/// ring along the machine's first dimension.
+/// Returns the seconds of an all-reduce. If the machine has no measurement, assumes a ring along
+/// the machine's first dimension.
 fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.as_seconds();
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
-    // A message between two NPUs crosses two links, because it passes a switch.
+    // A message between two NPUs passes a switch, so it crosses two links.
     let latency = 2.0 * dimension.latency.as_seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
@@ -227,12 +227,12 @@ fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
 }
 
 impl StepCost {
-    /// Creates the costs of a model. The engine has `ranks` ranks in lockstep, each with `npus`
-    /// NPUs of `machine`.
+    /// Creates the step costs of a model. The engine has `ranks` ranks in lockstep, each with
+    /// `npus` NPUs of `machine`.
     ///
     /// # Errors
     ///
-    /// Fails if the machine's NPUs differ, or if the machine does not state their rates.
+    /// Fails if the machine has NPUs of different classes, or if it does not state their rates.
     pub fn new(
         sizes: LlmSizes,
         machine: &Machine,
@@ -284,8 +284,8 @@ impl StepCost {
         self.price_kernel(kernel).duration().as_seconds() * self.class.slowdown
     }
 
-    /// Returns the format in which products are computed. The format is the weights' format, or
-    /// BF16 for weights of four bits on NPUs that do not compute in four bits.
+    /// Returns the format in which products are computed. This is the weights' format. For four-bit
+    /// weights on NPUs that do not compute in four bits, it is BF16.
     fn product_format(&self) -> Dtype {
         match self.weights {
             Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
@@ -299,8 +299,7 @@ impl StepCost {
         if format == self.weights {
             return self.kernel_seconds(gemm_kernel([batch, m, n, k], format));
         }
-        // The kernel reads fewer bytes per weight (0.5625 instead of 2), and computes the same
-        // products.
+        // The kernel reads 0.5625 bytes per weight instead of 2, and computes the same products.
         let narrow = self.kernel_seconds(gemm_kernel([batch, m, (n * 9).div_ceil(32), k], format));
         let flops = 2.0 * batch as f64 * m as f64 * n as f64 * k as f64;
         let peak = self.class.peaks.get(format);
@@ -313,8 +312,7 @@ impl StepCost {
         self.left_out.contains(&part)
     }
 
-    /// Returns the number of tokens of a step, including the padding to the size of the step's
-    /// graph.
+    /// Returns the number of tokens of a step, padded to the size of its captured graph.
     pub fn padded_tokens(&self, tokens: u64) -> u64 {
         if self.is_left_out(CostPart::Padding) || tokens > LARGEST_GRAPH {
             return tokens;
@@ -326,9 +324,9 @@ impl StepCost {
         }
     }
 
-    /// Returns the sizes of the experts' products on an NPU: the number of products, and the rows,
-    /// columns and summed size of each. A step has `tokens` tokens, and at most `padded` tokens per
-    /// rank.
+    /// Returns the sizes of the experts' products on an NPU: the number of products, and for each
+    /// product its rows, columns and summed size. A step has `tokens` tokens, and at most `padded`
+    /// tokens per rank.
     fn expert_sizes(
         &self,
         kind: &BlockKind,
@@ -348,7 +346,7 @@ impl StepCost {
         [own, rows, product.outputs, product.inputs]
     }
 
-    /// Returns, by part, the seconds of all work that depends only on the number of tokens:
+    /// Returns, by part, the seconds of all work whose amount depends only on the number of tokens:
     /// `tokens` is the number on this rank, and `all` the number on all ranks.
     fn token_parts(&self, tokens: u64, all: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
@@ -379,8 +377,8 @@ impl StepCost {
                 self.moving_seconds(work.kernel, bytes)
             });
             parts[CostPart::Elementwise as usize] += count * each.sum::<f64>();
-            // Do not add gaps to products: products were measured one after another, so their times
-            // include gaps.
+            // Add no gaps to products, because products were measured one after another, so their
+            // times include gaps.
             let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
             parts[CostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.as_seconds();
         }
@@ -396,8 +394,8 @@ impl StepCost {
         };
         if self.npus > 1 {
             let each = self.all_reduce.seconds_for(bytes);
-            // If ranks exchange tokens, the sums of the exchange replace the second all-reduce of a
-            // block.
+            // If ranks exchange tokens, the exchange also computes the sums, so a block has only
+            // one all-reduce.
             let reduces = 2 * self.sizes.layers - exchanging + 1;
             parts[CostPart::Collectives as usize] = reduces as f64 * each;
         }
@@ -435,7 +433,8 @@ impl StepCost {
         let sizes = &self.sizes;
         let parts = u64::from(self.npus);
         let mut work = vec![
-            // Each of the two norms, with the residual sum before it, has two reads and two writes.
+            // Each of the two norms includes the residual sum before it, so it has two reads and
+            // two writes.
             MemoryBoundWork {
                 kernel: MemoryBoundKernel::Normalization,
                 elements: 4 * sizes.hidden,
@@ -453,7 +452,7 @@ impl StepCost {
             TokenMixing::Attention(attention) => self.add_attention_work(attention, &mut work),
             TokenMixing::Delta(delta) => {
                 let [_, values] = delta.own_heads(self.npus);
-                // The convolution, and the norm of results with its gate.
+                // This work is the convolution, and the norm of the results with their gate.
                 work.push(MemoryBoundWork {
                     kernel: MemoryBoundKernel::ElementWise,
                     elements: 2 * delta.convolved_columns(self.npus),
@@ -478,7 +477,7 @@ impl StepCost {
         work
     }
 
-    /// Adds the kernels that move bytes before and after attention.
+    /// Adds the kernels that move bytes before and after a block's attention.
     fn add_attention_work(&self, attention: &BlockAttention, work: &mut Vec<MemoryBoundWork>) {
         let heads = attention.heads / u64::from(self.npus);
         let turned = match attention.latent {
@@ -507,7 +506,8 @@ impl StepCost {
         }
     }
 
-    /// Seconds of linear attention in a block for requests with one token: each reads and writes its states.
+    /// Returns the seconds of linear attention in a block, for requests with one token each. Each
+    /// request reads and writes its states.
     fn delta_decode(&self, of: &BlockDelta, requests: u64) -> f64 {
         let [keys, values] = of.own_heads(self.npus);
         let vectors = 2 * keys * of.key_width + 2 * values * of.value_width;
@@ -515,16 +515,17 @@ impl StepCost {
         self.moving_seconds(MemoryBoundKernel::ElementWise, bytes)
     }
 
-    /// Seconds of linear attention in a block for prompts: the roofline of products inside chunks and with states, and of
-    /// the vectors and states that pass between the kernels.
+    /// Returns the seconds of linear attention in a block for prompts. The time is the roofline of
+    /// two costs: the products inside chunks and with states, and the vectors and states that
+    /// kernels pass to one another.
     fn delta_prefill(&self, of: &BlockDelta, chunks: &[(u32, u32)]) -> f64 {
         let tokens: u64 = chunks.iter().map(|(tokens, _)| u64::from(*tokens)).sum();
         let [keys, values] = of.own_heads(self.npus);
         let (k, v) = (of.key_width, of.value_width);
         let inside = DELTA_CHUNK * (3 * k + 2 * v);
         let with_states = 3 * k * v;
-        // Each of the chunk's keys, corrected keys and corrected values is written once and read once; states in BF16 are
-        // kept for each chunk.
+        // Each of the chunk's keys, corrected keys and corrected values is written once and read
+        // once. States in BF16 are stored once per chunk.
         let vectors = 2 * keys * k + values * (2 * k + 4 * v);
         let states = values * k * v / DELTA_CHUNK;
         self.kernel_seconds(KernelProfile {
@@ -535,7 +536,7 @@ impl StepCost {
         })
     }
 
-    /// Returns the seconds of attention in a block for `batch` sequences. Each sequence has
+    /// Returns the seconds of attention in a block, for `batch` sequences. Each sequence has
     /// `queries` tokens in this step, and `keys` tokens at the end of the step.
     fn attention_seconds(&self, of: &BlockAttention, batch: u64, queries: u64, keys: u64) -> f64 {
         let parts = u64::from(self.npus);
@@ -544,7 +545,7 @@ impl StepCost {
             return self.latent_decode(heads, latent, batch, keys);
         }
         let kv_heads = match of.latent {
-            // Keys and values are computed from the latent vectors for each head.
+            // Each head computes its keys and values from the latent vectors.
             Some(_) => heads,
             None => of.own_kv_heads(self.npus),
         };
@@ -555,7 +556,7 @@ impl StepCost {
             Some(window) => keys.min(window + queries - 1),
             None => keys,
         };
-        // FP8 keys have half the bytes of BF16 keys, so look up half as many keys in the BF16
+        // FP8 keys have half as many bytes as BF16 keys, so look up half as many keys in the BF16
         // curve.
         let keys = match (queries, self.kv) {
             (1, Dtype::Fp8) => keys.div_ceil(2),
@@ -564,7 +565,7 @@ impl StepCost {
         if let Some(seconds) = self.unmeasured_decode(of, batch, queries, keys) {
             return seconds;
         }
-        // Each query reads one key more than the previous query, up to the whole window.
+        // Each query reads one more key than the previous query, until it reads the whole window.
         let mut pairs = queries * keys - queries * (queries - 1) / 2;
         if let Some(window) = of.window {
             pairs = pairs.min(queries * window);
@@ -587,7 +588,7 @@ impl StepCost {
         })
     }
 
-    /// Returns the seconds of attention over latent vectors with one query per sequence. All heads
+    /// Returns the seconds of attention with latent vectors, for one query per sequence. All heads
     /// read the same latent vector.
     fn latent_decode(&self, heads: u64, [latent, turned]: [u64; 2], batch: u64, keys: u64) -> f64 {
         let pairs = (batch * keys) as f64;
@@ -601,9 +602,10 @@ impl StepCost {
         (LATENT_START.as_seconds() + memory.max(products)) * self.class.slowdown
     }
 
-    /// Returns the seconds of attention with one query per sequence, if the NPU's curves lack this
-    /// case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's bandwidth.
-    /// Returns `None` if there is a curve for one query, or no curve of attention at all.
+    /// Returns the seconds of attention with one query per sequence, if the NPU has no measured
+    /// curve for this case. The kernel reads keys and values at [`DECODE_MEMORY`] of the memory's
+    /// bandwidth. Returns `None` if the NPU has a curve for one query, or no curve of attention at
+    /// all.
     fn unmeasured_decode(
         &self,
         of: &BlockAttention,
@@ -658,8 +660,8 @@ impl StepCost {
                 span.map_or_else(ring, Span::as_seconds)
             }
         };
-        // Logits are converted to single precision and then to probabilities, and a token is
-        // chosen: three reads or writes.
+        // This kernel converts logits to single precision and then to probabilities, and chooses a
+        // token: three reads or writes.
         let chosen = self.moving_seconds(
             MemoryBoundKernel::Softmax,
             3 * 4 * rows * self.sizes.vocabulary,
@@ -667,7 +669,8 @@ impl StepCost {
         product + gather + chosen
     }
 
-    /// Returns the time of a step by part; `memo` caches the costs that depend only on the number of tokens.
+    /// Returns the time of a step by part; `memo` caches the times that depend only on the number
+    /// of tokens.
     pub fn time_by_part(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
         let key = (load.wave_tokens, load.all_tokens);
         let mut parts = *memo.of_tokens.entry(key).or_insert_with(|| {
@@ -712,7 +715,7 @@ impl StepCost {
         parts
     }
 
-    /// Describes the sources of the times.
+    /// Describes where the step times come from.
     pub fn describe_basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let mut all = Vec::new();
@@ -807,10 +810,10 @@ impl StepCost {
     }
 }
 
-/// Cached parts of step times.
+/// Cached times that depend only on the number of tokens.
 #[derive(Clone, Debug, Default)]
 pub struct PriceMemo {
-    /// Times by the largest number of tokens of a rank, and the number of tokens of all ranks.
+    /// Times by two numbers of tokens: the largest of any rank, and the sum over all ranks.
     of_tokens: BTreeMap<(u64, u64), PartTimes>,
     of_rows: BTreeMap<u64, Span>,
 }
@@ -884,8 +887,8 @@ mod tests {
         parts.iter().map(|span| span.as_seconds()).sum()
     }
 
-    /// With 256 experts and 8 per token, 57 experts are used at 8 tokens, 163 at 32, and 222 at 64
-    /// (E (1 - (1 - k / E)^B)).
+    /// With 256 experts and 8 per token, the formula E (1 - (1 - k / E)^B) gives 57 used experts
+    /// for 8 tokens, 163 for 32, and 222 for 64.
     #[test]
     fn experts_are_touched_as_by_chance() {
         let touched = [8, 32, 64].map(|tokens| touched_experts(256, 8, tokens));
@@ -904,8 +907,8 @@ mod tests {
         assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
     }
 
-    /// Qwen3-Next: 36 blocks with linear attention, whose states of 32 x 128 x 128 x 4 bytes are read and written, and 12 with
-    /// keys and values.
+    /// Qwen3-Next has 36 blocks with linear attention, which read and write states of 32 x 128 x
+    /// 128 x 4 bytes, and 12 blocks with keys and values.
     #[test]
     fn states_are_read_and_written_whatever_the_context() {
         let cost = cost("qwen3-next-80b-a3b", "dgx-h100", 4, &[]);
@@ -927,7 +930,8 @@ mod tests {
         let [short, long] = [1000, 8000].map(|keys| cost.attention_seconds(&full, 128, 1, keys));
         let grown = part(8000) - part(1000);
         assert!((grown - 12.0 * (long - short)).abs() < 1e-9);
-        // 8,192 tokens in one step take 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs each, at 989 TFLOP/s at most.
+        // Each of the 8,192 tokens in a step takes 2 x 8 x (64 x 5 x 128 + 3 x 128 x 128) FLOPs, at
+        // no more than 989 TFLOP/s.
         let flops = 8192.0 * 2.0 * 8.0 * (64.0 * 5.0 * 128.0 + 3.0 * 128.0 * 128.0);
         assert!(cost.delta_prefill(&delta, &[(8192, 0)]) >= flops / 989.5e12);
         let alone = cost.delta_prefill(&delta, &[(100, 900)]);

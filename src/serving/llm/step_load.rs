@@ -1,9 +1,9 @@
-//! The work of a step, and step times that are linear in this work.
+//! Describes the work of a step, and computes step times that are linear in this work.
 
 use super::scheduler::StepShare;
 use chakram_base::units::Span;
 
-/// The quantities that determine the time of a step.
+/// Quantities from which the time of a step is computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
     /// Number of tokens of all requests in the step.
@@ -12,25 +12,27 @@ pub struct StepLoad {
     pub requests: u64,
     /// Number of requests that produce a token in the step.
     pub sampled: u64,
-    /// Number of requests that compute one token after earlier tokens (decode).
+    /// Number of requests that compute exactly one token, after earlier tokens (decode).
     pub decodes: u64,
-    /// Number of tokens whose keys and values these requests read, including their own tokens.
+    /// Number of tokens whose keys and values the decoding requests read, including their own
+    /// tokens.
     pub decode_context: u64,
-    /// Largest number of tokens whose keys and values one of these requests reads.
+    /// Largest number of tokens whose keys and values a single decoding request reads.
     pub longest_context: u64,
-    /// For each request with several tokens: (tokens in the step, tokens computed before).
+    /// For each request that computes several tokens: (tokens in the step, tokens computed
+    /// earlier).
     pub chunks: Vec<(u32, u32)>,
     /// Number of tokens whose keys and values all requests read.
     pub context: u64,
-    /// Largest number of tokens of a rank, if ranks run in lockstep; each rank is padded to this
-    /// number.
+    /// Largest number of tokens of any rank, if ranks run in lockstep; every rank is padded to
+    /// this number.
     pub wave_tokens: u64,
-    /// Number of tokens of all ranks that run in lockstep.
+    /// Number of tokens of all ranks together, if ranks run in lockstep.
     pub all_tokens: u64,
 }
 
 impl StepLoad {
-    /// Sets the load to the work of a step.
+    /// Sets the load to the work of a step with these shares.
     pub fn set_shares(&mut self, shares: &[StepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
@@ -57,7 +59,7 @@ impl StepLoad {
 }
 
 impl StepLoad {
-    /// Advances the load by one step in which the same requests decode one token each.
+    /// Advances the load to the next step, in which the same requests decode one token each.
     pub fn advance_decodes(&mut self) {
         debug_assert!(self.chunks.is_empty(), "all requests answer");
         self.decode_context += self.decodes;
@@ -66,14 +68,14 @@ impl StepLoad {
     }
 }
 
-/// Time of a step as a sum of stated times.
+/// Step time as a linear function of the step's work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinearStep {
-    /// Time of every step.
+    /// Constant time of each step.
     pub base: Span,
     /// Time per token that the step computes.
     pub token: Span,
-    /// Time per request.
+    /// Time per request of the step.
     pub request: Span,
     /// Time per token whose keys and values a request reads.
     pub context: Span,
@@ -106,7 +108,7 @@ mod tests {
         };
         let mut load = StepLoad::default();
         load.set_shares(&[share(9, 1), share(100, 30), share(0, 1)]);
-        // The step has 32 tokens and 3 requests, which read 10 + 130 + 1 tokens.
+        // The step has 32 tokens and 3 requests, whose contexts are 10 + 130 + 1 tokens.
         assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));
         assert_eq!((load.decodes, load.decode_context), (1, 10));
         assert_eq!(load.chunks, [(30, 100), (1, 0)]);

@@ -1,18 +1,18 @@
-//! The sources of step times.
+//! Chooses where step times come from.
 
 use super::step_cost::{CostPart, PartTimes, PriceMemo, StepCost};
 use super::step_load::{LinearStep, StepLoad};
 use super::step_profile::StepProfile;
 use chakram_base::units::Span;
 
-/// Source of step times.
+/// Where step times come from.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepPrice {
-    /// The sum of times that the scenario states.
+    /// The scenario states a linear function of the step's work.
     Linear(LinearStep),
     /// Times from a table of measured operations.
     Profile(Box<StepProfile>),
-    /// Times from the sizes of a model and the kernel times of a machine.
+    /// Times are computed from a model's sizes and a machine's kernel times.
     Model(Box<StepCost>),
 }
 

@@ -17,41 +17,40 @@ use chakram_base::units::Span;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A scenario's choice of a table of operations.
+/// A table of measured operations that a scenario names, and how to read it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileChoice {
     /// Path of the table.
     pub path: PathBuf,
-    /// Pairs (column, value) that a row of the table must match to be read.
+    /// Pairs (column, value). Only rows that match all pairs are read.
     pub rows: Vec<(String, String)>,
     /// Number of blocks of the model.
     pub layers: u32,
     /// Number of experts of each block, and number of experts per token; needed if the table has
     /// operations `moe`.
     pub experts: Option<[u32; 2]>,
-    /// Weight of the longest context in the time of attention, from 0 (mean context) to 1 (longest
-    /// context of a step). Kernels with contexts of different lengths wait for the longest
-    /// contexts.
+    /// Weight of the longest context in the time of attention: 0 for the mean context only, 1 for
+    /// the longest context only. A kernel whose contexts have different lengths waits for the
+    /// longest context.
     pub skew: f64,
-    /// Time per step that a captured graph saves in comparison with operations that were measured
-    /// one by one.
+    /// Time per step that a captured graph saves, compared with operations measured one by one.
     pub graph_saving: Span,
-    /// Maximum number of tokens of a step that runs as a captured graph.
+    /// Maximum number of tokens of a step that still runs as a captured graph.
     pub graph_tokens: u32,
 }
 
-/// Times of steps from measured operations.
+/// Computes step times from measured operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepProfile {
     choice: ProfileChoice,
-    /// Times of all operations, by the number of tokens of a step; operations of blocks are summed
-    /// over all blocks.
+    /// Times of all operations, by the number of tokens of a step. The time of an operation inside
+    /// blocks is summed over all blocks.
     of_tokens: Vec<LatencyCurve>,
     /// Times of operations, by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,
     attention: AttentionGrid,
-    /// Time of all experts of a block, by the number of tokens and the number of experts with
-    /// tokens.
+    /// Time of all experts of a block, by the number of tokens and by the number of experts that
+    /// receive tokens.
     experts: AttentionGrid,
     ranks: u32,
     layers: u64,
@@ -59,14 +58,15 @@ pub struct StepProfile {
     besides: LinearStep,
 }
 
-/// Times of attention at all measured combinations of sizes.
+/// Times of attention for all measured combinations of sizes.
 ///
-/// If combinations are missing, the known combinations around a point count with their weights.
+/// If combinations around a point are missing, the time is the weighted mean of the known
+/// combinations.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionGrid {
     times: BTreeMap<[u32; 4], f64>,
-    /// Sizes of the points of each kind; kinds differ in whether they have tokens of prompts, and
-    /// single tokens.
+    /// Measured sizes for each of four kinds of points. Kinds differ in whether they have prompt
+    /// tokens, and single tokens.
     axes: [[Vec<u32>; 4]; 4],
 }
 
@@ -127,8 +127,8 @@ impl AttentionGrid {
     }
 }
 
-/// Returns the two sizes around `x`, and the position of `x` between the two as a fraction. After
-/// the last size, extrapolates from the last two sizes.
+/// Returns the two measured sizes around `x`, and the relative position of `x` between them. After
+/// the last size, `x` is extrapolated from the last two sizes.
 fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
@@ -155,7 +155,7 @@ impl StepProfile {
     /// # Errors
     ///
     /// Fails if the table cannot be read, or if it lacks operations by tokens, operations by
-    /// requests (`@seq`), or operations of attention.
+    /// requests (`@seq`), or attention.
     pub fn load_choice(
         choice: &ProfileChoice,
         besides: LinearStep,
@@ -275,8 +275,8 @@ impl StepProfile {
             attention += self.choice.skew * (longest - attention).max(0.0);
         }
         let experts = self.choice.experts.map_or(0.0, |[experts, chosen]| {
-            // Ranks in lockstep share the experts equally, and each rank computes tokens of all
-            // ranks.
+            // Ranks in lockstep share the experts equally, and each rank computes the tokens of all
+            // ranks for its experts.
             let touched = touched_experts(experts.into(), chosen.into(), load.all_tokens);
             let share = f64::from(self.ranks);
             let place = [load.all_tokens as f64 / share, touched as f64 / share];
@@ -333,8 +333,9 @@ impl StepProfile {
     }
 }
 
-/// Replaces several chunks of prompts by one chunk with the same number of tokens and products: `a`
-/// tokens after `b` tokens, where `a (b + a / 2)` is the sum over the chunks; `b` is at least 0.
+/// Replaces several chunks of prompts by one chunk that has the same number of tokens and equally
+/// many products: `a` tokens after `b` tokens, where `a (b + a / 2)` is the sum over the chunks;
+/// `b` is at least 0.
 fn join_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks
@@ -348,8 +349,8 @@ fn join_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
 mod tests {
     use super::*;
 
-    /// 3 us + 2 ns per pair is linear along each axis, so interpolation and extrapolation are
-    /// exact.
+    /// The times are 3 us + 2 ns per pair, which is linear along each axis, so interpolation and
+    /// extrapolation are exact.
     #[test]
     fn grids_are_linear_along_each_axis() {
         let time = |a: f64, b: f64, c: f64, d: f64| 3e-6 + 1e-9 * a * (b + 1.0) + 2e-9 * c * d;

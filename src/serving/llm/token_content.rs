@@ -1,12 +1,12 @@
-//! Content of requests: pieces of token streams that requests may share, and chained hashes of
-//! blocks.
+//! Describes the tokens of requests as pieces of token streams that requests may share, and hashes
+//! their blocks in chains.
 
 use chakram_base::random::{GAMMA, mix_bits};
 use std::num::NonZeroU64;
 
 /// Hash of the content of a block and of all earlier blocks of the request.
 ///
-/// Among ten million blocks, two different blocks have the same hash with a probability of 3 in a
+/// Among ten million blocks, the probability that two different blocks have the same hash is 3 in a
 /// million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockHash(NonZeroU64);
@@ -30,8 +30,8 @@ impl BlockHash {
     }
 }
 
-/// A sequence of tokens; requests use parts of it. Tokens at the same position of the same stream
-/// are equal.
+/// A sequence of tokens, parts of which requests use. Tokens at the same position of the same
+/// stream are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenStream(u64);
 
@@ -57,8 +57,8 @@ impl TokenStream {
         Self::of_kind(4, hash)
     }
 
-    /// Returns the stream of the tokens after the last whole block of a request, in a trace that
-    /// states hashes of blocks.
+    /// Returns the stream of the tokens after a request's last whole block, in a trace that states
+    /// hashes of blocks.
     pub fn of_trace_rest(number: u64) -> Self {
         Self::of_kind(5, number)
     }
@@ -81,12 +81,12 @@ pub struct TokenPiece {
     pub tokens: u32,
 }
 
-/// The tokens of a request: first its prompt, and then its answer, which continues the stream of
+/// The tokens of a request: first its prompt, then its answer. The answer continues the stream of
 /// the last piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenContent {
     pieces: Vec<TokenPiece>,
-    /// Position from which on all tokens belong only to this request; `u32::MAX` if there is no
+    /// Position from which on all tokens belong to this request alone; `u32::MAX` if there is no
     /// such position.
     own_from: u32,
 }
@@ -109,14 +109,15 @@ impl TokenContent {
         }
     }
 
-    /// Returns the position from which on all tokens of the prompt and the answer belong only to
-    /// this request. No other request can find a block with one of these tokens.
+    /// Returns the position from which on all tokens of the prompt and the answer belong to this
+    /// request alone. No other request can find a block with one of these tokens.
     pub fn own_from(&self) -> u32 {
         self.own_from
     }
 
-    /// Creates the content of a prompt of `tokens` tokens that begins with `shared` tokens of a stream. All other
-    /// tokens of the prompt belong only to request `number`.
+    /// Creates the content of a prompt of `tokens` tokens. The first tokens are `shared`: a stream,
+    /// and the number of tokens taken from it. All other tokens of the prompt belong only to
+    /// request `number`.
     pub fn of_prompt(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
         let common = shared.map_or(0, |(_, common)| common.min(tokens));
         let mut pieces = Vec::new();
@@ -127,8 +128,8 @@ impl TokenContent {
                 tokens: common,
             });
         }
-        // Add a piece of the request's own stream even if the prompt is fully shared, so that
-        // answers differ.
+        // Add a piece of the request's own stream even if the prompt is fully shared, so that the
+        // answers of two requests differ.
         pieces.push(TokenPiece {
             stream: TokenStream::of_request(number),
             from: 0,
@@ -143,8 +144,8 @@ impl TokenContent {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Returns the hash of the `size` tokens from position `from` on, after a block with hash
-    /// `before`. Tokens after the prompt belong to the last piece's stream.
+    /// Returns the hash of the `size` tokens from position `from` on. The block before them has the
+    /// hash `before`. Tokens after the prompt belong to the last piece's stream.
     pub fn hash(&self, before: BlockHash, from: u32, size: u32) -> BlockHash {
         let (mut at, end) = (0_u32, from + size);
         let mut hash = before;
@@ -192,7 +193,7 @@ mod tests {
         for k in 2..5 {
             assert_ne!(first[k], second[k]);
         }
-        // Two equal blocks have different hashes if their earlier blocks differ.
+        // Two blocks with the same tokens have different hashes if the blocks before them differ.
         let c = TokenContent::of_prompt(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);

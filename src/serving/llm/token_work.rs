@@ -1,5 +1,4 @@
-//! Computes the work of a token on one NPU of an engine, for formulas and bounds that do not use
-//! kernels.
+//! Computes an NPU's work per token, for formulas and bounds that do not use kernel times.
 
 use super::super::error::ServeError;
 use super::deployment::EnginePlace;
@@ -9,11 +8,10 @@ use super::step_cost::touched_experts;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::NpuClass;
 
-/// Weights per step and per token, and the model's number of blocks.
+/// The weights that a step reads and that a token uses, and the model's number of blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenWork {
-    /// Bytes of weights that a step of a batch reads on each NPU. Experts count only if they get
-    /// tokens.
+    /// Bytes of weights that each NPU reads in a step. Experts count only if they receive tokens.
     pub weight_bytes: f64,
     /// Number of weights of the whole model that one token uses.
     pub active: f64,
@@ -23,7 +21,7 @@ pub struct TokenWork {
 }
 
 impl TokenWork {
-    /// Returns the work of a model at `place` in steps of `batch` tokens.
+    /// Returns the work of `model` on the NPUs of `place`, in steps of `batch` tokens.
     ///
     /// # Errors
     ///
@@ -55,7 +53,7 @@ impl TokenWork {
         })
     }
 
-    /// Returns the peak FLOPs per second of an NPU in the weights' format or, if the NPU does not
+    /// Returns an NPU's peak rate in FLOP/s in the weights' format or, if the NPU does not
     /// compute in this format, in BF16; `None` if the NPU computes in neither format.
     pub fn peak_flops(&self, class: &NpuClass) -> Option<f64> {
         let own = class.peaks.get(self.format);

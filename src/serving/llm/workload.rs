@@ -1,4 +1,5 @@
-//! Requests for language models: their arrivals, and the lengths of prompts and answers.
+//! Describes requests to language models: when they arrive, and how long their prompts and answers
+//! are.
 
 use super::super::random::{RandomStream, log_normal_at};
 use super::limits::LlmLimits;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 /// Requests that arrive over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmWorkload {
-    /// Arrivals of requests.
+    /// How requests arrive over time.
     pub arrivals: LlmArrivals,
     /// Maximum number of requests, without later turns of conversations. `None` for no maximum, for
     /// example for all requests of a file.
@@ -22,14 +23,14 @@ pub struct LlmWorkload {
     pub classes: Vec<RequestClass>,
 }
 
-/// Arrivals of requests.
+/// How requests arrive over time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LlmArrivals {
     /// Requests arrive independently of one another, at this mean rate in requests per second.
     Poisson(f64),
     /// Requests arrive at equal intervals, at this rate in requests per second.
     Constant(f64),
-    /// Several requests arrive together, at equal intervals.
+    /// Several requests arrive together, and the bursts are equally spaced.
     Bursts {
         /// Number of requests that arrive together.
         burst: u32,
@@ -49,7 +50,7 @@ pub enum LlmArrivals {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Speed-up factor of the file.
+        /// Factor by which arrivals are faster than in the file.
         speed: f64,
     },
 }
@@ -59,9 +60,9 @@ pub enum LlmArrivals {
 pub struct RequestClass {
     /// Name in reports.
     pub name: String,
-    /// Weight in the mix of requests, relative to other classes.
+    /// Relative frequency of this class among all requests.
     pub weight: f64,
-    /// Number of tokens of a prompt in addition to the shared prefix.
+    /// Number of prompt tokens after the shared prefix.
     pub input: LengthDistribution,
     /// Number of tokens of an answer.
     pub output: LengthDistribution,
@@ -76,7 +77,7 @@ pub struct RequestClass {
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,
-    /// Limits of the class, which replace the scenario's limits.
+    /// Limits of the class. They replace the scenario's limits.
     pub limits: LlmLimits,
 }
 
@@ -102,13 +103,13 @@ impl RequestClass {
     }
 }
 
-/// Distribution of numbers of tokens: `1024`, `512..1024`, `lognormal MEAN DEVIATION` (deviation of
-/// the logarithm), or `empirical 128 512 4096` (measured lengths).
+/// Distribution of a number of tokens, written as `1024`, `512..1024`, `lognormal MEAN DEVIATION`
+/// (deviation of the logarithm), or `empirical 128 512 4096` (measured lengths).
 #[derive(Clone, Debug, PartialEq)]
 pub enum LengthDistribution {
     /// All lengths are equal to this number.
     Fixed(u32),
-    /// Every length from the first to the last has the same probability.
+    /// Every length in this range, including both ends, is equally probable.
     Uniform(u32, u32),
     /// The logarithm of the length is normally distributed.
     LogNormal {
@@ -117,7 +118,7 @@ pub enum LengthDistribution {
         /// Standard deviation of the logarithm.
         deviation: f64,
     },
-    /// Each of these lengths has the same probability; there is at least one length.
+    /// Each of these lengths is equally probable; there is at least one length.
     Empirical(Arc<[u32]>),
 }
 
@@ -157,12 +158,12 @@ impl LengthDistribution {
         }
     }
 
-    /// Returns a length that few requests exceed, for sizing memory.
+    /// Returns a length that few requests exceed. It is used to size memory.
     pub fn typical_most(&self) -> u32 {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
-                // 99 of 100 lengths are shorter than this length.
+                // 99 of 100 lengths are below this value.
                 (log_normal_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
             Self::Empirical(ref lengths) => lengths.iter().copied().max().unwrap_or(1),
@@ -170,7 +171,7 @@ impl LengthDistribution {
     }
 }
 
-/// Random numbers for a request's lengths.
+/// Random numbers from which a request's lengths are drawn.
 pub type RandomDraws = RandomStream;
 
 impl FromStr for LengthDistribution {
@@ -236,7 +237,7 @@ impl fmt::Display for LengthDistribution {
 }
 
 impl LlmWorkload {
-    /// Returns true if another request can follow the completion of a request.
+    /// Returns true if a client may send another request when a request is complete.
     pub fn answers_make_requests(&self) -> bool {
         matches!(self.arrivals, LlmArrivals::Users { .. })
             || self.classes.iter().any(|class| class.turns > 1)

@@ -1,5 +1,5 @@
-//! Batches of queued requests of one model. A batch is served when it has enough requests, or when
-//! one of its requests has waited long enough.
+//! Serves batches of queued requests; all requests of a batch have the same model. A batch is
+//! served when it is full, or when one of its requests has waited long enough.
 //!
 //! If several models have such a batch, the batch with the oldest request is served first.
 
@@ -7,7 +7,7 @@ use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 
-/// Requests by model.
+/// Queued requests of each model.
 #[derive(Debug)]
 pub struct BatchQueue {
     most: usize,

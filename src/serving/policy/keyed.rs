@@ -9,10 +9,10 @@
 //! | priority with aging a | instant at which it entered the queue + level x a |
 //! | earliest deadline | instant at which it should be complete |
 //!
-//! With aging, a wait of length a counts as one level. At time t, a request of level l that arrived
-//! at time s has level l - (t - s) / a. So the request with the smallest level has the smallest s +
-//! l a. A request of level l can therefore be overtaken only by requests that arrive less than l a
-//! later, so its wait is bounded. Without aging, the wait has no bound.
+//! With aging, a request that has waited for a time a is one level more urgent. At time t, a
+//! request of level l that arrived at time s has level l - (t - s) / a. Therefore the request with
+//! the smallest s + l a has the smallest level. Only requests that arrive less than l a later can
+//! overtake a request of level l, so its wait is bounded. Without aging, the wait has no bound.
 
 use super::{QueuedRequest, ServicePolicy};
 use crate::scenario::PolicyKind;

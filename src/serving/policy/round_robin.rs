@@ -1,11 +1,11 @@
-//! Round robin over cores: every request is assigned to its processor immediately, and its jobs are
-//! assigned to cores when they are ready.
+//! Round robin over cores: each request is assigned to a processor when it arrives, and its jobs
+//! are assigned to cores when they are ready.
 
 use super::{QueuedRequest, ServicePolicy};
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
-/// Requests in the order of arrival.
+/// Queued requests in the order of their arrival.
 #[derive(Debug, Default)]
 pub struct ArrivalQueue(VecDeque<QueuedRequest>);
 

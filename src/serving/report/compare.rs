@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 pub struct RateSweep {
     /// Results at each rate, in ascending order of rates.
     pub points: Vec<RatePoint>,
-    /// The highest rate at which enough requests are within their limit; `None` if the capacity was
-    /// not requested.
+    /// Highest rate at which enough requests meet their limit; `None` if the capacity was not
+    /// computed.
     pub capacity: Option<ServeCapacity>,
 }
 
@@ -29,15 +29,15 @@ pub struct RatePoint {
     pub report: ServeReport,
 }
 
-/// The highest rate at which enough requests are within their limit.
+/// Highest rate at which enough requests meet their limit, between two tried rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {
-    /// Highest tried rate at which enough requests were within their limit.
+    /// Highest tried rate at which enough requests met their limit.
     pub rate_per_s: f64,
-    /// Lowest tried rate at which too few requests were within their limit.
+    /// Lowest tried rate at which too few requests met their limit.
     pub too_much_per_s: f64,
-    /// Fraction of the requests that had to be within their limit.
+    /// Fraction of the requests that must meet their limit.
     pub attain: f64,
 }
 
@@ -50,7 +50,7 @@ impl RateSweep {
     }
 }
 
-/// Renders the runs of one scenario on several platforms.
+/// Renders the reports of one scenario on several platforms side by side.
 pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
     let mut out = String::new();
     let Some(first) = reports.first() else {
@@ -169,7 +169,7 @@ pub fn complete_platforms(reports: &[ServeReport], style: TextStyle) -> String {
     out
 }
 
-/// Renders a scenario's runs at several rates.
+/// Renders the reports of one scenario at several rates.
 pub fn render_rates(sweep: &RateSweep, style: TextStyle) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";

@@ -11,7 +11,7 @@ use chakram_report::html::page::{
     escape_html, render_figure, render_page, render_report_number, render_section, render_table,
 };
 
-/// Parts of a serve time: colour and name on pages.
+/// Parts of a serve time: index of the colour, and name on pages.
 const PARTS: [(usize, &str); 4] = [
     (4, "datapath"),
     (1, "queue"),
@@ -110,8 +110,8 @@ fn render_report(report: &ServeReport, i: usize) -> String {
     render_section(&escape_html(heading), &format!("run{i}"), &body)
 }
 
-/// Renders, for each platform, the mean serve time of each model, the fractions within limits, and the
-/// queue over time.
+/// Renders three comparisons of the platforms: the mean serve time of each model, the fractions
+/// within limits, and the queue over time.
 fn render_platforms(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
@@ -208,7 +208,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     parts.collect()
 }
 
-/// Draws bars of mean serve times, divided into parts; empty if there are no bars.
+/// Draws mean serve times as bars that are divided into parts; empty if there are no bars.
 fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {
@@ -229,8 +229,8 @@ fn draw_parts(report: &ServeReport) -> String {
     parts_chart("Mean serve time of each model", &bars.collect::<Vec<_>>())
 }
 
-/// Returns the means of the intervals as a line. Charts need whole numbers, so the unit is a thousandth of a
-/// request.
+/// Returns a line through the means of the intervals. Charts need whole numbers, so values are in
+/// thousandths of a request.
 fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
     let means = (0_u64..).zip(&level.means);
     let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
@@ -263,8 +263,8 @@ fn draw_levels(report: &ServeReport) -> String {
     render_figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-/// A quantity that is plotted against the rate. The fields are the quantity's name, and a function
-/// that returns its value if known.
+/// A curve of a quantity against the rate: the quantity's name, and a function that returns its
+/// value if known.
 type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
 
 const CURVES: [RateCurve; 3] = [
@@ -273,11 +273,11 @@ const CURVES: [RateCurve; 3] = [
     ("p99", |all| all.percentiles.get(3).map(|one| one.value)),
 ];
 
-/// Colours of the curves if there is one platform.
+/// Colours of the curves of a single platform.
 const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
-/// Draws serve times against rates. One platform has three curves; each of several platforms has
-/// the mean and the last percentile.
+/// Draws the serve times at each rate as curves. A single platform has three curves. If there are
+/// several platforms, each has two curves: the mean and the last percentile.
 fn draw_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
@@ -368,7 +368,7 @@ fn rate_line(
     }
 }
 
-/// Renders the values of the curves as a table.
+/// Renders the values in the charts of rates as a table.
 fn rate_table(sweeps: &[RateSweep]) -> String {
     let mut rows = Vec::new();
     for sweep in sweeps {

@@ -5,10 +5,10 @@ use crate::observe::CompletedRequest;
 use crate::statistics::IntervalEstimate;
 use chakram_report::csv::CsvRows;
 
-/// Columns of the table of requests.
+/// Header line of the table of requests.
 pub const REQUESTS: &str = "number,model,arrival_ps,start_ps,end_ps,serve_ps,datapath_ps,queue_ps,compute_ps,preempted_ps,together,processor,input_toks,output_toks";
 
-/// Formats a request as a line of the table of requests, with its line end.
+/// Formats a request as one line of the table of requests, including the line end.
 pub fn render_request_csv(request: &CompletedRequest, model: &str) -> String {
     let mut rows = CsvRows::without_header();
     let [input, output] = request.tokens;
@@ -31,7 +31,7 @@ pub fn render_request_csv(request: &CompletedRequest, model: &str) -> String {
     rows.into_text()
 }
 
-/// Formats the rows of models, classes and all requests, one platform after another.
+/// Formats the rows of models, of classes and of all requests; the platforms follow one another.
 pub fn render_models_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new(
         "platform,name,kind,arrived,completed,throughput_per_s,offered_load,mean_ps,mean_plus_minus_ps,p50_ps,p50_plus_minus_ps,p90_ps,p90_plus_minus_ps,p95_ps,p95_plus_minus_ps,p99_ps,p99_plus_minus_ps,alone_ps,datapath_sum_ps,queue_sum_ps,compute_sum_ps,preempted_sum_ps,serve_sum_ps,attained,goodput_per_s",
@@ -46,15 +46,15 @@ pub fn render_models_csv(reports: &[ServeReport]) -> String {
     rows.into_text()
 }
 
-/// Formats the numbers of requests in the queue and in the system over time. There is one row per
-/// interval, and one platform follows another.
+/// Formats how many requests were in the queue and in the system over time. There is one row per
+/// interval, and the platforms follow one another.
 pub fn render_levels_csv(reports: &[ServeReport]) -> String {
     let mut rows = CsvRows::new("platform,start_ps,end_ps,queued_mean,in_system_mean");
     for report in reports {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
-        // Both curves (queued and active requests) cover the same window, with intervals of equal
-        // length.
+        // Both curves (queued requests and active requests) have the same window and intervals of
+        // equal length.
         let width = report.active.interval_ps.0;
         let means = report.queue.means.iter().zip(&report.active.means);
         for (i, (queued, active)) in (0..).zip(means) {

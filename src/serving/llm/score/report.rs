@@ -1,4 +1,4 @@
-//! Formats scores of serving as text and CSV.
+//! Formats the scores of serving predictions as text and CSV.
 
 use super::{MetricScores, ServingScores};
 use chakram_base::prediction_scores::ScoreSummary;
@@ -9,11 +9,11 @@ use chakram_report::text::{TextStyle, write_paragraph};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// Explanation of the columns.
+/// Explains the columns of the text output.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable rows are in the right order; 90 %: share of rows \
                       inside their 90 % intervals, which come from the errors of rows of other folds";
-/// Explanation of the rows with the client's time.
+/// Explains the rows of the text output that include the client's time.
 const CLIENT_LEGEND: &str = "with client: plus the time of the client and of the server's front end, which is the median, over \
                              rows of other folds, of what the engine leaves of the time to first token";
 
@@ -107,7 +107,7 @@ pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
     text
 }
 
-/// Formats one CSV row for each row of the table and each metric.
+/// Formats one CSV row for each pair of a table row and a metric.
 pub fn metric_rows(scores: &ServingScores) -> String {
     let mut text =
         "line,part,metric,measured_s,predicted_s,error_percent,null_s,with_client_s,low_s,high_s,rho\n"

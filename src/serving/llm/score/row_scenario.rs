@@ -1,5 +1,5 @@
-//! Makes a scenario from each row of a table. Names in braces in the scenario's text stand for
-//! values.
+//! Makes a scenario from each row of a table of measured runs. Names in braces in the scenario's
+//! text are replaced by values.
 
 use super::{METRICS, MeasuredServing, RefusedServing, ServingMetric};
 use crate::error::ServeError;
@@ -14,10 +14,10 @@ const ROOT: &[&str] = &[
     "machine", "groups", "folds", "client", "scenario", "measured", "only", "names", "when",
 ];
 
-/// Texts by name.
+/// Values as text, by name.
 type ValueTexts = BTreeMap<String, String>;
 
-/// The file that defines how to make scenarios from rows.
+/// A file that defines how rows become scenarios.
 #[derive(Clone, Debug)]
 pub(super) struct RowScenarios {
     machine: Option<String>,
@@ -25,12 +25,12 @@ pub(super) struct RowScenarios {
     folds: Vec<String>,
     fits_client: bool,
     scenario: String,
-    /// Metrics, each with its column, and with the seconds per unit of the column.
+    /// Metrics, each with its column's name and the seconds per unit of the column.
     measured: Vec<(ServingMetric, String, f64)>,
     only: Vec<(String, Vec<String>)>,
     names: BTreeMap<String, ValueTexts>,
-    /// Columns, and the names that each of their values defines. If there are several columns,
-    /// their values are joined by spaces.
+    /// Lists of columns, and the names that each value of the columns defines. A list with several
+    /// columns uses their values joined by spaces.
     when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
 }
 
@@ -65,7 +65,8 @@ fn inner_tables<'d>(
     }
 }
 
-/// Returns the unit of a column, in seconds, by the ending of the column's name.
+/// Returns the number of seconds per unit of a column. The ending of the column's name states the
+/// unit.
 fn unit_of(column: &str) -> Option<f64> {
     let units = [("_us", 1e-6), ("_ms", 1e-3), ("_s", 1.0)];
     let found = units.iter().find(|(end, _)| column.ends_with(end));
@@ -149,13 +150,13 @@ impl RowScenarios {
         self.measured.iter().map(|(metric, ..)| *metric).collect()
     }
 
-    /// Returns true if the client's time is estimated from rows in other folds.
+    /// Returns true if the client's time should be estimated from rows in other folds.
     pub fn fits_client(&self) -> bool {
         self.fits_client
     }
 
-    /// Reads the rows of the table at `runs`. Rows without a scenario are returned separately. `by`
-    /// names an additional column.
+    /// Reads the rows of the table at `runs`. Rows that give no scenario are returned separately.
+    /// `by` names an additional column whose values are read.
     pub fn read_rows(
         &self,
         runs: &Path,
@@ -228,7 +229,7 @@ impl RowScenarios {
         Ok((rows, refused))
     }
 
-    /// Returns a row with its scenario; `folder` is the table's folder.
+    /// Reads the current row and makes its scenario; `folder` is the table's folder.
     fn read_row(
         &self,
         line: u64,
@@ -311,7 +312,7 @@ fn fill_names(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, Strin
     Ok(filled + rest)
 }
 
-/// Returns the value of a name, a product or a quotient.
+/// Returns the value of a name, or of a product or quotient with a name.
 fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let (expression, is_whole) = match expression.split_once('|') {
         Some((before, "whole" | " whole")) => (before, true),
