@@ -11,8 +11,8 @@
 //! it, a warning if a replay repairs it, and otherwise a note. All defects are counted, but only the first few of each
 //! kind are stored.
 //!
-//! If a trace is truncated, or has duplicate ids or a cycle, its rank is not compared with other ranks, because the
-//! missing parts would look like defects of the other ranks.
+//! If a trace is truncated, or has duplicate ids or a cycle, its rank is not compared with other ranks. Otherwise,
+//! the missing parts would look like defects of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::graph::DependencyPolicy;
@@ -59,7 +59,7 @@ pub struct ValidateOptions {
     /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. The sizes determine
     /// which ranks take part in a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
-    /// Maximum number of defects of each kind that are stored; all defects are counted.
+    /// Maximum number of stored defects of each kind. All defects are counted.
     pub show: usize,
 }
 

@@ -150,7 +150,7 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // The kernels' durations were computed by ASTRA-sim's rules when the traces were read,
+            // ASTRA-sim's rules already gave the kernels their durations when the traces were read,
             // so use only recorded durations.
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
@@ -164,7 +164,7 @@ impl AstraSimJob {
     }
 
     /// Replays the job as ASTRA-sim does, with the quirks of ASTRA-sim that its flags do not
-    /// correct, and returns the report.
+    /// correct. Returns the report.
     ///
     /// # Errors
     ///
@@ -219,8 +219,8 @@ pub fn run_inputs(
     }
 }
 
-/// Returns the error for a collective at time 0 whose endpoint delay is scaled to zero, because
-/// ASTRA-sim aborts in this case.
+/// Returns the error for a collective at time 0 with an endpoint delay that is scaled to zero,
+/// because ASTRA-sim aborts in this case.
 fn missing_endpoint_delay(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -261,7 +261,7 @@ fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
-/// Returns the node types of each rank, which takes another pass over each file.
+/// Returns the node types of each rank. This takes another pass over each file.
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;

@@ -47,7 +47,7 @@ pub fn load_custom(
     args.iter().map(&mut load).collect()
 }
 
-/// Parses an algorithm from the `contents` of its files, which are in the order of positions.
+/// Parses an algorithm from the `contents` of its files, which are sorted by position.
 pub fn read_scripts(
     contents: &[TraceContents],
     timing: ScriptTiming,
@@ -57,7 +57,8 @@ pub fn read_scripts(
         .map_err(|(position, error)| contents[position as usize].with_source(error))
 }
 
-/// Returns the files of an algorithm: one per position, counted from 0, and at least two.
+/// Returns the files of an algorithm: one file per position, starting with 0, and at least two
+/// files.
 fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover_traces(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
@@ -78,7 +79,7 @@ fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     ))
 }
 
-/// Converts `fault` to an error that gives the file and the place in the file.
+/// Converts `fault` to an error that states the file and the position in the file.
 fn fault_to_error(
     fault: ScriptFault,
     scripts: &ScriptedAlgorithm,

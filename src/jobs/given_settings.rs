@@ -1,5 +1,5 @@
-//! Finds settings that have no effect, by comparing a run with other runs that each lack one of the
-//! given settings.
+//! Finds settings that have no effect: compares a run with other runs, each of which lacks one of
+//! the given settings.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -12,11 +12,11 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum number of nodes of all repeated runs together, where a step of a simulated collective
-/// counts as a node. Running this number of nodes takes one or two seconds.
+/// Maximum number of nodes, summed over all repeated runs; a step of a simulated collective counts
+/// as a node. Running this number of nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
-/// Returns the number of nodes of a run. For simulated collectives, adds an estimate of their
+/// Returns the number of nodes of a run. A simulated collective also counts an estimate of its
 /// steps: 2 n² for n members, as in a ring.
 fn estimate_work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
@@ -56,8 +56,8 @@ pub struct GivenSetting<'a> {
     pub without: Box<dyn Fn() -> Option<RunWithoutSetting<'a>> + Sync + 'a>,
 }
 
-/// Finds the settings in `given` that have no effect on the run `prepared`, and adds notes about
-/// them to `report`, the report of this run.
+/// Finds the settings in `given` that have no effect on the run `prepared`. Adds notes about them
+/// to `report`, the report of this run.
 pub fn note_settings(
     report: &mut Report,
     prepared: &CompiledReplay<'_>,

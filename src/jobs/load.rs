@@ -32,7 +32,7 @@ pub struct JobOptions {
     pub dependencies: DependencyPolicy,
     /// Treatment of ranks without a trace.
     pub absent: MissingRankPolicy,
-    /// Number of ranks of the job, if it is larger than the traces show.
+    /// Number of ranks of the job, if the traces show fewer.
     pub ranks: Option<u32>,
     /// Minimum number of ranks (the number of the machine's NPUs) with
     /// [`MissingRankPolicy::Mirror`]. The minimum applies only if neither `ranks` nor the traces
@@ -42,7 +42,7 @@ pub struct JobOptions {
     pub step: Option<u64>,
     /// Changes to the job after it is read.
     pub edits: Vec<JobEdit>,
-    /// Rule for the choice of captured ranks, which new ranks of an edited job copy.
+    /// Rule that selects the captured ranks that new ranks of an edited job copy.
     pub role_model: RoleModel,
     /// Ranks that start later than the others, each with its delay.
     pub delays: Vec<(u32, Span)>,
@@ -98,7 +98,7 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> 
     Ok(all)
 }
 
-/// Returns the groups that are declared outside the traces: in the file `path` if it is given;
+/// Returns the groups that are declared outside the traces: in the file `path` if it is given,
 /// otherwise in the job file. If hashes are requested, adds the file of groups to `inputs`.
 pub fn groups_of(
     path: Option<&Path>,
@@ -115,8 +115,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`; if `step` is given, only the profiled step with this number.
-/// `piped` is the content of a trace that was read from a pipe, if any.
+/// Returns the traces in `found`. If `step` is given, they contain only the profiled step with this
+/// number. `piped` is the content of a trace that was read from a pipe, if any.
 pub fn restrict_to_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -236,8 +236,8 @@ struct ReadTrace<R> {
     is_of_member: bool,
 }
 
-/// Number of files that each thread reads before the files are added to the workload; large enough
-/// that threads rarely wait for one another.
+/// Number of files that each thread reads before they are added to the workload. The number is
+/// large enough that threads rarely wait for one another.
 const FILES_OF_THREAD: usize = 16;
 
 /// Reads `files` with `read` on all processors, and adds them to `builder`. A file that has several names

@@ -20,7 +20,7 @@ pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     }
 }
 
-/// Returns the reference to the machine `name` that the job file `job` must contain.
+/// Returns the reference with which the job file `job` must name the machine `name`.
 pub fn store_machine_reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();

@@ -1,4 +1,5 @@
-//! Writes a job: its files get their final names only when all are complete, the job file last.
+//! Writes a job. Its files get their final names only when all are complete, and the job file gets
+//! its name last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered_path};
@@ -53,8 +54,8 @@ pub struct JobOutputs {
 }
 
 impl JobOutputs {
-    /// Starts to write a job at `output`. `packed` is the ending of compressed files, `.zst` or `.gz`; empty
-    /// for uncompressed files.
+    /// Starts to write a job at `output`. `packed` is the file extension of compressed files, `.zst` or
+    /// `.gz`; empty for uncompressed files.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
             prefix: job_prefix(output)?,
@@ -104,9 +105,9 @@ impl JobOutputs {
         self.finish_trace(rank, file)
     }
 
-    /// Uses the trace `written` for `rank` too: as a hard link if `link` is true; otherwise as a
-    /// copy. Returns `None` if the trace can be neither linked nor copied; in this case, the caller must
-    /// write the trace again.
+    /// Uses the trace `written` for `rank` too: as a hard link if `link` is true, otherwise as a copy.
+    /// Returns `None` if the trace can be neither linked nor copied; in this case, the caller must write
+    /// the trace again.
     pub fn share_trace(
         &mut self,
         rank: u32,
@@ -132,7 +133,7 @@ impl JobOutputs {
         self.names.push(path);
     }
 
-    /// Writes the groups to a separate file, for tools that do not read job files, and returns the
+    /// Writes the groups to a separate file, for tools that do not read job files. Returns the
     /// file's path.
     pub fn write_groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
         let path = numbered_path(&self.prefix, "groups", ".json");
@@ -216,7 +217,7 @@ pub fn rename_contents(
     Ok(())
 }
 
-/// Returns the traces with a job's prefix that do not belong to the job.
+/// Returns the traces that have a job's prefix but do not belong to the job.
 pub fn list_stale_traces(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

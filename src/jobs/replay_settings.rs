@@ -408,7 +408,7 @@ pub struct ReplaySettings {
     machine_values: Vec<MachineValue>,
     /// The machine that ran the kernels when their durations were recorded.
     pub recorded_on: Option<String>,
-    /// Fraction of the peak rates that a kernel reaches if the roofline model times it.
+    /// If the roofline model times a kernel, the kernel reaches this fraction of the peak rates.
     pub efficiency: Option<RooflineEfficiency>,
     /// True if ranks are placed on all NPUs of each rack.
     pub fill_domains: bool,
@@ -551,8 +551,8 @@ impl ReplaySettings {
         &self.replay
     }
 
-    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per
-    /// NPU of the machine, which has `npus` NPUs.
+    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank for
+    /// each of the machine's `npus` NPUs.
     pub fn job_options(&self, npus: u32) -> JobOptions {
         // A replay with recorded communication must reproduce the capture unchanged, including the
         // profiler's cost.
@@ -653,7 +653,7 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine`; if the options request it, jobs on the returned machine occupy all NPUs
+    /// Returns `machine`. If the options request it, jobs on the returned machine occupy all NPUs
     /// of each rack.
     ///
     /// # Errors
@@ -718,7 +718,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
-        // A switch with the value false has the same meaning as a switch that is not given.
+        // A switch with the value false has the same effect as a switch that is not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

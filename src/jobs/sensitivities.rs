@@ -7,7 +7,7 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Maximum number of nodes of a job whose rows are all confirmed by replays; each row takes about
+/// If a job has at most this number of nodes, replays confirm all its rows. Each row takes about
 /// thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
@@ -20,9 +20,9 @@ pub struct MachineText<'a> {
     pub file: &'a str,
 }
 
-/// Words in names of keys whose values are rates: a higher value is faster.
+/// Words in key names that denote rates, for which a higher value is faster.
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
-/// Words in names of keys whose values are times: a lower value is faster.
+/// Words in key names that denote times, for which a lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
 /// Smallest factor on a time, which makes it nearly zero; a factor of 0 would need an infinite
 /// rate.
@@ -30,7 +30,8 @@ const NEARLY_NONE: f64 = 1e-6;
 
 /// Largest factor (nearest to 1) that is used to measure a slope.
 const NEAREST: f64 = 0.9999;
-/// Number of bisections between the last valid factor and the next factor, which was invalid.
+/// Number of bisections between the last valid factor and the next tested factor, which was
+/// invalid.
 const HALVINGS: u32 = 6;
 /// Fractions of a range of factors. The makespans at these positions are compared with a straight
 /// line. The first positions reveal most curves.
@@ -60,7 +61,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // `end` replays the job with approximately the factor `factor` on the time of the key.
+        // `end` replays the job with the time of the key multiplied by approximately `factor`.
         let end = |factor: f64| -> Option<ScaledKey> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
@@ -94,7 +95,7 @@ struct ScaledKey {
 }
 
 /// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end`
-/// replays the job with approximately its argument as the factor on the time of the key.
+/// replays the job with the time of the key multiplied by approximately its argument.
 fn rate_row(
     path: &str,
     makespan: Span,
@@ -112,8 +113,8 @@ fn rate_row(
         Some(saved(at) / (1.0 - at.factor))
     };
     // The end of every node is rounded to a picosecond, so a slope is more exact over a wider
-    // range. The makespan is straight down to `factor` if the makespans at all tested factors in
-    // between are on the line through both ends.
+    // range. The makespan is linear down to `factor` if the makespans at all tested factors in
+    // between are on the line through its endpoints.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;
         for part in PARTS_OF_RANGE {

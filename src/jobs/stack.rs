@@ -1,9 +1,9 @@
 //! Software stacks: named sets of kernels, launch times and plan options, as frameworks choose
 //! them.
 //!
-//! A stack file has the durations that depend on software, by NPU class (tables `[npu.CLASS]` as in
-//! machine files), and plan options (`[plan]`). Options that the user gives override the stack's
-//! options.
+//! A stack file has plan options (`[plan]`), and the durations that depend on software, by NPU
+//! class (tables `[npu.CLASS]` as in machine files). Options that the user gives override the
+//! stack's options.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
@@ -196,12 +196,12 @@ impl SoftwareStack {
         &self.description
     }
 
-    /// Returns `machine` with the stack's durations in place of the machine's durations, and a
-    /// report about the stack's durations.
+    /// Returns `machine` with the stack's durations in place of its own, and a report about the
+    /// stack's durations.
     ///
     /// # Errors
     ///
-    /// Fails if the stack has no plan options, and its durations are only for NPUs that the machine
+    /// Fails if the stack has no plan options and all its durations are for NPUs that the machine
     /// does not have.
     pub fn price_machine(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
@@ -231,7 +231,7 @@ impl SoftwareStack {
         Ok((priced, report))
     }
 
-    /// Returns the report of a run without a machine, before any plan option is decided.
+    /// Returns the report of a run without a machine. No plan option is decided yet.
     pub fn begin_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),

@@ -84,8 +84,7 @@ impl JobTraces {
         &self.found.files
     }
 
-    /// Returns the declarations of the job file with `groups` as the groups, but without the job
-    /// file's ranks.
+    /// Returns the job file's declarations with `groups` as the groups. Omits the job file's ranks.
     pub fn describe_job(&self, groups: DeclaredGroups) -> JobFile {
         merge_declarations(&self.found, groups)
     }
@@ -101,8 +100,8 @@ impl JobTraces {
     }
 }
 
-/// Merges the declarations of the job files in `found`, with `groups` as the groups, but without
-/// the ranks.
+/// Merges the declarations of the job files in `found`. `groups` replaces their groups, and the
+/// ranks are omitted.
 pub fn merge_declarations(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,

@@ -1,5 +1,5 @@
-//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. For each replay,
-//! the results state the number of groups, the number of groups that stayed together to the end, and the first
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. For each
+//! replay, the results state how many groups there were, how many stayed together to the end, and the first
 //! difference between ranks of a group.
 
 use super::Observer;
@@ -20,7 +20,8 @@ pub struct RankAggregation {
     pub groups: u32,
     /// Number of ranks in such groups at the start of the replay.
     pub ranks: u32,
-    /// Number of groups whose ranks behaved identically until the end, so that one rank was simulated for each group.
+    /// Number of groups whose ranks behaved identically until the end, so that one rank was enough to simulate each
+    /// group.
     pub together: u32,
     /// Number of times that ranks separated from their group were joined again because they had reached the same state.
     #[serde(default)]

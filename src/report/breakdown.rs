@@ -42,7 +42,7 @@ struct NpuTimeTracker {
     active: [u32; TimeCategory::COUNT - 1],
     /// Time by category, without idle time. Idle time is the rest of the makespan, so it is computed at the end.
     parts: [Span; TimeCategory::COUNT - 1],
-    /// Time with a communication in progress, whether or not other nodes are in progress.
+    /// Time with a communication in progress, with or without other nodes in progress.
     communicating: Span,
     /// Communications in progress.
     open: OpenComms,
@@ -50,7 +50,7 @@ struct NpuTimeTracker {
     finish: Time,
 }
 
-/// Time charged to one kind of collective in one group, or to messages, summed over NPUs.
+/// Time of one kind of collective in one group, or of messages, summed over NPUs.
 ///
 /// Summed over all entries, waiting and transfer equal the time with a communication in progress. Exposed waiting and
 /// exposed transfer equal the communication and bubble parts of the NPUs' time.

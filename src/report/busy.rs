@@ -1,4 +1,4 @@
-//! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes that do no work. The busy
+//! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes without work. The busy
 //! time is the length of the union of the nodes' intervals from issue to completion.
 //!
 //! Intervals are not stored. For each rank and type of work, the observer stores only the number of nodes in progress
@@ -72,8 +72,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// Returns the busy times, one per instance. For a rank that did not finish, the busy period in progress is not
-    /// included.
+    /// Returns the busy times, one per instance. For an unfinished rank, excludes the busy period in progress.
     pub fn rank_busy_times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),

@@ -53,8 +53,8 @@ impl CapturedOn {
         (all != Self::default()).then_some(all)
     }
 
-    /// Returns the name of the preset that describes all devices, and the preset's NPU class; `None` if no such preset
-    /// exists.
+    /// Returns the name of the preset that describes all devices, and the NPU class in this preset; `None` if no such
+    /// preset exists.
     fn common_preset(&self) -> Option<[&'static str; 2]> {
         let mut presets = self.devices.iter().map(|device| preset_of_device(device));
         let first = presets.next()??;

@@ -121,7 +121,8 @@ impl CollectiveObserver {
         }
     }
 
-    /// Returns the number of calls of all groups and kinds, and how many of them were simulated.
+    /// Returns the number of calls of all groups and kinds, and how many of these calls were
+    /// simulated.
     pub(super) fn count_calls(&self) -> (u64, u64) {
         let tallies = self.nonzero_tallies();
         tallies.fold((0, 0), |(calls, simulated), (.., tally)| {
@@ -189,8 +190,8 @@ impl Observer for CollectiveObserver {
     }
 }
 
-/// Returns the ratio of bus bandwidth to algorithm bandwidth (buffer ÷ time). The ratio is the minimum number of times
-/// that each byte of the buffer must cross the busiest port among `n` members (NCCL's performance notes).
+/// Returns the ratio of bus bandwidth to algorithm bandwidth (buffer ÷ time). Each byte of the buffer must cross the
+/// busiest port among `n` members at least this many times (NCCL's performance notes).
 pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     let n = f64::from(n);
     match kind {
@@ -232,7 +233,7 @@ pub struct CollectiveRow {
     /// Calls, bytes and times of the collectives.
     #[serde(flatten)]
     pub tally: CollectiveTally,
-    /// The rank for which the other members waited longest, summed over calls and members.
+    /// The rank that the other members waited for longest, summed over calls and members.
     #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
     /// Bus bandwidth in bytes per second; `None` if the transfer time is zero.
@@ -275,7 +276,7 @@ impl MeasuredLinks {
             * near(self.latency.as_seconds(), self.machine_latency.as_seconds())
     }
 
-    /// Formats the machine's link settings that differ, each with the value of the measured links and the value of the
+    /// Formats the machine's link settings that differ, each with its value for the measured links and for the
     /// predicted machine.
     pub(super) fn describe_differences(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);

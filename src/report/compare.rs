@@ -80,7 +80,7 @@ pub struct MachineCommunication {
     pub algorithm: String,
     /// Waiting time (hidden and exposed), as a mean over members.
     pub waited: Span,
-    /// The rank for which others waited longest, and its share (0 to 1) of all waiting.
+    /// The rank that others waited for longest, and its share (0 to 1) of all waiting.
     pub latest: Option<(Rank, f64)>,
 }
 
@@ -316,8 +316,8 @@ fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, Strin
     changes
 }
 
-/// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter that
-/// distinguishes rows with equal name and kind.
+/// Key that identifies a row of collectives on both machines: the group's name, the kind, and a counter to
+/// distinguish rows with equal name and kind.
 type CollectiveKey = (String, CollectiveKind, u32);
 
 fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {

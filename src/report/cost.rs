@@ -1,4 +1,5 @@
-//! Cost of a replayed job, and the time, NPU hours, dollars and energy to process a given number of tokens.
+//! Cost of a replayed job. Also computes the time, NPU hours, dollars and energy to process a given number
+//! of tokens.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -71,7 +72,7 @@ struct CostBasis {
     /// Makespan, seconds.
     makespan: f64,
     tokens_per_s: Option<f64>,
-    /// Lower and upper end of the makespan's 90 % interval, as multiples of the makespan.
+    /// Lower and upper end of the makespan's 90 % interval, each divided by the makespan.
     ends: Option<[f64; 2]>,
     /// Mean power of all kernels together in watts; unknown if the energy of any kernel is unknown.
     watts: Option<f64>,
@@ -145,7 +146,7 @@ impl Report {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // Tokens per sample are equal in the whole step and in the simulated part, so tokens scale by the ratio of
+            // The whole step and the simulated part have the same tokens per sample, so tokens scale by the ratio of
             // the sample rates.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
@@ -264,7 +265,8 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     }),
 ];
 
-/// A figure on a page: label, path in the report, value, displayed value, and the note beside the value.
+/// A figure on a page: its label, its path in the report, its value, the displayed value, and a note
+/// beside the value.
 pub(super) type CostFigure = (String, &'static str, f64, String, String);
 
 /// Returns the figures about cost for pages.

@@ -2,7 +2,7 @@
 //! released the next. The module also computes the slack of all other nodes.
 //!
 //! The path is followed backwards from the node that completed last. The previous node of the path is either the
-//! dependency that completed last, or the previous node on the same lane. At a collective that waited for its last
+//! dependency that completed last or the previous node on the same lane. At a collective that waited for its last
 //! member, the path continues on this member's rank; at a receive that waited for its message, on the sender's rank.
 //! The segments of the path are contiguous and sum to the makespan.
 //!
@@ -130,7 +130,7 @@ impl RunRecorder<'_> {
         (summary, path)
     }
 
-    /// Returns the name and kind of a segment's activity: a node, a launch delay, or nothing.
+    /// Returns the name and kind of the activity in a segment: a node, a launch delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph_of(segment.instance);
         let kind = graph.kind(segment.node);

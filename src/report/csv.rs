@@ -64,7 +64,7 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
 /// value `W` (such as a report) that contains the rows.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
-/// Returns the text of a cell, changed so that spreadsheets do not treat it as a formula. An apostrophe is put before a
+/// Returns the text of a cell, changed so that spreadsheets do not treat it as a formula. Puts an apostrophe before a
 /// text that begins with `=`, `+`, `-`, `@`, a tab or a carriage return, unless the text is a number (OWASP, CSV
 /// injection).
 pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
@@ -136,7 +136,7 @@ impl CsvRows {
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
-    /// Adds a header with the names of `columns`; the first column is `front`, if given.
+    /// Adds a header with the names of `columns`. The first column is `front`, if given.
     pub(super) fn add_header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
         self.add_cells(
             front

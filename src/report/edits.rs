@@ -25,7 +25,7 @@ pub struct EditRow {
     /// Number of nodes that the edit removed.
     #[serde(default)]
     pub removed: u64,
-    /// Notes about the edit: how new times were computed, and which facts were unknown.
+    /// Notes about the edit: how it computed new times, and which facts were unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -105,8 +105,8 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// Interval of the makespan if uncaptured ranks were filled in. For one end, each uncaptured rank is a copy of the
-    /// fastest captured rank of its role; for the other end, a copy of the slowest.
+    /// Interval of the makespan if uncaptured ranks were filled in. One end assumes that each uncaptured rank copies
+    /// the fastest captured rank of its role; the other end assumes the slowest.
     #[serde(
         rename = "completed_makespan_ps",
         default,
@@ -117,7 +117,7 @@ pub struct EditReport {
     pub rows: Vec<EditRow>,
 }
 
-/// Interval of the makespan of a job in which some ranks were not captured.
+/// Interval of the makespan, if some ranks of the job were not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CompletedInterval {

@@ -11,8 +11,8 @@
 //! For comparison, PALM's public code simulates six micro-batches. PALM extrapolates with the mean time per micro-batch
 //! of the slowest stage, and states no error.
 //!
-//! A full pipeline outputs the samples of u micro-batches in each time d. The rate u / d leaves out filling and
-//! draining, so it is also the rate of inference with continuous input.
+//! A full pipeline outputs the samples of u micro-batches in each time d. The rate u / d excludes filling and
+//! draining, so it is also the inference rate with continuous input.
 
 use super::summary::format_count;
 use chakram_base::units::Span;
@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 /// Makespans of two shorter replays of the same step.
 #[derive(Clone, Copy, Debug)]
 pub struct ShorterReplays {
-    /// Makespans with two turns fewer and with one turn fewer than in the main replay, in this order.
+    /// Makespans of two shorter replays: first with two turns fewer than the main replay, then with
+    /// one turn fewer.
     pub makespans: [Span; 2],
     /// Number of micro-batches in a turn of the schedule.
     pub turn: u32,

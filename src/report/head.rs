@@ -1,4 +1,4 @@
-//! The head of a report: sentences about the whole replay, in the text as well as on the page.
+//! The head of a report: sentences about the whole replay, for both the text and the page.
 
 use super::Report;
 use super::cost;
@@ -67,7 +67,7 @@ pub(crate) fn build_head_lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
-        // If only a part of a step was replayed, the line about the whole step comes first.
+        // If only a part of a step was replayed, put the line about the whole step first.
         put("STEP", whole.describe_extrapolation(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);

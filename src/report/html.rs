@@ -2,7 +2,7 @@
 //!
 //! The page's sentences and tables come from the same modules as the text ([`head`](mod@crate::head),
 //! [`section`](mod@crate::section)). A number from the report has its JSON pointer (`data-path`) and its exact value
-//! (`data-value`) as attributes, so that programs can compare the page with the JSON report. A script on the page sorts
+//! (`data-value`) as attributes, so programs can compare the page with the JSON report. A script on the page sorts
 //! and searches the tables; without the script, the page still shows all data.
 
 mod basis;

@@ -1,8 +1,8 @@
 //! The interval of a prediction, and how much of the predicted time each method estimated.
 //!
 //! Estimates within a class share constants, so they have a common error. Errors of different classes are independent.
-//! Let `p` be the fraction of the time that a class covers, and `u` the relative error of the class. All times of a
-//! step share a further error of 4.5 %:
+//! Let `p` be the fraction of the time in a class, and `u` the relative error of the class. All times of a step
+//! share a further error of 4.5 %:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
@@ -15,22 +15,22 @@
 //! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates).
 //! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
 //! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
-//! measured collectives (0.10). For completely different links, the error is slightly above the error of other
-//! transfers (0.30). Collectives with measured and with derived times form one class. The error of this class is the
-//! mean of these collectives' errors, weighted by time.
+//! measured collectives (0.10). If the target's links have nothing in common with the measured ones, the error is
+//! slightly larger than for other transfers (0.30). Collectives with measured and with derived times form one class.
+//! The error of this class is the mean of these collectives' errors, weighted by time.
 //!
-//! Hosts reach a collective of `n` members at different times; the machine states the standard deviation `J` of these
-//! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
-//! variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of the mean NPU.
+//! Hosts reach a collective of `n` members at different times. The machine states the standard deviation `J` of these
+//! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard
+//! normal variables (0.56 for 2, 1.42 for 8). `g(n)` is summed over the collectives of the mean NPU.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If, in addition, no measured
 //! efficiency reduces the peak rates, `p 0.37` is added to the exponent of the upper end. The reason is that
 //! predictions at the peak rates are on average 31 % too short for the steps in public tables of TPU v5p, v6e and v7x;
 //! `ln(1 / 0.69) = 0.37`. At two thirds of the peak rates, predictions for the steps in these tables are 8 % off.
 //!
-//! If kernels were recorded on another NPU and are scaled to this NPU, their times have the error of the roofline. If
-//! such kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis
-//! is three models captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28
+//! If kernels were recorded on another NPU and are scaled to this NPU, their times have the roofline's error. If such
+//! kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis is
+//! three models captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28
 //! and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the logarithms of the
 //! ratios of host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
 //!
@@ -48,7 +48,7 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! If the machine has a [correction](chakram_hardware::machine::PriceCorrection) that applies, `s` is the error that
+//! If a [correction](chakram_hardware::machine::PriceCorrection) of the machine applies, `s` is the error that
 //! remains after the correction. The prediction then already includes stragglers, because the steps from which the
 //! correction was measured had stragglers.
 //!
@@ -81,13 +81,14 @@ const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
 /// Relative error common to all times of a step.
 const COMMON: f64 = 0.045;
-/// Logarithm of the slowdown by stragglers that one in twenty jobs on several nodes exceeds.
+/// One in twenty jobs on several nodes is slowed down more than this by stragglers (logarithm of
+/// the slowdown).
 const STRAGGLERS: f64 = 0.20;
 /// Half the width of the interval that contains 90 % of a normal distribution, in standard deviations.
 const SIDE: f64 = 1.645;
 
-/// The interval that contains the measured time in nine of ten cases, and the time by estimation method: on the
-/// critical path, or of the mean NPU.
+/// The interval that contains the measured time in nine of ten cases. Also states the time by estimation
+/// method: on the critical path, or of the mean NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -154,7 +155,8 @@ fn is_zero(span: &Span) -> bool {
     *span == Span::ZERO
 }
 
-/// Returns the relative error of the report's collectives with measured times, as a mean weighted by time.
+/// Returns the relative error of the report's collectives with measured times: their mean, weighted by
+/// time.
 fn measured_error(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
@@ -303,7 +305,7 @@ impl PredictionInterval {
         .map(|(time, key, name)| IntervalPart { time, key, name })
     }
 
-    /// Formats the interval, and the share of each method; shares that would round to zero are omitted.
+    /// Formats the interval and the share of each method. Omits shares that would round to zero.
     pub(super) fn format_interval(&self, makespan: Span) -> String {
         let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
         let parts = self.list_basis_parts().into_iter().filter(shown);
@@ -335,7 +337,7 @@ fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     topology.tile_grid().is_none() && report.ranks > node
 }
 
-/// Returns how much later a group's last host is than the mean host, in seconds, summed over the collectives of the
+/// Returns how much later a group's last host is than the mean host, in seconds. Sums over the collectives of the
 /// mean NPU. Returns zero if no host launches collectives.
 fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());

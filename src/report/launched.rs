@@ -64,8 +64,8 @@ pub fn replay_launched(
     Ok(reports.collect())
 }
 
-/// Attaches all reports but the first to the first one, as neighbours with `names`, and returns it; `None` if there are
-/// no reports.
+/// Attaches all reports except the first, named by `names`, to the first report as its neighbours. Returns the first
+/// report; `None` if there are no reports.
 pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
@@ -85,8 +85,8 @@ pub fn gather_reports(reports: Vec<Report>, names: &[String]) -> Option<Report> 
 /// Maximum number of launches in a text report.
 const SHOWN: usize = 6;
 
-/// If there are several launches, returns a table of them: start, end, duration, and time since the end of the previous
-/// launch.
+/// If there are several launches, returns a table of them: start, end, duration, and time since the previous launch
+/// ended.
 pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {

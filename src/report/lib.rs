@@ -168,7 +168,7 @@ pub struct Report {
     pub network: Option<String>,
     /// Methods that determined the communication's durations.
     pub communication: CommunicationBasis,
-    /// Each part of the time, as a mean over NPUs, rounded to the nearest picosecond.
+    /// Each part of the time: the mean over NPUs, rounded to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub mean_parts: [Span; TimeCategory::COUNT],
@@ -212,7 +212,7 @@ pub struct Report {
         schemars(with = "fitting::MemoryRows<'_>")
     )]
     pub memory: Vec<MemoryRow>,
-    /// Busy time of links and memory ports on a machine of tiles, if the network model has contention.
+    /// Busy time of links and memory ports, on a machine of tiles whose network model has contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
     /// Memory at ports that stores data too large for SRAM, if any trace states memory use.
@@ -322,8 +322,8 @@ impl Report {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Returns the exposed waiting (for partners that have not begun), including the pipeline bubble, as a mean over
-    /// NPUs.
+    /// Returns the exposed waiting (for partners that have not begun) as a mean over NPUs. Includes the pipeline
+    /// bubble.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);

@@ -28,8 +28,8 @@ pub struct LinkReport {
     pub dimensions: Vec<DimensionRow>,
     /// One row per link that carried bytes, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// Time to which loads are relative if several jobs share the machine: the end of the last job. 0 for a single job,
-    /// because loads are then relative to the makespan.
+    /// If several jobs share the machine, loads are relative to this time: the end of the last job. With a single
+    /// job, the value is 0 and loads are relative to the makespan.
     #[serde(
         rename = "until_ps",
         default,
@@ -38,7 +38,7 @@ pub struct LinkReport {
     pub until: Span,
 }
 
-/// Traffic on all links of a dimension, or on all links of a memory outside the NPUs.
+/// Traffic on all links of a dimension, or of a memory outside the NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DimensionRow {
@@ -97,7 +97,8 @@ impl LinkGroup {
     }
 }
 
-/// Returns the groups of links, each with its name: the dimensions of a machine, then its memories outside the NPUs.
+/// Returns the groups of links, each with its name: first the machine's dimensions, then its memories outside the
+/// NPUs.
 fn link_groups(machine: &Machine) -> Vec<(LinkGroup, String)> {
     let dimensions = (0..).zip(machine.topology().dimensions());
     let dimensions = dimensions.map(|(d, of)| (LinkGroup::Dimension(d), of.name.clone()));
@@ -160,7 +161,7 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Returns the span by which busy times are divided to get loads in a job's report.
+    /// Loads in a job's report are busy times divided by a span. Returns this span.
     pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }
@@ -195,7 +196,8 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     }),
 ];
 
-/// Returns the tables of dimensions and of the busiest links; empty if bytes were not counted.
+/// Returns the tables of dimensions and of the busiest links. If bytes were not counted, the result
+/// is empty.
 pub(crate) fn build_link_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(links) = &report.links else {
         return Vec::new();

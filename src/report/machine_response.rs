@@ -4,8 +4,8 @@
 //! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
 //! kernel launches by the machine's host. The second part is *fixed*: recorded compute, recorded host time, and exposed
 //! transfers with recorded times. The remaining time (waiting for other ranks, and idle time) *follows* from these two
-//! parts. If some kernels are modelled and others keep recorded times, compute is divided in proportion to the total
-//! durations of both kinds.
+//! parts. If some kernels are modelled and others keep recorded times, compute is divided in the ratio of the total
+//! durations of the two kinds.
 
 use super::Report;
 use super::TimeCategory;
@@ -39,8 +39,7 @@ pub struct MachineResponse {
     pub follows: Span,
 }
 
-/// Compute time of the mean NPU, divided by the source of the kernels' durations: recorded, or modelled by roofline or
-/// curves.
+/// Compute time of the mean NPU by the source of the kernels' durations: recorded, or modelled by roofline or curves.
 struct ComputeShares {
     recorded: Span,
     roofline: Span,
@@ -105,7 +104,7 @@ impl MachineResponse {
 }
 
 impl Report {
-    /// Returns a heading and a text that say how much of the job's time depends on the machine. Returns `None` unless a
+    /// Returns a heading and a text about how much of the job's time depends on the machine. Returns `None` unless a
     /// CPU ran the kernels, or most of the time is host time.
     pub fn host_bound(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;

@@ -3,8 +3,8 @@
 //!
 //! At each instant, frees by nodes that complete count before allocations by nodes that are issued, regardless of the
 //! order in the event loop. If a node is issued and completes at the same instant, the node frees its memory before the
-//! next such node allocates. In a chain of nodes that take no time, the temporary memory of only one node is therefore
-//! allocated at a time.
+//! next such node allocates. In a chain of nodes that take no time, only one node therefore has temporary memory at a
+//! time.
 //!
 //! If no node of the job changes memory, the observer stores nothing and examines no node. Otherwise, the observer
 //! stores one bit per node.
@@ -196,7 +196,7 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
-    /// Returns one row for each rank whose trace contains allocations or frees, sorted by rank.
+    /// Returns one row for each rank with allocations or frees in its trace, sorted by rank.
     pub fn into_rows(self) -> Vec<MemoryRow> {
         let instances = 0..self.prepared.workload().instances().len();
         let prepared = self.prepared;
@@ -283,7 +283,7 @@ pub mod fitting {
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
-        /// True if the peak of every rank fits into its memory; null if some capacity is unknown.
+        /// True if every rank's peak fits into its memory; null if some capacity is unknown.
         pub fits: Option<bool>,
         /// One row per rank whose trace contains allocations or frees, sorted by rank.
         pub npus: Cow<'r, [MemoryRow]>,

@@ -21,7 +21,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ModuleRow {
-    /// Path from the outermost module, such as `Net_0/Linear_1`; empty for nodes outside all modules.
+    /// Path from the outermost module, such as `Net_0/Linear_1`. Nodes outside all modules have an
+    /// empty path.
     pub path: String,
     /// Number of calls of the module during which at least one node ran.
     pub calls: u64,
@@ -76,8 +77,8 @@ fn family_of_module(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Returns the table of modules with the most device time; empty if there are no modules. Modules with equal class
-/// names in their paths share a row.
+/// Returns the table of modules with the most device time. If there are no modules, the result is empty. Modules
+/// with equal class names in their paths share a row.
 pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.modules.is_empty() {
         return Vec::new();
@@ -152,8 +153,8 @@ struct ModuleOwnTimes {
     delays: u64,
 }
 
-/// Maximum depth of a path; deeper modules count as their ancestor at this depth. The limit bounds the total length of
-/// all paths.
+/// Maximum depth of a path. Deeper modules count as part of their ancestor at this depth. The limit bounds the total
+/// length of all paths.
 const LEVELS: u32 = 100;
 
 /// Index of the row for nodes outside all modules.

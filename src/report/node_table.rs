@@ -1,6 +1,7 @@
-//! Table with one row per node of a replay: when the node ran, and why it did not start earlier.
+//! Table with one row per node of a replay. A row states when the node ran, and why it did not
+//! start earlier.
 //!
-//! Columns are flat arrays in Apache Arrow's layout. A text is stored as an index into a list of values; an unknown
+//! Columns are flat arrays in Apache Arrow's layout. A text is stored as an index into a list of values. An unknown
 //! value has a zero bit in a bitmap. The list of columns is defined only in [`NodeTable::list_columns`], for file
 //! writers and other programs.
 
@@ -60,7 +61,7 @@ impl CodedTextColumn {
 pub struct PartialColumn<T> {
     /// Number of each row; 0 if unknown.
     pub values: Vec<T>,
-    /// One bit per row, lowest bit of each byte first: 1 if the number is known.
+    /// One bit per row, starting with the lowest bit of each byte: 1 if the number is known.
     pub known: Vec<u8>,
     /// Number of unknown rows.
     pub unknown: usize,
@@ -134,7 +135,7 @@ pub struct NodeTableRow {
     pub span: [Time; 2],
     /// Index of the lane's name; -1 if the node has no lane.
     pub lane: i32,
-    /// Reason why the node did not start earlier, and the node for which it waited.
+    /// Reason why the node did not start earlier, and the node that it waited for.
     pub cause: (StartCause, Option<RowNode>),
     /// Communication partner that determined the node's end, if any.
     pub partner: Option<RowNode>,

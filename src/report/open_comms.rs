@@ -1,7 +1,7 @@
 //! Communications in progress on an NPU, and the choice of the one to which the current time is charged.
 //!
 //! A communication first waits until all partners have begun, then it transfers. Time is charged to the transfer that
-//! started first or, if no communication transfers, to the wait that started first.
+//! started first. If no transfer is in progress, time is charged to the wait that started first.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
@@ -24,7 +24,8 @@ pub enum CommProgress {
 /// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of the sum to which the communication's time is charged; [`OVER`] if the communication has ended.
+    /// Index of the sum to which the communication's time is charged, or [`OVER`] after the communication has
+    /// ended.
     label: u32,
     progress: CommProgress,
 }
@@ -39,8 +40,8 @@ pub struct OpenComms {
     /// Numbers of the communications that have begun to transfer. Ended communications are removed only when they reach
     /// the top of the heap.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// For each [`Graph::communication_index`], the communication's number in order of start; [`OVER`] before the
-    /// communication starts.
+    /// For each [`Graph::communication_index`]: the communication's number in the order of starts, or [`OVER`]
+    /// before the communication starts.
     place: Box<[u32]>,
 }
 

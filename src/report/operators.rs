@@ -113,7 +113,8 @@ fn sort_by_time<N: AsRef<str> + Into<String>>(
     rows.collect()
 }
 
-/// Returns the first 16 bytes of a name as a number; numbers compare like the names.
+/// Returns the first 16 bytes of a name as a number. Numbers compare in the same order as the
+/// names.
 fn prefix_as_number(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
@@ -130,7 +131,8 @@ pub struct OperatorObserver<'a> {
     graphs: Vec<u32>,
     /// Number of ranks that each instance represents; empty if each represents only itself.
     counts: Vec<u64>,
-    /// For each graph and name, the sum over nodes whose kind is the kind of the first completed node with this name.
+    /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
+    /// summed.
     sums: Vec<Vec<OperatorSum>>,
     /// Sums over nodes of other kinds than `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
@@ -230,7 +232,8 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Returns the operators (longest time first, then by name and kind), and the loads and stores by memory.
+    /// Returns the operators (longest time first, then by name and kind). Also returns the loads and stores
+    /// by memory.
     pub fn into_operators(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {

@@ -1,5 +1,5 @@
-//! Data for the pictures of a page that no table contains: activity of ranks, memory over time, and bytes between
-//! ranks.
+//! Data for the pictures of a page, which no table contains: activity of ranks, memory over time, and bytes
+//! between ranks.
 //!
 //! No data is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot show
 //! all intervals, adjacent short intervals become one interval with the category and name that take most of the time.
@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
     /// Activity of ranks, sorted by rank; ranks with identical activity share one entry. If there are too many ranks,
-    /// the most informative ones are kept: ranks that are out of memory, have the shortest or longest time in a
-    /// category, finish last, or made others wait. Next, one rank of each NPU class is kept.
+    /// the most informative ones are kept: ranks that run out of memory, ranks with the shortest or longest time in a
+    /// category, ranks that finish last, and ranks for which others waited. Next, one rank of each NPU class is kept.
     pub ranks: Vec<RankPicture>,
     /// Number of ranks whose activity was recorded. In a job with many ranks, only some ranks of each graph and NPU
     /// class are recorded.
@@ -29,7 +29,7 @@ pub struct ReplayPictures {
     pub watched: Option<u32>,
     /// Intervals of the critical path, in order of time.
     pub critical_path: Vec<PictureSpan>,
-    /// The longest intervals of the critical path; each is one operator on one rank.
+    /// The longest intervals of the critical path. Each interval is one operator on one rank.
     #[serde(default)]
     pub longest_on_path: Vec<PictureSpan>,
     /// Memory over time of some of these ranks, if the traces state allocations.

@@ -3,12 +3,12 @@
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job measured steps without a profiler, the makespan without the cost is multiplied by two ratios of these
-//! steps' times. The lower end of the interval uses shortest / median, and the upper end longest / median. Otherwise,
-//! the interval follows from the interval of the cost of one profiler record (`converters/pytorch/profiler_cost.rs`).
-//! The removed time is scaled to each end of this interval, and subtracted from the makespan with the profiler. If the
-//! traces do not state this cost, there is no interval. Both kinds of intervals are widened by [`REPEATS`], the
-//! variation between repetitions of a step (docs/validation.md).
+//! If the job also measured steps without a profiler, the makespan without the cost is multiplied by two ratios of
+//! the step times. The lower end of the interval uses shortest / median, and the upper end longest / median.
+//! Otherwise, the interval follows from the interval of the cost of one profiler record
+//! (`converters/pytorch/profiler_cost.rs`). The removed time is scaled to each end of this interval, and subtracted
+//! from the makespan with the profiler. If the traces do not state this cost, there is no interval. Both kinds of
+//! intervals are widened by [`REPEATS`], the variation between repetitions of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;

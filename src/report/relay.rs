@@ -15,8 +15,8 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes of a run for which a second thread is started. Delivering the events of so many nodes takes
-/// a millisecond; starting a thread takes a tenth of that.
+/// Minimum number of nodes of a run for which a second thread is started. Delivering the events of this many nodes
+/// takes a millisecond; starting a thread takes a tenth of that.
 const LEAST_NODES: u64 = 20_000;
 /// Maximum number of events in a batch. With this size, the threads rarely synchronize, and a batch fits into the
 /// cache.
@@ -107,7 +107,8 @@ enum RelayTarget<'t> {
     },
 }
 
-/// An observer that passes events to the report's observers in batches, and to `others` immediately.
+/// An observer that passes events to the report's observers in batches, and to the observers
+/// `others` immediately.
 pub struct ObserverRelay<'t, 'o> {
     batch: RecordBatch,
     target: RelayTarget<'t>,

@@ -151,8 +151,8 @@ fn replay_watched(
     Ok((report, table))
 }
 
-/// Replays only one of each group of ranks that do the same work at the same time. Returns the report of the whole job,
-/// without a critical path. Returns `None` if too few ranks do the same work.
+/// Ranks that do the same work at the same time form a group. Replays only one rank of each group. Returns the report
+/// of the whole job, without a critical path. Returns `None` if too few ranks do the same work.
 ///
 /// # Errors
 ///
@@ -277,7 +277,7 @@ fn observers_with<'a, O: Observer>(
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub outcome: ReplayOutcome,
-    /// Start and end of each launch; empty unless the job was launched several times or shared the machine.
+    /// Start and end of each launch. Empty if the job was launched only once and had the machine to itself.
     pub launches: Vec<StepTimes>,
     pub network: String,
 }
@@ -320,8 +320,8 @@ impl<'a> ObservedResults<'a> {
         (results, extra)
     }
 
-    /// Collects the results of observers that received only the events of a folded job's simulated part, and extends
-    /// them to the whole job.
+    /// Collects the results of observers that received only events of a folded job's simulated part. Extends these
+    /// results to the whole job.
     fn collect_unfolded<O>(
         observers: ReportObservers<'a, O>,
         makespan: Span,
@@ -421,7 +421,7 @@ fn fill_report(finished: FinishedReplay<'_>, results: ObservedResults<'_>) -> Re
         unknown_charged: charged.unknown,
         exposed: build_exposed_rows(prepared, &charged),
         operators,
-        // If a job is launched several times, each profiled step begins several times, so leave out the rows of steps.
+        // If a job is launched several times, each profiled step begins several times, so omit the rows of steps.
         steps: if launches.is_empty() {
             steps.into_rows()
         } else {
@@ -632,8 +632,8 @@ fn derived_from(
 
 /// Returns the algorithm labels (see [`algorithm_label`]) for the smallest and the largest of several collectives, or
 /// one label if both are equal. The time of each algorithm is a constant plus a part proportional to the buffer size.
-/// An algorithm that is fastest for the smallest and for the largest buffer is therefore fastest for all sizes in
-/// between.
+/// An algorithm that is fastest for both the smallest and the largest buffer is therefore fastest for all sizes
+/// in between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -40,8 +40,8 @@ pub fn render_report(report: &Report, table: CsvTable) -> String {
     render_reports(&[(None, report)], table)
 }
 
-/// Renders one table of several reports below one header. If a report has a machine name, each of its rows begins with
-/// this name.
+/// Renders one table of several reports below one header. If a report has a machine name, this name is the first
+/// field of each of its rows.
 pub(super) fn render_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
         CsvTable::Npus => {

@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Number of rows that a page shows of every table, if the table has so many.
+/// Maximum number of rows that a page shows of a table.
 const PAGE_ROWS: usize = 64;
 
 /// Form in which a report is rendered; it determines how many rows and how much of each name are shown.
@@ -45,7 +45,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns a name for a sentence; a text without details shortens the name to `width` columns.
+    /// Shortens a name for a sentence to `width` columns, unless the text has details.
     pub fn clip_name(self, name: &str, width: usize) -> String {
         let style = TextStyle {
             details: self != Self::Text,
@@ -139,7 +139,7 @@ impl From<Bytes> for SectionCell {
     }
 }
 
-/// A row of a table. A note may follow the row, and the row may be marked for a reason.
+/// A row of a table. A row may be followed by a note, and may be marked for a reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,
@@ -254,7 +254,7 @@ impl ReportSection {
         }
     }
 
-    /// Creates an empty table with aligned columns: in a text, each column is as wide as its widest cell.
+    /// Creates an empty table with aligned columns. In a text, each column is as wide as its widest cell.
     pub fn with_aligned_columns(
         id: SectionId,
         columns: impl Into<Vec<TextColumn<'static>>>,
@@ -275,8 +275,8 @@ impl ReportSection {
         self.notes.push(note);
     }
 
-    /// Adds a note that the table shows only the first `shown` of `rows` rows, and that the CSV table `table` has all
-    /// rows. Adds no note if all rows are shown.
+    /// Adds a note that the table shows only the first `shown` of `rows` rows, and that the CSV table `table`
+    /// contains all rows. Adds no note if all rows are shown.
     pub fn leave_out(&mut self, rows: usize, shown: usize, table: &str) {
         self.left_out = (rows > shown).then(|| {
             format!(

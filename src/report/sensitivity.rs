@@ -1,5 +1,5 @@
-//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were shorter,
-//! and down to which factor the makespan changes in proportion.
+//! Sensitivities: how much earlier a run would end if one class of durations (such as one kind of kernel) were
+//! shorter. Each row also states down to which factor the makespan changes in proportion.
 //!
 //! The run is recorded once. From this recording, [`ScaledRun`] computes the end T(x) of the run with all durations of
 //! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
@@ -67,7 +67,7 @@ pub struct SensitivityRow {
 pub struct SensitivityReport {
     /// Number of segments of the critical path. Slopes are exact to one picosecond per segment.
     pub path_nodes: u64,
-    /// Classes of durations, sorted by the gain if their durations are a tenth shorter, largest gain first.
+    /// Classes of durations. The class with the largest gain from a tenth shorter durations comes first.
     pub rows: Vec<SensitivityRow>,
     /// Sentences about limits of the results, such as a run that is too large.
     #[serde(default)]
@@ -235,8 +235,8 @@ impl SensitivityRun<'_> {
                 DurationChange::Nothing => return None,
             })
         };
-        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. The makespan may
-        // differ for changed collectives, because a changed collective takes a fixed time, without contention.
+        // A replay with factor 1 must reproduce the run; otherwise replays cannot confirm the row. With changed
+        // collectives, the makespan may differ, because a changed collective takes a fixed time without contention.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -273,7 +273,7 @@ impl SensitivityRun<'_> {
 }
 
 impl SensitivityReport {
-    /// Sorts rows by the makespan with a tenth less time, so that the largest gain comes first.
+    /// Sorts rows by the makespan with a tenth less time, so the largest gain comes first.
     pub fn sort_by_gain(&mut self) {
         self.rows
             .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
@@ -322,8 +322,8 @@ fn family_of_name(name: &str) -> String {
     out
 }
 
-/// Returns the pattern of names that form one class with this kernel: the class of the kernel's shape or, if the shape
-/// is unknown, the family of its name.
+/// Returns the name pattern of the kernel's class: the class of the kernel's shape or, if the shape is unknown, the
+/// family of its name.
 fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class_name()),

@@ -25,7 +25,7 @@ pub use run_facts::ReplayedRun;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SettingWithoutEffect {
-    /// Key of the setting as in study files, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
+    /// Key of the setting in study files, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
     pub key: String,
     /// Value of the setting, as the user gave it.
     pub value: String,
@@ -47,7 +47,7 @@ pub struct GivenSettings {
 }
 
 impl SettingWithoutEffect {
-    /// Returns a sentence about the setting and the reason; a long value is shortened.
+    /// Returns a sentence about the setting and the reason. A long value is shortened.
     pub fn to_sentence(&self) -> String {
         let Self { key, value, reason } = self;
         let mut shown: String = value.chars().take(MAX_VALUE).collect();

@@ -1,6 +1,6 @@
 //! Profiled steps of a captured job: when each step ran, and its time by category.
 //!
-//! A step begins when any rank issues its first node of the step, and ends when all ranks have completed all nodes of
+//! A step begins when the first rank issues a node of the step. It ends when all ranks have completed all nodes of
 //! the step. A kernel belongs to the step in which it was launched. For each rank, each instant of a step counts
 //! towards the first category that has a node *of the step* in progress. The order is compute, communication, memory,
 //! host. Instants without such a node count as idle. The parts of a step therefore sum to its time, even if steps

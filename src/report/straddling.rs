@@ -1,9 +1,9 @@
 //! Detects groups that straddle domains of the machine, and computes the cost of straddling.
 //!
-//! A domain, such as a node or a rack, is the set of NPUs with equal coordinates in the outer dimensions. A group *straddles*
-//! if its members are in several domains, although they would fit into one. There is a second condition: other groups
-//! with the same role and size are within one domain, or the group's members are spread unevenly over domains. This
-//! condition excludes groups that a plan deliberately spreads over domains, such as data parallelism over nodes.
+//! A domain, such as a node or a rack, is the set of NPUs with equal coordinates in the outer dimensions. A group
+//! *straddles* if its members are in several domains but would fit into one. There is a second condition: other
+//! groups with the same role and size are within one domain, or the group's members are spread unevenly over domains.
+//! This condition excludes groups that a plan deliberately spreads over domains, such as data parallelism over nodes.
 
 use super::collectives::CollectiveRow;
 use super::summary::format_thousands;
@@ -15,14 +15,14 @@ use std::collections::BTreeMap;
 /// Identifies a family of collectives: role, kind and group size.
 type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
-/// Collectives of a family, by whether their group is within one domain or across several.
+/// Collectives of a family, separated by whether their group is within one domain or in several.
 #[derive(Default)]
 struct FamilyPlaces<'r> {
     inside: Vec<&'r CollectiveRow>,
     across: Vec<&'r CollectiveRow>,
 }
 
-/// Returns one warning for each role and size of straddling groups; the warning states how much longer their
+/// Returns one warning for each role and size of straddling groups. The warning states how much longer their
 /// collectives take.
 pub(super) fn describe_straddling(
     rows: &[CollectiveRow],

@@ -1,5 +1,5 @@
-//! Facts about the origin of a report: the program, its inputs, the machine, and the methods that determined times. The
-//! module also formats numbers for users.
+//! Facts about the origin of a report: the program, its inputs, the machine, and the sources of times. The module
+//! also formats numbers for users.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;

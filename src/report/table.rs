@@ -1,9 +1,9 @@
 //! Text tables: headings, and rows of cells in columns below them. Tables are laid out by `comfy_table`, without lines.
 //!
-//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is written,
-//! a column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's minimum
-//! shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no line is
-//! wider than the style's width.
+//! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is
+//! written, each column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's
+//! minimum shifts the rest of its row. Names (cells of left-aligned columns) are shortened in the middle, so that no
+//! line is wider than the style's width.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -61,7 +61,7 @@ impl TextColumn<'_> {
         if self.width > 0 { 1 } else { 2 }
     }
 
-    /// Returns the numbers of spaces before and after a cell of this column, given the following column `next`.
+    /// Returns the numbers of spaces before and after a cell of this column. `next` is the following column.
     fn cell_padding(&self, first: bool, next: Option<&Self>) -> (u16, u16) {
         let before = match self.right && !first {
             true => self.gap.max(self.gap_width()),

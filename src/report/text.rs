@@ -119,7 +119,7 @@ pub(super) const MAX_NAME: usize = 240;
 /// may contain names of any length.
 const WHOLE_NAME: usize = 1 << 14;
 
-/// Writes `text` after `lead`, wrapped at spaces; all lines but the first are indented.
+/// Writes `text` after `lead`, wrapped at spaces. All lines except the first are indented.
 pub fn write_paragraph(
     out: &mut String,
     text: &str,

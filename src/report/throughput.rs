@@ -1,12 +1,12 @@
 //! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak compute rate.
 //!
 //! *Model FLOPs utilization* counts the FLOPs that the model needs, without recomputation. These FLOPs are divided by
-//! the FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware
-//! FLOPs utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022,
-//! section 6). For both utilizations, the tool that wrote the job decides which FLOPs of attention count. The peak of a
-//! kernel is the NPU's dense peak rate for the kernel's number format. If a job mixes formats, hardware FLOPs
-//! utilization is the time that its kernels would take at their peaks, divided by the makespan. Model FLOPs utilization
-//! is then this value times the ratio of model FLOPs to executed FLOPs.
+//! the FLOPs that the NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B).
+//! *Hardware FLOPs utilization* counts the FLOPs that the kernels execute, which include recomputation (Korthikanti
+//! et al. 2022, section 6). For both utilizations, the tool that wrote the job decides which FLOPs of attention
+//! count. The peak of a kernel is the NPU's dense peak rate for the kernel's number format. If a job mixes formats,
+//! hardware FLOPs utilization is the time that its kernels would take at their peaks, divided by the makespan. Model
+//! FLOPs utilization is then this value times the ratio of model FLOPs to executed FLOPs.
 
 use super::Report;
 use super::summary::format_thousands;
@@ -56,7 +56,7 @@ pub struct Throughput {
 pub(super) const MFU: &str = "model FLOPs over peak";
 pub(super) const HFU: &str = "FLOPs carried out over peak";
 
-/// FLOPs of a graph's kernels by number format; the last entry is for unknown formats.
+/// FLOPs of a graph's kernels by number format. The last entry is for unknown formats.
 type FlopsByFormat = [u128; Dtype::COUNT + 1];
 
 fn flops_of(graph: &Graph) -> FlopsByFormat {
@@ -159,8 +159,8 @@ impl Throughput {
     }
 }
 
-/// Returns a line such as `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and an
-/// explanation of MFU and HFU.
+/// Returns a line such as `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`. Also
+/// returns an explanation of MFU and HFU.
 pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
     let Some(rates) = report.throughput else {
         return Vec::new();
@@ -201,8 +201,8 @@ pub(super) fn describe_throughput(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// Two jobs cause warnings: one whose kernels execute 3 FLOPs while the peaks allow only 2, and one whose model
-    /// needs 4 FLOPs while its kernels execute 3. A difference in the last digit causes no warning.
+    /// Two jobs cause warnings. In one, kernels execute 3 FLOPs while the peaks allow only 2. In the other, the
+    /// model needs 4 FLOPs while its kernels execute 3. A difference in the last digit causes no warning.
     #[test]
     fn utilizations_above_one_another_are_warnings() {
         let rates = |hfu: f64, model_flops: f64| Throughput {

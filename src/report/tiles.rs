@@ -53,7 +53,8 @@ pub struct TileUse {
 }
 
 impl TileUse {
-    /// Returns the mean busy time of all links of the machine, and of all its memory ports.
+    /// Returns two mean busy times of the machine: over all its links, and over all its memory
+    /// ports.
     pub fn mean_busy(&self) -> [Span; 2] {
         let mean = |busy: u128, of: u64| Span((busy / u128::from(of.max(1))) as u64);
         let links = self.links.iter().map(|link| u128::from(link.busy.0));

@@ -7,8 +7,8 @@ use std::thread;
 /// starting a thread takes a tenth of that.
 const LEAST_NODES: usize = 50_000;
 
-/// Returns the results of `here` and `beside`, which each iterate over the `nodes` nodes of a run. If there are many
-/// nodes, `beside` runs on a second thread.
+/// Computes the results of `here` and `beside`, each of which iterates over the run's `nodes` nodes. If there are
+/// many nodes, `beside` runs on a second thread.
 pub fn run_both<A, B: Send>(
     nodes: usize,
     here: impl FnOnce() -> A,

@@ -191,8 +191,8 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the text after the makespan in the headline: a remark if the makespan is a lower bound, otherwise an
-    /// empty text.
+    /// Returns the text after the makespan in the headline: a remark if the makespan is a lower bound, otherwise no
+    /// text.
     pub(super) fn bound_text(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
@@ -200,8 +200,8 @@ impl Report {
         }
     }
 
-    /// Returns true if the makespan is a lower bound: some nodes take no time because their work and duration are
-    /// unknown, or take only the time to move their bytes.
+    /// Returns true if the makespan is a lower bound. In this case, some nodes take no time because their work
+    /// and duration are unknown, or take only the time to move their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)

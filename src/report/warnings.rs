@@ -7,7 +7,7 @@ use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;
 
-/// Sums how often the traces of all ranks were repaired, by type of repair.
+/// Sums the repairs of all ranks' traces by type of repair.
 fn sum_repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {
     let workload = prepared.workload();
     let mut repairs = GraphRepairs::default();

@@ -2,9 +2,9 @@
 //!
 //! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
 //! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
-//! prediction from measured steps?* compares the prediction with a distribution, if the archive has
-//! one. The second verdict alone never fails a check. A prediction may become less accurate for a
-//! good reason, and an accurate prediction does not excuse an unintended change.
+//! prediction from measured steps?* compares the prediction with the measured distribution, if the
+//! archive has one. The second verdict alone never fails a check. A prediction may become less
+//! accurate for a good reason, and an accurate prediction does not excuse an unintended change.
 
 mod budget;
 mod cause;
@@ -63,8 +63,8 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Returns the text of a machine file. If the workload has a file of this name, returns the text of
-/// that file; otherwise, `name` is a preset or a path.
+/// Returns the text of a machine file. Returns the text of the workload's file `name`. If there is
+/// no such file, returns the text of the preset or path `name`.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -120,8 +120,8 @@ pub fn predict_run(
     })
 }
 
-/// Returns the features that a prediction covers: operators, collectives (group and kind), size and
-/// format of the traces, and the machine.
+/// Returns the features that a prediction covers: its operators, its collectives (group and kind),
+/// the size and format of its traces, and its machine.
 pub fn covered_features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -245,8 +245,8 @@ pub fn check_baseline(
             for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
                 let part = replay.parts.iter().find(|part| part.name == key);
                 let mean = part.expect("a comparison has all parts").mean;
-                // The conversion to `u64` is exact, because no mean exceeds the makespan, which is
-                // a `u64`.
+                // The conversion to `u64` is exact, because a mean never exceeds the makespan,
+                // which is a `u64`.
                 means[0][*category as usize] = Span(mean.before as u64);
                 means[1][*category as usize] = Span(mean.after as u64);
             }

@@ -1,11 +1,11 @@
-//! Schedules sub-layers on chips: which sub-layer each chip runs in each step, where the data are,
-//! and how long each step takes.
+//! Schedules sub-layers on chips. Determines which sub-layer each chip runs in each step, where the
+//! data are, and how long each step takes.
 //!
 //! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator
 //! Parallelism" (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A
 //! schedule assigns each chip one sub-layer per step ([`ChipSchedule`]).
-//! [`ChipMachine::simulate_steps`] tracks the data on each chip, to find the sources of each step's
-//! data. The simulation has a barrier after each stage, and also computes the time and energy of
+//! [`ChipMachine::simulate_steps`] tracks the data on each chip to find where each step's data come
+//! from. The simulation has a barrier after each stage, and also computes the time and energy of
 //! each step. For chips without barriers, [`ScheduledJob`] writes traces for a replay.
 
 mod cycles;

@@ -132,8 +132,8 @@ pub struct PredictedRun {
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predicts the runs of a table, and calls `ended` with each prediction in the table's order. If a
-/// run cannot be predicted, `ended` receives the reason.
+/// Predicts the runs of a table. Calls `ended` with each prediction in the table's order. If a run
+/// cannot be predicted, `ended` receives the reason.
 ///
 /// Runs are generated and replayed independently on `threads` threads. The number of threads does
 /// not affect the results. `ended` receives a result as soon as all earlier results are known.
@@ -171,7 +171,7 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     runs.map(|(i, run)| {
         let first: usize = *known.entry((&run.file, &run.options)).or_insert(i);
         let other = &table.runs[first];
-        // Compare all inputs instead of the options in the table: if two files of columns score the
+        // Compare all inputs instead of the options in the table: if two column files score the
         // same table, different runs can have equal options.
         match run.machine == other.machine && run.training == other.training {
             true => first,
@@ -181,8 +181,7 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     .collect()
 }
 
-/// Calls `ask` for each run with its index, and calls `ended` with the results in the table's
-/// order.
+/// Calls `ask` for each run with its index. Calls `ended` with the results in the table's order.
 fn score_all<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
@@ -346,7 +345,7 @@ mod tests {
     fn rows_end_in_order_and_one_refused_row_ends_nothing() {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         // Rows 2 and 4 cannot be predicted: 3 replicas cannot share 16 samples evenly, and tensor
-        // groups of 3 cannot share 8 heads.
+        // groups of 3 ranks cannot share 8 heads.
         let csv = "tp,dp,pp,order,seconds\n1,1,1,,1\n1,3,1,,1\n2,2,1,,1\n3,1,1,,1\n1,2,2,,1\n";
         let table = RunTable::parse(csv, "runs", &columns).unwrap();
         assert_eq!((table.runs.len(), table.refused.len()), (5, 0));

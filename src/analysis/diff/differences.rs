@@ -87,7 +87,8 @@ fn compare_labelled_traces(sides: &[ComparedTrace<'_>; 2], many: usize) -> Trace
             continue;
         };
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
-        // Most records are identical, so compare their bytes first and decode only different records.
+        // Most records are identical, so compare their bytes first, and decode only records that
+        // differ.
         if x.record.bytes != y.record.bytes {
             let partners = |one: u64, other: u64| {
                 let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
@@ -121,8 +122,8 @@ fn label_both_traces<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTra
     )
 }
 
-/// A dependency in terms of the first trace's nodes: the predecessor (`u32::MAX` if it does not exist), and true for a
-/// control dependency.
+/// A dependency in terms of the first trace's nodes: the predecessor's index (`u32::MAX` if the predecessor does not
+/// exist), and true if it is a control dependency.
 type MappedDependency = (u32, bool);
 
 /// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are skipped.
@@ -143,7 +144,7 @@ fn compare_dependencies(
         }
     };
     let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
-    // Usually, both lists have the same order, so that they need not be sorted.
+    // Usually, both lists have the same order. In this case, they need not be sorted.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }

@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the unit of the field's numbers for programs; empty if the field has no unit.
+    /// Returns the field's unit as programs read it; empty if the field has no unit.
     pub fn name_of_unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",

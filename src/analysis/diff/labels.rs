@@ -37,8 +37,8 @@ fn hash_pairs(
     mix_bits(own.wrapping_mul(3).wrapping_add(sum))
 }
 
-/// Returns labels that combine each node's `base` label with the labels of all its transitive predecessors or of all
-/// its transitive successors.
+/// Returns one label per node. A label combines the node's `base` label with the labels of all transitive
+/// predecessors, or of all transitive successors.
 pub(super) fn hash_ancestry(
     side: &ComparedTrace<'_>,
     base: &[u64],
@@ -64,9 +64,9 @@ pub(super) fn hash_ancestry(
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // Nodes that are on cycles or depend on cycles are loose. All successors of a loose node are loose too. Labels
-        // from predecessors are therefore computed for loose nodes last, and labels from successors are computed for
-        // loose nodes first.
+        // Nodes that are on cycles or depend on cycles are loose. All successors of a loose node are loose too. Loose
+        // nodes are therefore labelled last when labels come from predecessors, and first when labels come from
+        // successors.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order
@@ -78,15 +78,16 @@ pub(super) fn hash_ancestry(
     labels
 }
 
-/// Returns labels that combine each node's `base` label with the labels of all nodes that predecessors and successors
-/// connect with the node.
+/// Returns one label per node. A label combines the node's `base` label with the labels of all nodes that are
+/// connected with the node, in any direction.
 pub(super) fn hash_component(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = hash_ancestry(side, base, EdgeDirection::Predecessors);
     let down = hash_ancestry(side, &up, EdgeDirection::Successors);
     hash_ancestry(side, &down, EdgeDirection::Predecessors)
 }
 
-/// Returns labels that combine each node's `base` label with the labels of nodes at most `steps` edges away.
+/// Returns one label per node. A label combines the node's `base` label with the labels of all nodes at most
+/// `steps` edges away.
 pub(super) fn hash_vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {

@@ -31,7 +31,7 @@ pub struct ContributionChange {
     pub shift: AmountChange,
 }
 
-/// Change of one part of an NPU's time, with the operators or groups that caused it.
+/// Change of one part of an NPU's time, and the operators or groups that caused it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimePartChange {
     /// Name of the part: compute, communication, bubble, memory, host or idle.
@@ -134,7 +134,7 @@ impl ReportDiff {
                 told.push(name);
             }
         }
-        // If each document has only one machine, compare the two reports even if the machines' names differ.
+        // If each document has only one machine, compare the two reports even if the machine names differ.
         let single = first.machines.len() == 1 && second.machines.len() == 1;
         let mut only = [Vec::new(), Vec::new()];
         let mut replays = Vec::new();

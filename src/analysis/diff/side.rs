@@ -39,8 +39,8 @@ impl<'o> ComparedTrace<'o> {
             for node in raw.node_indices() {
                 for dep in raw.dependencies_of(node) {
                     if let Some(target) = dep.target() {
-                        // Index and dependency kind fit into one word, because traces with 2^31 or more nodes are
-                        // rejected.
+                        // One word is enough for index and dependency kind, because traces with 2^31 or more
+                        // nodes are rejected.
                         each(target, node << 1 | u32::from(dep.control));
                     }
                 }
@@ -97,7 +97,8 @@ impl<'o> ComparedTrace<'o> {
             .map(|&(_, node)| node)
     }
 
-    /// Returns the label of each node from name, type, lane and peers, but not from times, sizes and other properties.
+    /// Returns each node's label, computed from its name, type, lane and peers, but not from times, sizes or other
+    /// properties.
     pub fn labels_by_key(&self) -> &[u64] {
         self.key
             .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_key))
@@ -109,7 +110,7 @@ impl<'o> ComparedTrace<'o> {
             .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_kind))
     }
 
-    /// Returns the label of each node from the whole record except id and dependencies.
+    /// Returns each node's label, computed from the whole record except id and dependencies.
     pub fn labels_by_content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.raw.nodes.iter();

@@ -1,9 +1,9 @@
 //! Sums differences over the nodes of a rank, and over ranks. The sums do not borrow from the files, so the files can
 //! be closed.
 //!
-//! Equal changes of several nodes or ranks share one line, which states the first occurrence and all ranks. Times and
-//! sizes of all nodes are summed for both traces, in total and by operator, type and group. In addition, the largest
-//! changes of single nodes are stored.
+//! If several nodes or ranks have equal changes, one line shows them all. It states the first occurrence and all
+//! ranks. Times and sizes of all nodes are summed for both traces, in total and by operator, type and group. In
+//! addition, the largest changes of single nodes are stored.
 
 mod amounts;
 
@@ -25,7 +25,8 @@ pub enum TimeTolerance {
     Exact,
     /// Changes of at most this span are ignored.
     Absolute(Span),
-    /// Changes of at most this percentage of the time in the first trace are ignored.
+    /// If a time changes by at most this percentage of the time in the first trace, the change is
+    /// ignored.
     Percent(f64),
 }
 
@@ -142,7 +143,7 @@ pub struct FileFault {
 /// Limit on the number of stored changes, and tolerance for times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiffTallyOptions {
-    /// Maximum number of stored changes of single nodes; the limit applies to times and to sizes separately. `None`
+    /// Maximum number of stored changes of single nodes. The limit applies separately to times and to sizes. `None`
     /// stores all.
     pub singles: Option<usize>,
     /// Tolerance below which changes of times are ignored.
@@ -354,7 +355,7 @@ impl DiffTally {
         self.largest.append(&mut sizes);
     }
 
-    /// Adds the sums of other ranks, which must be higher than all ranks of `self`.
+    /// Adds the sums of other ranks, which must be higher than every rank of `self`.
     pub fn merge_ranks(&mut self, other: Self, keep: DiffTallyOptions) {
         self.compared.extend(other.compared);
         self.identical.extend(other.identical);

@@ -14,7 +14,7 @@
 //! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and the mark that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | removed |
 //!
-//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs, so that the
+//! The hash is keyed BLAKE3. With the same key, equal names have equal hashes on all ranks and in all runs, so the
 //! traces of different ranks still match. Without the key, nobody can find a name by hashing guesses.
 
 use super::audit;
@@ -31,8 +31,8 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore, but that are kept if their values are numbers, because they state the origin of a
-/// node.
+/// Attributes that replays ignore. They are kept if their values are numbers, because they state where a node comes
+/// from.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -133,8 +133,8 @@ impl TraceAnonymiser {
 
     fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives a node, a group and a lane of the same name different hashes, so that nobody can see that
-        // the names are equal.
+        // The prefix gives a node, a group and a lane of the same name different hashes, so that the hashes do not
+        // reveal that the names are equal.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
@@ -179,7 +179,7 @@ impl TraceAnonymiser {
 
     /// Returns the anonymised form of a trace's decompressed `contents`.
     ///
-    /// Fails on a record that replays would reject, because it may contain any text.
+    /// Fails if replays would reject a record, because such a record may contain any text.
     pub fn anonymise_trace(
         &self,
         contents: &[u8],
@@ -255,7 +255,8 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.read_field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // `kept` attributes were written above, so do not count this number of attributes as removed.
+                // The loop above has written `kept` attributes, so do not count this number of attributes as
+                // removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,

@@ -23,7 +23,7 @@ pub struct TextLocation {
     pub field: String,
 }
 
-/// A private text, with the number of its occurrences in fields of the same name.
+/// A private text, and how often it occurs in fields of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditFinding {
     /// Kind of private information.
@@ -44,7 +44,7 @@ pub struct TraceAudit {
     pub texts: u64,
 }
 
-/// Maximum nesting depth at which unknown messages are decoded; deeper messages are searched as bytes.
+/// Maximum nesting depth at which unknown messages are decoded. Deeper messages are searched as bytes.
 const DEEPEST: usize = 12;
 
 /// Attributes whose values are always private.

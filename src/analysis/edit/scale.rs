@@ -2,8 +2,8 @@
 //!
 //! The ranks of a job form a grid of named dimensions, outermost first. With `dp=2,tp=4`, rank `r` has the coordinates
 //! `(r / 4, r % 4)`. The size of one dimension changes from `D` to `D'`. A new rank with coordinate `x'` in this
-//! dimension copies the old rank with coordinate `x' mod D` and equal other coordinates. The new rank is in *block* `x'
-//! / D`.
+//! dimension copies the old rank whose coordinate is `x' mod D` in this dimension and equal in all others. The new
+//! rank is in *block* `x' / D`.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | the peer of a message, if both ends have the same coordinate along the dimension | the peer's copy in the same block |
 //! | a message along the dimension | a message with the same step from the rank's own coordinate, modulo `D'`, if all ranks along the dimension send the same messages; an error otherwise |
 //!
-//! If a step is half of the ring, both directions are possible; the scaling uses the forward direction. If `D` is 1, a
-//! group with one member counts as a group along the dimension, and a larger group as a group across it.
+//! If a step is half of the ring, both directions are possible; the scaling uses the forward direction. If `D` is 1,
+//! a group with one member counts as a group along the dimension, and a larger group counts as a group across it.
 //!
 //! # Bytes
 //!
@@ -73,11 +73,11 @@ impl SettingChoice for ShardScaling {
 /// Number of steps from the sender to the receiver along the dimension, and the peer's other coordinates.
 type RingStep = (i64, (u32, u32));
 
-/// A message along the dimension: true for a receive; number of steps from the sender; the peer's other coordinates;
-/// tag; bytes.
+/// A message along the dimension: true for a receive; the number of steps from the sender; the peer's other
+/// coordinates; the tag; the bytes.
 type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
 
-/// The scaling of a job along one dimension: the dimension, the rule for sharded buffers, and the job's groups.
+/// Scales a job along one dimension. Stores the dimension, the rule for sharded buffers, and the job's groups.
 #[derive(Debug)]
 pub struct JobScaling {
     along: ScaledDimension,
@@ -146,7 +146,7 @@ impl JobScaling {
 
     /// Reads the groups and the communication in the trace of `rank`.
     ///
-    /// Fails on any trace that a replay would reject, and on groups that do not fit the grid.
+    /// Fails on any trace that a replay would reject, and if a group does not fit the grid.
     pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
         let mut own = DeclaredGroups::new();
         let mut records = Vec::new();
@@ -208,8 +208,8 @@ impl JobScaling {
         Ok(())
     }
 
-    /// Returns the members of the group that a node of `rank` uses (an empty list for all ranks), and how the group
-    /// scales.
+    /// Returns the members of the group that a node of `rank` uses (an empty list means all ranks), and how the
+    /// group scales.
     fn group_of_node(
         &self,
         rank: u32,
@@ -233,8 +233,8 @@ impl JobScaling {
         }
     }
 
-    /// Returns the number of steps of a message from its sender along the dimension, and the peer's other coordinates.
-    /// Returns `None` if both ends have the same coordinate along the dimension.
+    /// Returns how many steps along the dimension separate a message's receiver from its sender, and the peer's other
+    /// coordinates. Returns `None` if both ends have the same coordinate along the dimension.
     fn ring_step(
         &self,
         rank: u32,
@@ -265,7 +265,8 @@ impl JobScaling {
             (own.x, far.x)
         };
         let size = i64::from(self.along.original_size());
-        // Count steps in the shorter direction around the ring, and half of the ring forward.
+        // Count steps in the shorter direction around the ring. If both directions are equally
+        // long, count forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
             forward - size
@@ -315,7 +316,7 @@ impl JobScaling {
         groups
     }
 
-    /// Returns `roles`; in other blocks, the copies of a copied group get the role of this group.
+    /// Returns `roles`. In other blocks, a copy of a group has the same role as the original.
     pub fn scale_group_roles(&self, roles: &GroupRoles) -> GroupRoles {
         let mut scaled = roles.clone();
         for (name, ranks) in &self.declared {
@@ -352,7 +353,8 @@ impl JobScaling {
             }
             Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.scale_members(ranks))),
             Some(GroupScaling::Copied) => {
-                // The last block may be incomplete, so leave out a group with a missing member.
+                // The last block may be incomplete, so omit a group if one of its members is
+                // missing.
                 let ranks: Option<Vec<u32>> = ranks
                     .iter()
                     .map(|&rank| {

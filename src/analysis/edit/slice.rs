@@ -16,11 +16,11 @@
 //!
 //! # Dependencies
 //!
-//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes on which the cut node depends,
+//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node depends on,
 //! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
 //! kept node are data dependencies, and otherwise a control dependency. If more than [`MOST_BEHIND`] kept nodes would
 //! replace a cut node, the cut node becomes a *joint*: a node with the same id that does no work and depends on those
-//! kept nodes. Joints ensure that the number of dependencies grows by at most a constant factor.
+//! kept nodes. Joints ensure that the number of dependencies grows only by a constant factor.
 //!
 //! # Times
 //!
@@ -62,7 +62,7 @@ use close::DependencyClosure;
 #[derive(Debug)]
 pub struct RankSelection {
     rank: u32,
-    /// One entry per node, in the order of ids: true if the node is kept.
+    /// One entry per node, sorted by id: true if the node is kept.
     kept: Vec<bool>,
     asked: Vec<bool>,
     first: Span,
@@ -81,9 +81,10 @@ pub struct SliceSummary {
     pub mended: u64,
     /// True if control dependencies form a cycle, so that the slice has no control dependencies.
     pub cyclic: bool,
-    /// Start of the rank's first requested node, since the start of the job's slice.
+    /// Start of the rank's first requested node, relative to the start of the job's slice.
     pub starts: Span,
-    /// End of the rank's last requested node, since the start of the job's slice, without waiting for other ranks.
+    /// End of the rank's last requested node, relative to the start of the job's slice. Excludes waits for other
+    /// ranks.
     pub ends: Span,
 }
 
@@ -91,7 +92,7 @@ impl RankSelection {
     /// Selects the nodes of `rank` to keep, and adds the rank's communication to `matches`. `groups` contains the
     /// groups that are declared outside the traces.
     ///
-    /// Fails on a trace that cannot be replayed, or if no node is selected.
+    /// Fails if the trace cannot be replayed, or if no node is selected.
     pub fn select_nodes(
         contents: &[u8],
         rank: u32,

@@ -54,8 +54,8 @@ impl TraceStore for StepStore {
 ///
 /// # Errors
 ///
-/// Fails if a replay would reject a trace, if a rank does not have the step, or if nodes of the step communicate with
-/// nodes outside it.
+/// Fails if a replay would reject a trace, if a rank lacks the step, or if nodes of the step communicate with nodes
+/// outside it.
 pub fn select_step(
     found: &FoundTraces,
     step: u64,

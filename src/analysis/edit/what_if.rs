@@ -38,18 +38,18 @@ use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
 use repeat::{PipelinePlace, PipelineStages};
 
-/// Numbers of items that an edit matched and changed, on one rank or on all ranks.
+/// How many items an edit matched and changed, on one rank or on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EditCounts {
     matched: u64,
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels scaled by a line that was fitted to kernels of the same name.
+    /// Number of kernels scaled by a line, which was fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Number of kernels on parameters, and of transfers of parameters, whose work is assumed to be proportional to the
-    /// total number of parameters.
+    /// Number of kernels on parameters, and of transfers of parameters. Their work is assumed to be proportional to
+    /// the total number of parameters.
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
@@ -131,13 +131,13 @@ fn refuse_edit(found: impl Into<String>, hint: &str) -> TraceError {
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
-    // A copied node is assumed to need 1,024 bytes: for the node with its dependencies, its record in the trace, and
-    // the node of the graph.
+    // Assume 1,024 bytes per copied node: for the node with its dependencies, its record in the trace, and its node
+    // in the graph.
     let fits = bounds::check_fits(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refuse_edit(error.to_string(), "a smaller number"))
 }
 
-/// Returns the unit of the numbers in an edit's [`EditRow`], such as kernels or layers.
+/// Returns the unit of the counts in an edit's [`EditRow`], such as kernels or layers.
 fn unit_counted(edit: &JobEdit) -> &'static str {
     match edit {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
@@ -161,7 +161,7 @@ fn unit_counted(edit: &JobEdit) -> &'static str {
 ///
 /// # Errors
 ///
-/// Fails on a trace that a replay would reject, and on an edit that finds nothing to change or whose result is unknown.
+/// Fails if a replay would reject a trace, if the edit finds nothing to change, or if the edit's result is unknown.
 pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
@@ -231,8 +231,8 @@ pub fn edit_job(
                 JobEdit::Layers(_) => traces.clone(),
                 _ => Vec::new(),
             };
-            // Ranks with equal traces get equal results, so edit each distinct trace once (unless the edit concerns a
-            // single rank).
+            // Ranks with equal traces get equal results, so edit each distinct trace only once (unless the edit
+            // concerns a single rank).
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
@@ -317,7 +317,7 @@ pub fn edit_job(
     })
 }
 
-/// Stores in `traces` the records that an edit of layers replaced, so that a later edit can restore them. For example,
+/// Stores in `traces` the records that an edit of layers replaced. A later edit can then restore them. For example,
 /// the edit replaces recorded reductions, because it divides gradients into new buckets. Does nothing if an earlier
 /// edit had already changed the traces `before`. To find the replaced records, applies the inverse edit and compares
 /// the result with `before`.
@@ -385,7 +385,8 @@ fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceErro
     }
 }
 
-/// Returns the edits in order. Edits of the same kind are combined into one, with multiplied factors or summed layers.
+/// Returns the edits in order. Combines edits of the same kind into one: multiplies their factors, or sums their
+/// layers.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
@@ -530,7 +531,7 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
 }
 
-/// Multiplies the factors by the factors of earlier edits, and scales the original values of nodes by the products.
+/// Multiplies the factors by the factors of earlier edits. Scales the original values of nodes by the products.
 fn scale_program(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refuse_edit(

@@ -1,11 +1,11 @@
-//! The critical path of the recorded run: a chain of nodes that ends with the last node. Each node was released by the
-//! previous one.
+//! The critical path of the recorded run: the chain of nodes that ends with the run's last node. Each node was
+//! released by the previous one.
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on lanes. The times of its parts
-//! therefore sum to the time of the run. If the times of all ranks have a common zero, the path crosses ranks: if a
-//! node waited for another rank, the path continues on that rank. A collective began when its last member arrived, and
-//! a message when both its sender and its receiver had arrived. The path continues on the rank that arrived last, from
-//! the time at which it arrived.
+//! therefore sum to the time of the run. If the times of all ranks have a common origin, the path crosses ranks: if a
+//! node waited for another rank, the path continues on that rank. A collective began when its last member arrived,
+//! and a message when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
+//! from the time at which it arrived.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;

@@ -7,7 +7,7 @@ use chakram_trace::graph::{Interner, Lane, RawTrace};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A group as stated by a node: the name, and the mask of participating dimensions (`None` if all participate).
+/// A group as a node states it: the name, and the mask of participating dimensions (`None` if all participate).
 pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
 
 /// Returns the name of a group for users.
@@ -59,7 +59,8 @@ impl fmt::Display for LaneKey {
 pub struct LaneTable<'a> {
     /// For each node, the index of its lane in `keys`.
     of: Vec<u32>,
-    /// The lanes in order of first use. A group is stated as its index in `groups`, and a peer as its rank.
+    /// The lanes in order of first use. The value is the index in `groups` for a group, and the rank for a
+    /// peer.
     keys: Vec<Lane>,
     /// Groups in order of first use.
     groups: Vec<GroupKey<'a>>,

@@ -9,7 +9,7 @@ use chakram_trace::graph::dot::{DotEdge, DotVertex, render_dot};
 use chakram_trace::graph::neighbourhood::find_neighbourhood;
 use std::collections::BTreeMap;
 
-/// An attribute or other field of a node: name, type, and value as text.
+/// An attribute or other field of a node: its name, its type, and its value as text.
 pub type FieldText = (String, &'static str, String);
 
 /// A node with all its fields.
@@ -62,8 +62,8 @@ pub struct NodeNeighbourhood<'a> {
 }
 
 impl<'a> NodeNeighbourhood<'a> {
-    /// Collects the node `id` of `trace`, and the nodes up to `depth` dependencies away, at most `most` on each side.
-    /// Returns `None` if there is no such node.
+    /// Collects the node `id` of `trace`, and the nodes up to `depth` dependencies away from it: at most `most` on
+    /// each side. Returns `None` if there is no such node.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find_node(id)?;
         let raw = &trace.raw;

@@ -36,7 +36,7 @@ pub fn for_each_in_order<T: Sync, R: Send, E>(
         done: BTreeMap::new(),
         over: false,
     });
-    // Workers and the consumer share one condition variable, because all of them wait for changes of the same state.
+    // Workers and the consumer share one condition variable, because all of them wait for changes in the same state.
     let changed = Condvar::new();
     // Ignore poisoning: `work` runs without the lock, so a panic leaves the state consistent.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -68,7 +68,7 @@ impl<'a> InspectedTrace<'a> {
         }
     }
 
-    /// Returns the indices of the `selected` nodes, sorted by start and then by id; nodes without times come last.
+    /// Returns the indices of the `selected` nodes, sorted by start and then by id. Nodes without times come last.
     pub fn order_by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
         let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
         let mut nodes: Vec<u32> = self.raw.node_indices().filter(chosen).collect();

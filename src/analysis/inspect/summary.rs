@@ -38,8 +38,8 @@ pub struct RankOverview {
     pub control: u64,
     /// Number of nodes on the longest chain of dependencies.
     pub depth: u32,
-    /// Largest number of nodes with equal depth; the depth of a node is its position in its longest chain of
-    /// dependencies.
+    /// Largest number of nodes with equal depth. A node's depth is its position in the longest dependency
+    /// chain that leads to it.
     pub width: u32,
     /// Start of the rank's first node.
     pub start: Time,
@@ -194,7 +194,7 @@ struct RankTables {
     operators: BTreeMap<(String, NodeClass), NodeSums>,
 }
 
-/// Sums by a key with few distinct values, in the order in which keys first occur.
+/// Sums by a key with few distinct values. Keys are in the order of their first occurrence.
 struct KeyedSums<K> {
     keys: Interner<K>,
     sums: Vec<NodeSums>,

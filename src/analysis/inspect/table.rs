@@ -41,7 +41,7 @@ impl NodeSums {
     }
 }
 
-/// A sum over ranks, and the ranks with the smallest and the largest value.
+/// A sum over ranks. Also states which ranks have the smallest and the largest value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpreadRow {
     /// Sum over ranks.
@@ -113,7 +113,7 @@ impl<K: Ord> SpreadTable<K> {
         self.0.iter()
     }
 
-    /// Returns the rows sorted by time, longest first; rows without time are sorted by number of nodes.
+    /// Returns the rows sorted by time, longest first. Rows without time are sorted by number of nodes.
     pub fn rows_by_time(&self) -> Vec<(&K, &SpreadRow)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));

@@ -1,4 +1,4 @@
-//! Start and end times of a rank's nodes, and where these times come from.
+//! Start and end times of a rank's nodes, and the source of these times.
 
 use super::class::NodeClass;
 use super::lanes::LaneTable;
@@ -98,8 +98,8 @@ impl RankTimes {
     }
 }
 
-/// Replaces starts and ends by the times in the file, relative to the first node that takes time. The new cause of a
-/// node is whichever ended last before the node's start: a dependency, or the previous node on its lane.
+/// Replaces starts and ends with the times in the file, relative to the first node that takes time. The new cause of
+/// a node is whichever ended last before the node's start: a dependency, or the previous node on its lane.
 fn detect_group_threads(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],
@@ -125,7 +125,7 @@ fn detect_group_threads(
     run.ran = raw.nodes.len();
     let mut before = vec![NONE; raw.nodes.len()];
     let mut order: Vec<u32> = raw.node_indices().collect();
-    // Nodes of a lane run one after another, so the previous node on the lane may be the cause of a start.
+    // Nodes on a lane run one after another, so the previous node on the lane may have delayed this one.
     order.sort_by_key(|&node| {
         (
             lanes.find_exclusive_lane(node),

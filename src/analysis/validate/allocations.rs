@@ -5,8 +5,9 @@ use super::kind::DefectKind;
 use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
-/// Reports each tensor class for which the whole trace frees more bytes than it allocates. The reported node is the
-/// first, in the order of ids, at which the sum of freed bytes exceeds the sum of all allocated bytes.
+/// Reports each tensor class of which the whole trace frees more bytes than it allocates. The reported node is the
+/// first node, in the order of ids, at which the freed bytes in total exceed the allocated bytes of the whole
+/// trace.
 pub(super) fn check_allocations(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // Sums stay below 2^96, because a trace has fewer than 2^32 nodes, each with 64-bit numbers.

@@ -10,7 +10,7 @@ use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, find_di
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Access to the calls of one party, which is the members of one group.
+/// Gives access to the calls of one party. A party is the members of one group.
 struct GroupCalls<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     party: &'a BoundGroup,
@@ -148,8 +148,8 @@ impl<'a> GroupCalls<'a> {
     }
 }
 
-/// Compares the collectives of the members of each party. For each party, returns the calls of its members; empty if
-/// the members differ.
+/// Compares the collectives of the members of each party. Returns the calls of each party's members. If the members
+/// differ, the result is empty.
 pub(super) fn check_collectives<'a>(
     members: &[(u32, &'a ValidatedTrace)],
     parties: &[BoundGroup],

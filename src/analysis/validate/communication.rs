@@ -51,7 +51,7 @@ pub(super) struct InSwitchAccess {
     pub store: bool,
 }
 
-/// A group as named in a trace: its name (`None` for all ranks), and the mask of the machine's dimensions that take
+/// A group as a trace names it: its name (`None` for all ranks), and the mask of the machine's dimensions that take
 /// part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GroupReference {

@@ -1,7 +1,7 @@
-//! Finds cycles of waits between ranks. Such a cycle of waits is a deadlock on every machine, whatever the order of
-//! events.
+//! Finds cycles of waits between ranks. Such a cycle of waits is a deadlock on every machine, regardless of the
+//! order of events.
 //!
-//! A receive waits for its send. A member of a collective waits for all work on which the other members' calls depend.
+//! A receive waits for its send. A member of a collective waits for all work that the other members' calls depend on.
 //! A collective with a root causes fewer waits: a member that only sends waits for no other member, and a member that
 //! only receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of
 //! several groups share a lane. Only a replay finds such cycles.
@@ -17,7 +17,7 @@ use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
 /// The graph of the waits of all ranks. The vertices of each trace come first, then one vertex for each collective of
-/// each party (group). The vertex of a collective stands for the moment at which all required members have arrived.
+/// each party (group). The vertex of a collective represents the moment at which all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// For each trace, the index of its first vertex.
@@ -29,8 +29,8 @@ struct WaitGraph<'a> {
     pairs: &'a [(CommRef, CommRef)],
 }
 
-/// Searches for a cycle of waits. `sequences` are the calls of each party's members, and `pairs` are the matched
-/// messages.
+/// Searches for a cycle of waits. `sequences` contains the calls of each party's members, and `pairs` the
+/// matched messages.
 pub(super) fn check_deadlock(
     members: &[(u32, &ValidatedTrace)],
     parties: &[BoundGroup],
@@ -132,8 +132,8 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // In a collective with a root, a member either sends or receives, so it either makes others wait or waits
-            // itself.
+            // In a collective with a root, a member either sends or receives. So the member either makes others wait
+            // or waits itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),

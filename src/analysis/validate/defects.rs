@@ -70,7 +70,7 @@ pub struct Defect {
     pub site: DefectLocation,
     /// Part of a sentence that says what was found, and what was expected.
     pub found: String,
-    /// Remedy, if a more specific one than the remedy of the kind is known.
+    /// Remedy, if it is more specific than the remedy of the defect's kind.
     pub hint: Option<String>,
     /// Rank and location of a node in another trace that contradicts this one.
     pub against: Option<(u32, DefectLocation)>,
@@ -196,8 +196,8 @@ impl DefectLog {
         self.counts[kind as usize]
     }
 
-    /// Returns the stored defects of this kind: first the defects of traces in ascending order of ranks, then the
-    /// defects of the job.
+    /// Returns the stored defects of this kind: first the traces' defects in ascending order of ranks, then the
+    /// job's defects.
     pub fn first_defects_of_kind(&self, kind: DefectKind) -> &[Defect] {
         &self.kept[kind as usize]
     }

@@ -32,7 +32,8 @@ pub(super) struct DependencyChecker {
     flags: Vec<u8>,
     /// Nodes that can never start, because one of their own dependencies is invalid.
     seeds: Vec<u32>,
-    /// For data and for control dependencies, true if every node comes after its predecessors.
+    /// One value each for data and control dependencies: true if every node comes after its
+    /// predecessors.
     sorted: [bool; 2],
     has_control: bool,
     scratch: Vec<(u64, bool)>,
@@ -293,7 +294,7 @@ enum OrderAttempt {
     Sorted,
     /// Another order is a program order.
     Ordered(Vec<u32>),
-    /// There is a cycle, so there is no order. Contains the successors of each node and, for each node, true if it
+    /// There is a cycle, so there is no order. Contains each node's successors and, for each node, true if it
     /// cannot be ordered.
     Cyclic(Csr, Vec<bool>),
 }
@@ -309,7 +310,7 @@ fn cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
     find_short_cycle(rows, |node| stuck[node as usize])
 }
 
-/// Formats a cycle as `2 (mm) → 3 (add) → 2`; a long cycle is shortened.
+/// Formats a cycle as `2 (mm) → 3 (add) → 2`. A long cycle is shortened.
 fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
     const SHOWN: usize = 8;
     let id = |node: u32| raw.nodes[node as usize].view.id;

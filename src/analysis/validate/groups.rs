@@ -18,8 +18,8 @@ pub(super) struct BoundGroup {
     pub members: Vec<u32>,
     /// Mask of the participating dimensions, if the machine is unknown; the actual members are then unknown too.
     pub partial: Option<u32>,
-    /// Members that use the group and have complete traces: the index of each member's trace, and the slots in this
-    /// trace that refer to the group.
+    /// Members that use the group and have complete traces. Each entry has the index of the member's trace, and the
+    /// slots in this trace that refer to the group.
     pub callers: Vec<(usize, Vec<u32>)>,
     sorted: bool,
 }
@@ -114,7 +114,7 @@ type MaskCoordinates = Vec<(usize, u32)>;
 /// Stands for the dimension if the mask is for an unknown machine.
 const UNKNOWN: usize = usize::MAX;
 
-/// Returns the groups that `members` use (ranks in ascending order, with their traces), in a job of `ranks` ranks.
+/// Returns the groups that `members` (ranks in ascending order, with their traces) use in a job of `ranks` ranks.
 pub(super) fn bind_groups(
     members: &[(u32, &ValidatedTrace)],
     ranks: u32,
@@ -270,7 +270,7 @@ fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32])
 /// Members of a declared group, and the rank that declares it; `None` for a declaration by the user.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
-/// Reports groups that several ranks declare with different members, if these lists of members have a rank in common.
+/// Reports groups that several ranks declare with different members, if the member lists have a rank in common.
 fn report_redeclared(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,

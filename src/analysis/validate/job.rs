@@ -99,8 +99,8 @@ fn infer_job_size(
     }
 }
 
-/// Returns the job's ranks that have no trace. Reports these ranks as a defect, unless they are accepted as copies of
-/// other ranks.
+/// Returns the job's ranks that have no trace. Reports missing ranks as a defect, unless they are accepted as copies
+/// of other ranks.
 fn find_missing_ranks(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,

@@ -1,6 +1,6 @@
 //! Formats lists of ranks for users.
 
-/// Formats ranks as `0-3, 8`: consecutive ranks are joined, and a long list is shortened.
+/// Formats ranks as `0-3, 8`: joins consecutive ranks, and shortens a long list.
 pub(super) fn format_ranks(ranks: &[u32]) -> String {
     /// Maximum number of ranges in the text.
     const SHOWN: usize = 6;

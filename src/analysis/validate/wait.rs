@@ -1,8 +1,9 @@
 //! Waits between the communication nodes of one trace. Nodes that do not communicate are not stored: a wait through
 //! such nodes becomes a direct wait.
 //!
-//! Each node is represented by the last *vertex* on which it depends: a call, a message, or a join of several vertices.
-//! A node that depends on only one vertex is represented by this vertex, so a chain of kernels needs no vertices.
+//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several
+//! vertices. A node that depends on only one vertex is represented by this vertex, so a chain of kernels needs no
+//! vertices.
 
 use super::NONE;
 use super::dependencies::ProgramOrder;
@@ -84,8 +85,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits. The waits are built again if nodes were not added in program order, or if other dependencies
-    /// are enforced than assumed.
+    /// Returns the waits. The waits are built again if nodes were not added in program order, or if the set of
+    /// enforced dependencies differs from the assumed set.
     pub fn into_edges(
         self,
         raw: &ValidatedNodes<'_>,

@@ -17,7 +17,7 @@ const STAYS: f64 = 1.0;
 /// The indentation of a line, and its text.
 pub(super) type IndentedLine = (usize, String);
 
-/// Returns the explanation: one line with the change of the makespan, then lines for each part of the time. `same`
+/// Returns the explanation: one line with the makespan's change, then lines for each part of the time. `same`
 /// returns the reason to print if no part changed.
 pub(super) fn explain_makespan_change(
     why: &MakespanExplanation,
@@ -296,7 +296,7 @@ fn explain_idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Lists the parts of the time that are a large share of the makespan and hardly change.
+/// Lists the parts of the time that take a large share of the makespan and hardly change.
 fn list_unchanged_parts(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    /// Returns an all-reduce that takes 3.0 ms with 0.24 ms exposed before, and 9.9 ms with 3.861 ms exposed after.
+    /// Returns an all-reduce. Before, it takes 3.0 ms with 0.24 ms exposed; after, 9.9 ms with 3.861 ms exposed.
     /// Exposed waiting is 0.1 ms before and 0.2 ms after.
     fn all_reduce() -> CommunicationChange {
         let side = |transfer, exposed, waiting, bus, algorithm: &str| MachineCommunication {
@@ -402,9 +402,9 @@ mod tests {
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
         // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
-        // Compute falls by 5 ms, communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are listed
-        // briefly, so the idle time's change of 10 us has no line of its own. The host's 10 ms do not change; they are
-        // 53 % of 18.721 ms.
+        // Compute falls by 5 ms, communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are only
+        // listed briefly. So the idle time's change of 10 us has no line of its own. The host's 10 ms do not change;
+        // they are 53 % of 18.721 ms.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

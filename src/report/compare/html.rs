@@ -154,7 +154,7 @@ fn render_machine_report(at: usize, name: &str, report: &Report, basis: &str) ->
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
     }
-    // The JSON document of the comparison contains this report at `/machines/{at}`, so all JSON pointers get this
+    // In the comparison's JSON document, this report is at `/machines/{at}`, so all JSON pointers get this
     // prefix.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
     render_section(

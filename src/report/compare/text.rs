@@ -165,7 +165,7 @@ fn describe_configuration(machine: &Machine, dtypes: &[Dtype]) -> String {
     text
 }
 
-/// Writes the table; machines that do not fit side by side follow in further tables.
+/// Writes the table. Machines that do not fit side by side follow in further tables.
 fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let rows = build_table_rows(comparison);
     if rows.is_empty() {
@@ -208,8 +208,8 @@ pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static s
     meanings.map(|(_, words)| words).collect()
 }
 
-/// Returns the rows of the table; each row has a name and one cell for each machine. A row name that begins with spaces
-/// marks a part of the row above. The result is empty if there is no report.
+/// Returns the rows of the table. Each row has a name and one cell for each machine. A row name that begins with
+/// spaces marks a part of the row above. The result is empty if there is no report.
 pub(super) fn build_table_rows(
     comparison: &MachineComparison<'_>,
 ) -> Vec<(&'static str, Vec<String>)> {

@@ -1,4 +1,4 @@
-//! For each node of a run, records its start and end, its rank in the completion order, and the nodes that released it.
+//! Records each node's start and end, its position in the completion order, and the nodes that released it.
 
 use super::relations::{NONE, RunNode, RunRelations};
 use crate::{CollectiveRecord, Observer};

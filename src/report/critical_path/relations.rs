@@ -1,4 +1,4 @@
-//! Fixed properties of a run's nodes: their numbers, their lanes, and the nodes that take part in the same
+//! Fixed properties of a run's nodes: their numbers, their lanes, and the other nodes in the same
 //! communication.
 
 use chakram_base::ids::NodeIndex;
@@ -129,9 +129,9 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: at first, the entry of a call is the end of its members. Inserting a member decrements the
-        // entry, so that at the end it is the start of the members. Members are inserted in reverse, so that they are
-        // finally sorted by instance.
+        // Counting sort: at first, a call's entry is the end of its member range. Each inserted member decrements the
+        // entry, so the entry is finally the start of the member range. Members are inserted in reverse, so that they
+        // are finally sorted by instance.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;
@@ -173,7 +173,7 @@ impl<'a> RunRelations<'a> {
         self.first_member.len() - 1
     }
 
-    /// Returns the nodes of all members of the call to which a collective node belongs, sorted by instance.
+    /// Returns all members' nodes of the call to which a collective node belongs, sorted by instance.
     pub fn call_members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);

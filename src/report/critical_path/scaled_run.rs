@@ -24,7 +24,7 @@ impl ScaledTime {
         slope: 0,
     };
 
-    /// Returns the later of two times. If the times are equal, returns the time that is later for slightly smaller
+    /// Returns the later of two times. If the times are equal, returns the one that is later for slightly smaller
     /// factors.
     #[inline]
     fn max_of(self, other: Self) -> Self {
@@ -80,7 +80,8 @@ pub struct ScaledRun<'r> {
     /// Node numbers in topological order.
     order: Vec<u32>,
     rules: Vec<EndRule>,
-    /// For each node, the recorded time between the moment it could have started and its start.
+    /// For each node: the recorded time from the moment at which it could have started to its
+    /// start.
     gaps: Vec<i64>,
     /// For each node, the host time before the node; empty if no node has such time.
     delays: Vec<i64>,
@@ -145,8 +146,8 @@ impl<'r> ScaledRun<'r> {
                 };
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
-                        // If the message arrived before the receive started, the time of arrival is unknown; assume the
-                        // end of the send.
+                        // If the message arrived before the receive started, the time of arrival is unknown; assume
+                        // that the message arrived when the send ended.
                         let there = if end > start {
                             end
                         } else {
@@ -208,8 +209,7 @@ impl<'r> ScaledRun<'r> {
             ends: vec![ScaledTime::NEVER; relations.nodes],
             begins: vec![ScaledTime::NEVER; relations.call_count()],
         };
-        // A dependency never completes before the release time, so the first completed dependency replaces the release
-        // time.
+        // A dependency never completes before the release time, so the first completed dependency replaces this time.
         let mut freed = vec![false; relations.nodes];
         let mut last = ScaledTime { at: 0, slope: 0 };
         for &number in &self.order {

@@ -15,7 +15,7 @@ fn subtract_span(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))
 }
 
-/// The latest times of a node that do not delay the end of the run.
+/// The latest start and end of a node that do not delay the end of the run.
 #[derive(Clone, Copy, Debug)]
 struct LatestTimes {
     end: Time,
@@ -187,8 +187,8 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
 }
 
 /// Returns the median slack of each category. For each category, `ranges` contains the range of slack with the median,
-/// and the time at which the median is reached within that range. Only nodes in this range are stored and sorted, and
-/// neighbours with equal slack are merged, so the function needs little memory.
+/// and the time at which the median is reached within that range. Only the nodes in this range are stored and sorted,
+/// and neighbours with equal slack are merged. The function therefore needs little memory.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -226,7 +226,7 @@ const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BI
 /// Number of bits after the highest bit of a slack that distinguish ranges.
 const RANGE_BITS: u32 = 5;
 
-/// Returns the index of the range that contains a slack; larger slack never has a lower index.
+/// Returns the index of the range that contains a slack. A larger slack never has a lower index.
 #[inline]
 fn range_of(slack: Span) -> usize {
     let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
@@ -269,8 +269,9 @@ impl SlackSums {
         self.by_range[range_of(slack)] += time;
     }
 
-    /// Returns the range of slack that contains the time-weighted median, and the time at which the median is reached
-    /// within the range: half of the total time minus the time in lower ranges. Returns `None` if there are no nodes.
+    /// Returns the range of slack that contains the time-weighted median. Also returns the time at which the range
+    /// reaches the median: half of the total time minus the time in lower ranges. Returns `None` if there are no
+    /// nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;
@@ -293,7 +294,7 @@ fn sum_times<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
 }
 
 /// Returns the weighted median: the smallest slack `s` such that nodes with slack up to `s` took at least `half` of the
-/// time. Uses selection instead of sorting, because sorting all nodes of a run would take longer than the rest of the
+/// time. Selects instead of sorting, because sorting all nodes of a run would take longer than the rest of the
 /// module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;

@@ -12,7 +12,7 @@ use chakram_base::units::{Span, Time};
 /// Number of operators named in the sentence below the table.
 const NAMED: usize = 3;
 
-/// Returns the table of the path's time by category, with the slack of each category.
+/// Returns a table of the path's time and the slack, by category.
 pub fn build_path_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {

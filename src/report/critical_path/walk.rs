@@ -21,7 +21,8 @@ impl RunRecorder<'_> {
             && self.transfer_begin_of(of) <= self.times[self.relations.number_of_node(of)].end
     }
 
-    /// Returns the node at the other end of a message, if it determined the end of this node.
+    /// Returns the node at the other end of a message, if that node determined the end of this
+    /// node.
     pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
         let number = self.relations.number_of_node(of);
         let NodeTimes { start, end } = self.times[number];
@@ -39,7 +40,7 @@ impl RunRecorder<'_> {
         waited.then_some(other)
     }
 
-    /// Returns the node whose start determined the end of this node; the path continues at the returned node.
+    /// Returns the node whose start determined this node's end. The path continues at the returned node.
     pub(super) fn find_determining_node(&self, number: usize) -> usize {
         let of = self.relations.node_at_number(number);
         match self.relations.kind_of(of) {
@@ -140,7 +141,8 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// Returns the member of a collective that became ready at `start`, when all members took their lanes.
+    /// All members of a collective took their lanes at `start`. Returns the member that became ready at
+    /// that time.
     pub(super) fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
         if self
             .relations

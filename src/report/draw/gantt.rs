@@ -43,11 +43,11 @@ pub fn draw_gantt(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'
     chart.svg.into_element(name)
 }
 
-/// Minimum width in drawing units at which a span has a tooltip of its own.
+/// Minimum width at which a span has its own tooltip, in drawing units.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow to point at with a mouse. Narrow spans are combined into one mark per series
-/// without tooltips, because a page may contain many thousands of spans.
+/// Spans of a row that are too narrow to point at with a mouse. Narrow spans of a series are combined into one
+/// mark without a tooltip, because a page may contain many thousands of spans.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 

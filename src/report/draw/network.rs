@@ -119,7 +119,7 @@ pub fn draw_circles(name: &str, groups: &[NetworkGroup]) -> String {
     svg.into_element(name)
 }
 
-/// Draws the nodes of `group` at `places` (column, row) on a grid of `size` (width, height). A link between the two
+/// Draws the nodes of `group` at `places` (column, row) on a grid of `size` (columns, rows). A link between the two
 /// ends of a row or column is drawn as a short stub at each end.
 pub fn draw_grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
     let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);

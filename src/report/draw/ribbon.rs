@@ -1,4 +1,4 @@
-//! Ribbon charts: one row of consecutive intervals, with a mark at each change of the place (such as the rank).
+//! Ribbon charts: one row of consecutive intervals, with a mark wherever the place (such as the rank) changes.
 
 use super::axis::AxisScale;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};

@@ -1,5 +1,5 @@
-//! Roofline charts: FLOPs per second of kernels over FLOPs per byte, below the peak rates of their NPUs, on
-//! logarithmic axes.
+//! Roofline charts: FLOPs per second of kernels against FLOPs per byte, below the peak rates of their NPUs,
+//! on logarithmic axes.
 
 use super::ValueFormat;
 use super::axis::AxisScale;

@@ -12,7 +12,7 @@ pub(super) struct RowChart {
 }
 
 impl RowChart {
-    /// Starts a chart of `rows` rows, and draws the axis from 0 to `most`.
+    /// Starts a chart with `rows` rows, and draws the axis from 0 to `most`.
     pub fn new(rows: usize, most: u64, format: ValueFormat<'_>) -> Self {
         let height = ROW * rows as f64;
         let mut svg = SvgDrawing::new(WIDTH, height + FOOT);

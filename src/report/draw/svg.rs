@@ -27,7 +27,7 @@ pub fn escape_markup(text: &str) -> String {
     escaped
 }
 
-/// Style sheet of a chart that is stored as a file of its own.
+/// Style sheet of a chart in its own file.
 const STYLE: &str = "svg{background:#fff}text{font:11px system-ui,sans-serif;fill:#555}.grid{stroke:#ddd}\
     .c0{fill:#3569b4}.c1{fill:#d9822b}.c2{fill:#2f8f5b}.c3{fill:#8a4fa3}.c4{fill:#b3446c}.c5{fill:#4aa3a2}\
     .line{fill:none;stroke:#999;stroke-width:1.5}circle{fill-opacity:.55}";

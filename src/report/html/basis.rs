@@ -1,4 +1,4 @@
-//! Tables with the numbers behind the sentences at the head of the page: the origin of the times, and unknown facts.
+//! Tables of the facts that the first sentences of the page summarize: the origin of the times, and unknown facts.
 
 use super::page::{escape_html, render_report_number, render_section, render_table};
 use super::render_span;

@@ -30,7 +30,7 @@ pub fn render_links(report: &Report) -> String {
     tiles + &counted
 }
 
-/// Returns the shade of `value`, from 0 to [`SHADES`], where `most` has the darkest shade.
+/// Returns the shade of `value`, from 0 to [`SHADES`]; `most` has the darkest shade.
 pub(super) fn shade_of(value: f64, most: f64) -> u32 {
     match most > 0.0 {
         // Rounded up, so that the smallest nonzero load is visible.

@@ -28,7 +28,7 @@ pub fn render_other_number(value: impl Display, shown: &str) -> String {
     )
 }
 
-/// Renders a section with a heading; returns an empty text if `body` is empty.
+/// Renders a section with a heading. If `body` is empty, returns an empty text.
 pub fn render_section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -157,7 +157,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     out
 }
 
-/// Number of rows above which a table gets a scroll bar of its own.
+/// If a table has more rows than this, it gets its own scroll bar.
 const TALL: usize = 24;
 
 /// Renders a cell up to its end tag. If the cell's text is shortened, the tooltip shows the full text.
@@ -179,7 +179,8 @@ pub(super) fn shorten_name(text: &str) -> String {
     clip_middle(text, SHOWN)
 }
 
-/// Returns the HTML attribute with the full text; empty if the text is displayed in full.
+/// Returns the HTML attribute with the full text. If the text is displayed in full, returns an
+/// empty text.
 fn title_attribute(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(

@@ -1,4 +1,4 @@
-//! Sections of a page about time: categories, activity of ranks, and the critical path.
+//! Page sections about time: categories, activity of ranks, and the critical path.
 
 use super::axis_time;
 use super::page::render_figure;
@@ -39,7 +39,8 @@ fn category_series() -> Vec<(usize, &'static str)> {
         .collect()
 }
 
-/// Returns the parts of a bar, one per category; each tooltip states the share of `whole`.
+/// Returns the parts of a bar, one per category. Each tooltip states the category's share of
+/// `whole`.
 fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {

@@ -41,7 +41,7 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Returns `false` if at least one rank's peak is known to exceed its capacity.
+    /// Returns `false` if the peak of at least one rank certainly exceeds the rank's capacity.
     pub fn fits_memory(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }

@@ -15,7 +15,7 @@ use std::ops::{AddAssign, SubAssign};
 pub(super) trait ByteSum:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
-    /// Returns whether sums are exact (cannot overflow) if all allocations and frees together are `bytes`.
+    /// Returns true if sums cannot overflow when all allocations and frees together are `bytes`.
     fn is_exact_with(bytes: u128) -> bool;
 
     fn from_bytes(bytes: u64) -> Self;

@@ -64,8 +64,8 @@ impl<'a> RankCapacities<'a> {
             .filter(|_| streams.is_some_and(|streams| *streams))
     }
 
-    /// Returns the memory capacity of an instance on `npu`, including a share of remote memory; `None` if the capacity
-    /// of the NPU's own memory is unknown.
+    /// Returns the memory capacity of an instance on `npu`, which includes a share of remote memory; `None` if the
+    /// capacity of the NPU's own memory is unknown.
     pub fn capacity_of_instance(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
         let own = self.machine.npu_memory(self.machine.class_of_npu(npu))?;
         let share = self.shared_memory(instance);
@@ -124,8 +124,8 @@ fn sum_pool_memories(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, Poo
     held
 }
 
-/// Sets `fits` for each rank that uses remote memory: true if the memory's capacity is enough for the peaks of all its
-/// ranks together.
+/// Sets `fits` for each rank that uses remote memory: true if the memory can contain the peaks of all its ranks at
+/// once.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = sum_pool_memories(machine, rows);
     let Some(shared) = machine.shared_memory() else {
@@ -146,12 +146,13 @@ impl Report {
     }
 }
 
-/// Formats the use of a remote memory, as in `25.7 TB of 256.0 TB in remote memory`.
+/// Formats how much of a remote memory is used, as in `25.7 TB of 256.0 TB in remote memory`.
 pub(super) fn use_text(pool: &PoolMemory) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }
 
-/// Returns a note about remote memory, with its use by the fullest rank and in the fullest memory.
+/// Returns a note on remote memory: the peak use of the rank that uses most, and of the memory that
+/// is fullest.
 pub(crate) fn describe_pool_memory(report: &Report) -> Option<SectionNote> {
     let pool = report.fullest_pool()?;
     let ranks = report.memory.iter().filter_map(|row| row.beyond_own);

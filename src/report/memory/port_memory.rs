@@ -75,7 +75,8 @@ pub(crate) fn list_port_memories(
     held.into_values().collect()
 }
 
-/// Returns a note about memory at ports, with its use by the fullest core and at the fullest port.
+/// Returns a note on memory at ports: the peak use of the core that uses most, and of the port that
+/// is fullest.
 pub(crate) fn describe_port_memory(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let port = report

@@ -1,5 +1,5 @@
-//! Passes allocations and frees of nodes to the ledger of their NPU, and distinguishes nodes issued at the current
-//! instant from earlier ones.
+//! Passes allocations and frees of nodes to their NPU's ledger. Distinguishes nodes that were issued at the
+//! current instant from earlier nodes.
 
 use super::ledger::{ByteSum, MemoryLedger};
 use super::{BytesByClass, LedgerTotals};
@@ -10,7 +10,7 @@ use chakram_engine::InstanceId;
 use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
-/// An instant with no further events, and the bytes by class that are allocated at its end.
+/// An instant with no further events, and the bytes allocated at its end, by class.
 pub type EndedInstant = (Time, BytesByClass);
 
 /// Tracks the memory that each instance allocates and frees.
@@ -66,8 +66,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// Records that `node` is issued. If this is the first event after an instant at which the memory changed, returns
-    /// that instant and the bytes allocated at its end.
+    /// Records that `node` is issued. Some instants change the memory. At the first event after such an instant,
+    /// returns the instant and the bytes allocated at its end.
     #[inline]
     pub fn on_issued(
         &mut self,
@@ -98,7 +98,8 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// For each tensor class, returns true if any node of the instance allocates or frees bytes of the class.
+    /// Returns one entry per tensor class: true if any node of the instance allocates or frees bytes of the
+    /// class.
     pub fn classes_that_change(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
@@ -120,8 +121,8 @@ impl<'a> MemoryTracker<'a> {
         )
     }
 
-    /// Ends the last instant of every instance. For instances whose memory changed at that instant, returns the instant
-    /// and the allocated bytes.
+    /// Ends the last instant of every instance. For each instance whose memory changed at its last instant, returns
+    /// that instant and the allocated bytes.
     pub fn end_all_instances(&mut self) -> Vec<(InstanceId, EndedInstant)> {
         let narrow = self.narrow.iter_mut().map(|of| of.ledger.end_instant());
         let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end_instant())));
@@ -134,7 +135,7 @@ fn changes_memory(graph: &Graph) -> bool {
     !graph.memory_changes().is_empty()
 }
 
-/// Creates the state of all instances of a program; empty if no node changes memory.
+/// Creates the state of all instances of a program. If no node changes memory, the result is empty.
 fn collect_tracked_instances<'a, S: ByteSum>(
     prepared: &'a CompiledReplay<'a>,
 ) -> Vec<TrackedInstance<'a, S>> {

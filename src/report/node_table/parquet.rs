@@ -2,8 +2,8 @@
 //!
 //! The format is described at <https://parquet.apache.org/docs/file-format/>. The format's metadata structures are
 //! encoded in Thrift's compact protocol. Numbers are stored plain, and texts as indices into a dictionary. Pages are
-//! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and compiles
-//! in a tenth of the time of a Parquet package.
+//! compressed with gzip, which every reader supports. This writer supports only the columns of this table, and
+//! compiles ten times as fast as a Parquet package.
 
 use super::{CodedTextColumn, NodeColumn, NodeTable, PartialColumn};
 use flate2::Compression;
@@ -177,7 +177,8 @@ struct ColumnPages {
 }
 
 impl NodeColumn<'_> {
-    /// Returns the physical type, the logical type, and whether rows of the column may be unknown.
+    /// Returns the physical type and the logical type. Also returns true if rows of the column may
+    /// be unknown.
     fn column_types(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
@@ -366,8 +367,8 @@ mod tests {
 
     #[test]
     fn numbers_are_packed_lowest_bits_first() {
-        // Example from the description of the format: 0 to 7 in 3 bits each are the bytes 0x88, 0xc6, 0xfa, one group
-        // of 8. The header of the run is (1 << 1) | 1.
+        // Example from the format's description: the numbers 0 to 7 at 3 bits each form one group of 8, the bytes
+        // 0x88, 0xc6, 0xfa. The header of the run is (1 << 1) | 1.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);

@@ -22,12 +22,13 @@ use std::collections::btree_map::Entry;
 const RANKS: usize = 64;
 /// Maximum number of ranks of a job for which every rank is recorded.
 const ALL_WATCHED: usize = 128;
-/// In larger jobs, the maximum number of recorded ranks per graph and NPU class. Ranks with the same graph and NPU
+/// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU
 /// class differ only if their routes differ, so a few of them are sufficient.
 const WATCHED_OF_EACH: usize = 8;
 /// Maximum number of recorded ranks.
 const WATCHED: usize = 4096;
-/// Maximum number of intervals (and of memory changes) stored during a replay, summed over all ranks.
+/// Maximum number of intervals that a replay stores, summed over all ranks; the same limit applies to
+/// memory changes.
 const KEPT: usize = 1 << 21;
 /// Maximum number of memory curves in the picture of memory.
 const CURVES: usize = 7;
@@ -293,8 +294,8 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// Returns memory curves, fullest memory first: one per group of ranks with equal memory rows, from the first
-    /// recorded rank of the group.
+    /// Returns memory curves, fullest memory first. There is one curve per group of ranks with equal memory rows;
+    /// it comes from the group's first recorded rank.
     fn build_memory_curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();

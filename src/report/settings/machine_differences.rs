@@ -376,7 +376,8 @@ fn group_by_reason(
     parts
 }
 
-/// Lists the differences with their reasons, as in `peak rates, lanes (no kernel waits for them); host (…)`.
+/// Lists the differences, each with its reasons, as in `peak rates, lanes (no kernel waits for them); host
+/// (…)`.
 fn join_with_reasons(parts: &[(String, Vec<String>)]) -> String {
     let texts = parts.iter();
     let texts = texts.map(|(reason, subjects)| format!("{} ({reason})", subjects.join(", ")));

@@ -1,13 +1,13 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
-//! The format states times in microseconds, as double-precision numbers. Viewers subtract the start of the trace from
-//! each time, and some viewers then round or truncate the result to nanoseconds. All of these operations round decimal
+//! The format states times in microseconds, as double-precision numbers. Viewers subtract the trace's start from each
+//! time. Some viewers then round or truncate the result to nanoseconds. All of these operations round decimal
 //! fractions. If slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace
-//! processor, v52, dropped between one in ten and one in twenty such slices. The trace processor also sorted a slice
-//! before the path slice that begins at the same time and should enclose it. Each slice is therefore written as two
-//! events, one for its begin and one for its end. Times are rounded to 1/1024 us, which doubles represent exactly up to
-//! 2^43 us (101 days), so that adjacent slices share the same number. A node that starts and ends at the same rounded
-//! time is drawn as an instant, because viewers sort slices without duration after other slices.
+//! processor, v52, dropped between one in ten and one in twenty such slices. The trace processor also sorted such a
+//! slice before a path slice that begins at the same time and should enclose it. Each slice is therefore written as
+//! two events, one for its begin and one for its end. Times are rounded to 1/1024 us, which doubles represent
+//! exactly up to 2^43 us (101 days), so that adjacent slices share the same number. A node that starts and ends at
+//! the same rounded time is drawn as an instant, because viewers sort slices without duration after other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,

@@ -1,8 +1,8 @@
-//! Counters of a rank: bytes sent per second, and number of nodes that wait for their lane.
+//! Counters of a rank: bytes sent per second, and number of nodes that wait for a lane.
 //!
-//! The sending rate sums the average rates of the messages and collectives that transfer. A message counts with its
-//! size. A collective counts with the minimum number of bytes that must cross the busiest port of a member. As for bus
-//! bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is occupied.
+//! The sending rate is the sum of the average rates of all messages and collectives that transfer. A message counts
+//! with its size. A collective counts with the minimum number of bytes that must cross the busiest port of a member.
+//! As for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;

@@ -40,9 +40,10 @@ pub(super) struct TimelineSlice<'s> {
     pub end: Time,
     pub facts: NodeFacts<'s>,
     pub arrow: Option<ArrowEnd>,
-    /// Id of the arrow that ends at the node, from the call that launched it; `None` if no arrow is drawn.
+    /// Id of the arrow that ends at the node; the arrow begins at the call that launched the node; `None`
+    /// if no arrow is drawn.
     pub launch: Option<u64>,
-    /// Ids of the arrows that begin at the node, to the nodes that it launched.
+    /// Ids of the arrows that begin at the node and end at the nodes that it launched.
     pub launched: Vec<u64>,
 }
 
@@ -74,7 +75,7 @@ pub(super) trait TimelineEncoder {
     fn name_track(&mut self, track: TrackId, name: &str, order: u32);
     /// Returns true if an interval is long enough to be a slice at the format's resolution.
     fn is_visible(&self, start: Time, end: Time) -> bool;
-    /// Draws a node as a slice; a node that is too short is drawn as an instant.
+    /// Draws a node as a slice. A node that is too short is drawn as an instant.
     fn draw_slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
     /// Begins a slice that will enclose other slices.
     fn begin_slice(&mut self, track: TrackId, name: &str, at: Time);

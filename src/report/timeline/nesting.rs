@@ -4,7 +4,8 @@ use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
 use chakram_trace::format::origin::profiled_step;
 
-/// Maximum number of path levels drawn above a node; the rest of a deeper path remains in the node's name.
+/// Maximum number of path levels drawn above a node. The remaining levels of a deeper path stay in the
+/// node's name.
 const LEVELS: usize = 8;
 
 /// A range: a slice that encloses nodes.
@@ -69,7 +70,7 @@ impl LaneNesting {
 }
 
 /// Splits a name at its slashes into a path and the last part. The path is empty if the name is not a path of words,
-/// which is the case for many kernel names.
+/// as for many kernel names.
 fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');

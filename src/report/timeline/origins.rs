@@ -57,8 +57,9 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a host thread, outermost first. The ranges are Python calls, annotations and
-    /// operators that called the node, and the node itself if it called other nodes on the same thread.
+    /// Appends the ranges around a node of a host thread, outermost first. A node's ranges are the Python calls,
+    /// annotations and operators that called it. The node itself is a range too if it called other nodes on the same
+    /// thread.
     pub fn append_ranges(
         &self,
         instance: InstanceId,
@@ -103,8 +104,8 @@ impl<'a> TimelineOrigins<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow that ends at a node (only if its beginning was drawn), and the ids of the arrows
-    /// that begin at the node.
+    /// Returns the id of the arrow that ends at a node (only if the arrow's beginning was drawn), and the ids of
+    /// the arrows that begin at the node.
     pub fn launch_arrows(
         &mut self,
         instance: InstanceId,
@@ -140,7 +141,7 @@ fn drawn_calls(graph: &Graph) -> Vec<u32> {
     drawn.into_iter().map(|(call, _)| call).collect()
 }
 
-/// Returns true if a node is work of a host thread itself, and false if a thread launched it.
+/// Returns true if a node is work of a host thread itself, and false if a host thread launched it.
 fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A workload, its features, and the time that its check is expected to take.
+/// A workload, its features, and the expected time of its check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoveredWorkload {
     /// Name of the workload in the archive.

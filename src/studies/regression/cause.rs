@@ -60,7 +60,7 @@ const TIMES: usize = 2;
 /// Maximum number of listed constants, and maximum number of listed collectives.
 const LISTED: usize = 8;
 
-/// Returns the inputs that changed, followed by the parts of the time that changed.
+/// Returns the operators and groups that changed most in each part of the time.
 pub fn find_causes(
     constants: &[ConstantChange],
     baseline: &BaselineRecord,

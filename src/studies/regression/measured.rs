@@ -14,14 +14,14 @@ pub struct MeasuredVerdict {
     /// Difference of the prediction from the median, in percent of the median.
     pub percent: f64,
     /// Difference of the prediction from the median in standard deviations of the steps. The
-    /// standard deviation is estimated as 1.4826 times the median absolute deviation (MAD); the
+    /// standard deviation is estimated as 1.4826 times the median absolute deviation (MAD). The
     /// result is infinite if all steps took the same time.
     pub deviations: f64,
 }
 
 /// A prediction is outside the measured steps if it differs from their median by more than this
 /// number of standard deviations. 0.27 % of normally distributed steps exceed this limit. With few
-/// measured steps, the estimate of the spread is less certain, so more steps exceed the limit.
+/// measured steps, the spread is less certain, so more steps exceed the limit.
 /// `docs/how-to/archives.md` states how often steps exceed the limit, and a test below measures
 /// these rates.
 const OUTSIDE: f64 = 3.0;
@@ -70,7 +70,7 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     summarize_steps(steps).ok_or_else(|| "the measurement has no step time".to_owned())
 }
 
-/// Returns the distribution of `steps`, which are in picoseconds, or `None` for an empty list.
+/// Returns the distribution of `steps` (in picoseconds), or `None` if the list is empty.
 fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();
@@ -97,8 +97,8 @@ mod tests {
             mad_ps: 2 * ms,
         };
         assert_eq!(measured, expected);
-        // A prediction of 18 ms is 50 % above the median. The difference of 6 ms is 6 / (1.4826 x
-        // 2) = 2.02 standard deviations, and a difference of 9 ms is 3.04.
+        // A prediction of 18 ms is 50 % above the median. A difference of 6 ms is 6 / (1.4826 x 2)
+        // = 2.02 standard deviations, and a difference of 9 ms is 3.04.
         let verdict = MeasuredVerdict::new(&measured, 18 * ms);
         assert!(
             (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside(),

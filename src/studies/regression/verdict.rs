@@ -24,7 +24,7 @@ pub struct FailedPrediction {
 /// Results of checking an archive.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
-    /// Threshold in percent: a prediction has moved if the change of its makespan is larger.
+    /// A prediction has moved if its makespan changes by more than this percentage.
     pub threshold: f64,
     /// Predictions that succeeded, compared with their baselines.
     pub checked: Vec<CheckedPrediction>,

@@ -4,7 +4,7 @@
 //! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and
 //! any numeric keys that describe a layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column have
 //! the value 1 in all layers. Timeloop prints the cycles and energy of a layer's mapping in
-//! `stats.txt`; a program on FireSim prints the cycles that it counted.
+//! `stats.txt`; a program on FireSim prints its own cycle count.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;

@@ -8,9 +8,9 @@
 //! matrix product is cut into `tensor` sub-layers, over its output columns unless another partition
 //! is selected. The input is divided into `micro_batches`, which pass through the model one after
 //! another. Sub-layers that have the same columns of a product share weights. A sub-layer waits for
-//! the sub-layers of the previous product that compute its inputs: the sub-layers with the same
-//! rows or, for scores, all sub-layers. Sub-layers of the first product read the input of their
-//! micro-batch. If two of these sub-layers have the same rows, they read the same part of the
+//! the sub-layers of the previous product that compute its inputs: all of them for scores,
+//! otherwise the sub-layers with the same rows. Sub-layers of the first product read the input of
+//! their micro-batch. If two of these sub-layers have the same rows, they read the same part of the
 //! input.
 
 use super::partition::{
@@ -302,8 +302,9 @@ impl LanguageModel {
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero, if the number of heads does not divide the hidden size, if there
-    /// are too many sub-layers, or if a matrix product has too few rows or columns to be cut.
+    /// Fails if a size is zero, or if the number of heads does not divide the hidden size. Also
+    /// fails if there are too many sub-layers, or if a matrix product has too few rows or columns
+    /// to be cut.
     pub fn build_task_graph(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.list_all_products()?;
         let places = self.part_places(&products)?;

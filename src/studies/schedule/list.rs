@@ -1,12 +1,12 @@
-//! List scheduling: in each step, or whenever a chip is free, chips run the ready sub-layers that
+//! List scheduling: in each step, or whenever a chip is free, chips run those ready sub-layers that
 //! come first in the list.
 //!
 //! DEAP's Algorithm 1, as printed, gives a chip every ready sub-layer, because no line ends its
 //! inner loop. The printed algorithm also never frees a chip. [`ListRule::Steps`] corrects both
-//! errors: a chip runs one sub-layer per step, and a sub-layer counts as finished from the next
-//! step on. In [`ListRule::Durations`], a sub-layer's time is its number of operations, and a free
-//! chip immediately begins its next sub-layer. [`ListRule::Printed`] follows the printed text, and
-//! ends when no chip can be given another sub-layer.
+//! errors: a chip runs one sub-layer per step, and a finished sub-layer counts as finished from the
+//! next step on. In [`ListRule::Durations`], a sub-layer's time is its number of operations, and a
+//! free chip immediately begins its next sub-layer. [`ListRule::Printed`] follows the printed text,
+//! and ends when no chip can get another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -106,7 +106,7 @@ fn schedule_in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// Returns the schedule, and the time at which the last sub-layer ends, counted in operations.
+/// Returns the schedule and the end of its last sub-layer, counted in operations.
 pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);

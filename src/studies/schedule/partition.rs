@@ -14,10 +14,10 @@
 //! - input = I P / a per micro-batch from memory, for a first product with an input of I words.
 //!
 //! n is the number of parts whose row block contains, or is inside, the row block that the same
-//! chip has in the previous product. If a product needs the whole previous output (scores need all
-//! keys), the product moves F (P − 1) words. Costs depend only on a product and its predecessor. So
-//! at each level, one pass over the products finds the best of all 2^L choices for L products. Cuts
-//! are decided level by level, from the outermost inward.
+//! chip has in the previous product. If a product needs the whole previous output (as scores need
+//! all keys), it moves F (P − 1) words. Costs depend only on a product and its predecessor. With L
+//! products, one pass per level therefore finds the best of all 2^L choices. Cuts are decided level
+//! by level, from the outermost inward.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
 }
 
 /// Returns the cuts of each matrix product on `levels` levels, or `None` if a product has too few
-/// rows and columns for so many cuts.
+/// rows and columns for this number of cuts.
 pub fn partition_products(
     products: &[ProductSize],
     levels: u32,
@@ -117,13 +117,13 @@ pub fn overlap_of_rows(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// The possible cuts at a level; the first one is preferred if costs are equal.
+/// The possible cuts at a level. If costs are equal, the first one is preferred.
 const CHOICES: [CutDirection; 2] = [CutDirection::Columns, CutDirection::Rows];
 
 /// Adds the best cut on one more level to each matrix product.
 fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutCosts::default();
-    // `least` is the minimal cost so far, for each possible cut of the last matrix product.
+    // `least` is the minimum cost so far, for each possible cut of the last matrix product.
     // `before` is the best cut of the previous product, for each product and each of its cuts.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
@@ -173,8 +173,8 @@ fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Returns the words of the model's input that all parts of the first matrix product together read
-/// from memory, in units of `1 / SHARES` word.
+/// Counts the words of the model's input that the parts of the first matrix product read from
+/// memory, in units of `1 / SHARES` word.
 fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
@@ -183,13 +183,13 @@ fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
 /// Cache of the transfer costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// Number of parts whose row block under one cut contains, or is inside, the row block under
-    /// the other cut.
+    /// For each pair of cuts: the number of parts whose row block under one cut contains, or is
+    /// inside, the row block under the other cut.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 
 impl CutCosts {
-    /// Returns how many words of the first matrix product's output the second product's parts
+    /// Counts the words of the first matrix product's output that the second product's parts
     /// receive from other chips, in units of `1 / SHARES` word.
     fn moved_words(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);

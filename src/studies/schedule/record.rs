@@ -1,7 +1,7 @@
 //! Records of sub-layers, and schedule files in DEAP's format: Python literals or JSON.
 //!
 //! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a
-//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`; the record of an
+//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`. The record of an
 //! empty step has no sizes. In addition to the published keys, `id` and `after` (a list of ids)
 //! give dependencies, and sub-layers with equal `weights` share weights. If no record has an id, a
 //! step depends on all sub-layers of the previous non-empty step, like the stages of a sequential
@@ -73,7 +73,7 @@ pub enum RecordError {
 }
 
 impl LayerRecord {
-    /// Creates the matrix product of `rows` x `inputs` by `inputs` x `outputs` as a linear layer.
+    /// Creates a linear layer from the matrix product of `rows` x `inputs` by `inputs` x `outputs`.
     /// Returns `None` if the product has too many operations to count.
     pub fn from_linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {

@@ -1,29 +1,30 @@
-//! Simulates steps with barriers: where data are, which transfers each step needs, and how long
-//! each step takes.
+//! Simulates steps with barriers: the locations of data, the transfers that each step needs, and
+//! the duration of each step.
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs its predecessors' outputs, its
 //! weights and, at the beginning of the model, the input. Data that are already on its chip need no
-//! transfer. Data that are on no chip come from memory through the network interface (DEAP, section
-//! IV-C); at first, all inputs are on no chip. Data on several other chips come from the chip with
-//! the shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
+//! transfer. If no chip has the data, the data come from memory through the network interface
+//! (DEAP, section IV-C). At first, no chip has inputs. Data on several other chips come from the
+//! chip with the shortest transfer time. A transfer of m bytes over links at distance d takes
+//! (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of one link; the rate depends on the largest number of links of any chip. A
-//! transfer through an interface takes the time m divided by the interface's rate. Several
-//! transfers that a chip receives at the same time take max t + Σ m / M, where M is the bandwidth
+//! where B is the rate of one link. The rate depends on the largest number of links of any chip. A
+//! transfer through an interface takes the time m divided by the interface's rate. If a chip
+//! receives several transfers at the same time, they take max t + Σ m / M, where M is the bandwidth
 //! of the chip's memory. A step takes
 //!
 //! T = (longest communication time of a chip) + (longest processing time of a chip).
 //!
 //! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory
-//! is full, the least recently used data are evicted. Outputs that are still needed and are on no
-//! other chip are written to memory; all other data are dropped.
+//! is full, the least recently used data are evicted. Outputs that are still needed and that no
+//! other chip has are written to memory. All other data are dropped.
 //!
 //! If a chip has several accelerators, each runs a sub-layer. Accelerators of a chip share its
-//! memory and connections, so data that two of them need are transferred once. A host that controls
-//! the chips issues commands one after another: one for each transfer and each sub-layer of a step.
-//! The host learns only from the barrier that the previous step has ended, so n commands of d
+//! memory and connections, so data that two of them need are transferred once. If a host controls
+//! the chips, it issues commands one after another: one for each transfer and each sub-layer of a
+//! step. The host learns only from the barrier that the previous step has ended, so n commands of d
 //! seconds lengthen a step by n d.
 
 use super::{ChipSchedule, TaskGraph};
@@ -157,13 +158,13 @@ impl StepTotals {
             .sum()
     }
 
-    /// Returns the energy of all steps in joules, or `None` if the energy of a step is unknown.
+    /// Returns the energy of all steps in joules, or `None` if the energy of any step is unknown.
     pub fn total_joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }
 }
 
-/// The data on a chip; each entry has the step of its last use and its size in bytes.
+/// The data on a chip. Each entry has the step of its last use and its size in bytes.
 type ChipStore = BTreeMap<DataId, (u32, u64)>;
 
 /// Reason why the machine cannot run the schedule.

@@ -1,5 +1,5 @@
-//! Writes schedules as traces: one rank per chip, with or without barriers around each step's
-//! sub-layers.
+//! Writes schedules as traces with one rank per chip. Barriers around each step's sub-layers are
+//! optional.
 //!
 //! A sub-layer becomes a kernel with the sub-layer's cost as its duration. A receive from another
 //! chip is a message, and a load from memory is a wait on a separate lane. Each barrier is a
@@ -29,8 +29,8 @@ pub struct ScheduledJob<'s> {
     pub accelerators: usize,
 }
 
-/// First lane of a chip, for its network interface; the next lanes are for the host's commands and
-/// for the chip's accelerators.
+/// First lane of a chip, used by its network interface. The next lanes are for the host's commands
+/// and for the chip's accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;

@@ -1,10 +1,10 @@
 //! Corrections of a machine's kernel times, computed from measured steps.
 //!
-//! Steps form a group if their models have the same two most frequent matrix products. Such models
-//! have equal tokens per micro-batch, width and tensor parallelism. A group's factor is the
-//! geometric mean of measured time / predicted time. The factor is found in two rounds, because the
-//! uncorrected parts of a step (messages, sums over replicas between nodes) do not grow with the
-//! factor.
+//! Steps belong to the same group if the two most frequent matrix products of their models are the
+//! same. Such models have equal tokens per micro-batch, width and tensor parallelism. A group's
+//! factor is the geometric mean of measured time / predicted time. The factor is found in two
+//! rounds, because it does not change the uncorrected parts of a step (messages, sums over replicas
+//! between nodes).
 //!
 //! The factors of all groups share a common factor. Let `t` be the variance of the factors'
 //! logarithms between groups, and `s` their variance within a group. A group of `n` steps keeps the
@@ -39,8 +39,8 @@ pub struct StepCorrection {
     pub correction: PriceCorrection,
     /// Line numbers of the group's steps in the table.
     pub lines: Vec<u64>,
-    /// Leave-one-out error of each step, with a factor from the other steps of the group; empty for
-    /// a group with a single step.
+    /// Leave-one-out error of each step, with a factor from the other steps of the group. The list
+    /// is empty for a group with a single step.
     pub left_out: Vec<f64>,
 }
 
@@ -69,7 +69,7 @@ fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
-/// Computes corrections from the steps of `table`, sorted by matrix products in ascending order.
+/// Computes corrections from the steps of `table`, in ascending order of matrix products.
 ///
 /// # Errors
 ///
@@ -211,7 +211,7 @@ impl PooledFactors {
         }
     }
 
-    /// Returns the factor of a group, given the logarithms `own` of its steps' factors.
+    /// Returns the factor of a group. `own` contains the logarithms of the factors of its steps.
     fn factor_of_group(&self, own: &[f64]) -> f64 {
         let distance = mean_value(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;
@@ -223,8 +223,8 @@ impl PooledFactors {
     }
 }
 
-/// Returns the mean error of the steps in each group: with the shared factor of the other groups,
-/// and without a correction.
+/// Returns the mean error of the steps in each group: first with the shared factor of the other
+/// groups, then without a correction.
 fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
         return None;

@@ -1,4 +1,4 @@
-//! The file of columns (TOML), which maps the columns of a table of runs to options.
+//! The column file (TOML), which maps the columns of a table of runs to options.
 //!
 //! ```toml
 //! measured = "iteration time (ms)"       # the column of what was measured
@@ -208,7 +208,7 @@ impl RunColumns {
     ///
     /// # Errors
     ///
-    /// Fails if the text is not TOML, if a key is missing, or if a key is unknown.
+    /// Fails if the text is not TOML, or if a key is missing or unknown.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root_table(ROOT)?;
@@ -256,8 +256,8 @@ impl RunColumns {
         Ok(columns)
     }
 
-    /// If the folder of `file` has a file with the name of a machine, stack or model, replaces the
-    /// name by the path of that file.
+    /// If the folder of `file` contains a file with the name of a machine, stack or model, replaces
+    /// the name with that file's path.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;

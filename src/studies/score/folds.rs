@@ -157,8 +157,8 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
     constants.iter().map(|&constant| (constant, 1.0)).collect()
 }
 
-/// Predicted times, and the derivative of each time's logarithm with respect to each constant's
-/// logarithm.
+/// Predicted times, and the derivative of each prediction's logarithm with respect to each
+/// constant's logarithm.
 struct ConstantSensitivity {
     /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,

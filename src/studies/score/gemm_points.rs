@@ -96,9 +96,9 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns the mean relative error over `points` of the curve (the model of kernel times) alone,
-/// and of the curve with a correction by other points. Each fifth of the points is omitted in turn,
-/// and corrected by the other points. A point that the other points do not surround is not
+/// Returns two mean relative errors over `points`: of the curve (the model of kernel times) alone,
+/// and of the curve with a correction by the other points. Each fifth of the points is omitted in
+/// turn, and corrected by the other points. A point that the other points do not surround is not
 /// corrected.
 pub fn left_out_errors(
     points: &GemmPoints,

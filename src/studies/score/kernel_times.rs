@@ -21,7 +21,7 @@ pub struct KernelTimes {
     pub name: String,
     /// Number format of the kernels, if the traces give one.
     pub dtype: Option<Dtype>,
-    /// Mean times by size, sorted by FLOPs and then by bytes, in ascending order.
+    /// Mean times by size, in ascending order of FLOPs and then of bytes.
     pub times: Vec<MeasuredTime>,
     /// Number of recorded kernels.
     pub count: u64,

@@ -4,7 +4,7 @@
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// Returns the FLOPs of a step per NPU: two per multiplication of the forward pass, and twice that
+/// Returns the FLOPs of a step per NPU: two per multiplication in the forward pass, and twice that
 /// number in the backward pass. If blocks are recomputed, the forward pass counts a second time.
 fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
@@ -17,8 +17,8 @@ fn flops_per_npu(run: &MeasuredRun) -> f64 {
     2.0 * passes * multiplications * plan.batch as f64 / plan.rank_count() as f64
 }
 
-/// Returns the time in seconds that the null model predicts for each run. The rate is the median of
-/// the rates of runs in other folds or, if there is only one fold, of all other runs.
+/// Returns the time in seconds that the null model predicts for each run. The rate is the median
+/// rate of the runs in other folds or, if there is only one fold, of all other runs.
 pub fn predict_with_one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs
         .iter()

@@ -4,7 +4,7 @@
 //! capture. The captured job is replayed once unchanged and once [edited](edit_job). The prediction
 //! is the measured step time of the captured job, multiplied by the ratio of the two replays. If
 //! the captured job has no measured step, the prediction is the time of the edited replay. For
-//! comparison, two null models are scored: a step that does not change, and a step that changes in
+//! comparison, two null models are scored: one keeps the step's time, and the other scales it in
 //! proportion to the samples.
 //!
 //! ```toml
@@ -262,8 +262,8 @@ impl PairTable {
         let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.as_seconds() / of.as_seconds() - 1.0) * 100.0;
         let ratio = edited.as_seconds() / unedited.as_seconds();
-        // Without a measured step of the captured job, use the time of the unedited replay, so that
-        // the prediction equals the edited replay.
+        // Without a measured step of the captured job, use the unedited replay's time, so that the
+        // prediction equals the edited replay.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scale_by(ratio);
         let change_percent = (ratio - 1.0) * 100.0;

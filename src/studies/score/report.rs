@@ -63,8 +63,8 @@ pub struct CorrectionSummary {
     pub one_rate: ScoreSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<IntervalSummary>,
-    /// Mean absolute error of the corrected predictions minus the mean absolute error of the null
-    /// model, over the same runs.
+    /// Mean absolute error of the corrected predictions minus the null model's mean absolute error,
+    /// over the same runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,
@@ -291,8 +291,8 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns one JSON document with the scores of all runs, and of the runs with each value of
-    /// the option `by`. `options` are the options of the replays.
+    /// Returns one JSON document with two kinds of scores: of all runs, and of the runs with each
+    /// value of the option `by`. `options` are the options of the replays.
     pub fn to_document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -372,8 +372,8 @@ impl ScoredTable<'_> {
         out.flush()
     }
 
-    /// Renders a scatter chart of measured and predicted times of runs, with one colour per table,
-    /// and the line of equal times.
+    /// Renders a scatter chart of measured and predicted run times: one colour per table, and the
+    /// line of equal times.
     pub fn draw_scatter(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
         let mut points = Vec::new();

@@ -134,9 +134,9 @@ pub struct CorrectedRun {
     /// Number of measured steps on the same NPU class. Without such steps, or if these steps do not
     /// predict one another, the prediction is not corrected.
     pub steps: usize,
-    /// Time in seconds that the null model predicts: the model's FLOPs at the geometric mean of the
-    /// rates of measured steps. The mean is over measured steps with the same class and format or,
-    /// without such steps, over steps with the same class.
+    /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric
+    /// mean rate of measured steps. The mean is over measured steps with the same class and format
+    /// or, without such steps, over steps with the same class.
     pub one_rate: Option<f64>,
 }
 
@@ -237,8 +237,8 @@ impl StepResiduals {
         parts
     }
 
-    /// Returns two values for each step of `group`: the logarithm that the steps outside the group
-    /// predict, and the step's own logarithm.
+    /// Returns two values for each step of `group`: the logarithm predicted from the steps outside
+    /// the group, and the step's own logarithm.
     fn leave_out(&self, group: &[usize], inverse: &[Vec<f64>], ratios: &[f64]) -> Vec<[f64; 2]> {
         // With the covariance K and a = K^-1 y, the prediction of group g is y_g - ((K^-1)_gg)^-1
         // a_g.
@@ -276,8 +276,8 @@ impl StepResiduals {
         }
     }
 
-    /// Returns the mean and the standard deviation of the logarithm of measured / predicted time
-    /// for `job`, and the number of measured steps on its NPU class.
+    /// Returns the mean and standard deviation of the logarithm of measured / predicted time for
+    /// `job`. Also returns the number of measured steps on its NPU class.
     fn predict_logarithm(&self, job: &StepKey) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
@@ -399,8 +399,8 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects each run's prediction by runs with another value of the option `key` (`model`, or an
-/// option of the table).
+/// Corrects each run's prediction by the runs with another value of the option `key` (`model`, or
+/// an option of the table).
 pub fn correct_by_others(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],

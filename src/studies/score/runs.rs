@@ -384,7 +384,7 @@ fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static st
     None
 }
 
-/// If stages cannot have equal numbers of blocks and the run gives no split, gives all stages about
+/// If stages cannot have equal numbers of blocks and the run gives no split, each stage gets about
 /// the same number of multiplications.
 fn split_unevenly(
     model: &Model,

@@ -14,7 +14,7 @@ const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
 /// Options that count as a single option, because they always change together.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Number of pairs of runs that differ only in one option, and number of pairs that are predicted
+/// Number of pairs of runs that differ in only one option, and number of pairs that are predicted
 /// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionSigns {

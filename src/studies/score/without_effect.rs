@@ -20,9 +20,9 @@ pub struct ScoreSetting {
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
-/// Returns the settings of `given` that do not change the `answers` for the runs of `table`, each
-/// with the reason. Without a setting, only the runs that the setting changes are predicted again,
-/// until one prediction differs.
+/// Returns the settings of `given` that do not change the `answers` for the runs of `table`. Each
+/// setting comes with the reason. Without a setting, only the runs that the setting changes are
+/// predicted again, until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,

@@ -6,25 +6,25 @@
 //! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
 //! - a message arrives no earlier than its uncontended time after the earliest start of its send;
-//! - a collective does not wait for its other members. The collective takes at least the time in
-//!   which a member can receive its bytes through all ports of the group's dimensions, or the
-//!   measured time if that is shorter;
+//! - a collective does not wait for its other members. The collective takes at least as long as a
+//!   member needs to receive its bytes through all ports of the group's dimensions, or the measured
+//!   time if that is shorter;
 //! - all other nodes take no time.
 //!
 //! Each rule removes a constraint of the replay or shortens a time, so no replay is faster. Since
 //! the kernels of a lane run one at a time, the sum over any lane is also a lower bound. In
-//! all-gather, reduce-scatter and all-to-all, each of n members must receive the (n - 1)/n B of a
-//! buffer B that the member lacks. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if
-//! all algorithms of the group's dimensions consist of a reduce-scatter and an all-gather. Members
-//! of generated steps exchange equal parts. Members of captured steps may exchange unequal parts,
-//! so captured steps have no bound.
+//! all-gather, reduce-scatter and all-to-all with a buffer B, each of n members lacks (n - 1)/n B
+//! and must receive it. In an all-reduce, a member must receive B, or 2 (n - 1)/n B if all
+//! algorithms of the group's dimensions consist of a reduce-scatter and an all-gather. Members of
+//! generated steps exchange equal parts. Members of captured steps may exchange unequal parts, so
+//! captured steps have no bound.
 //!
 //! # Steps with many micro-batches
 //!
 //! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk
 //! are equal. So with each micro-batch after the first, a rank's own path and the sums over its
 //! lanes grow by a constant amount. In interleaved schedules, the path and the sums grow by a
-//! constant amount with every `pipeline` micro-batches, and in general with every period of the
+//! constant amount with every `pipeline` micro-batches; in general, with every period of the
 //! schedule. [`bound_quickly`] simulates two and three of these periods, and extrapolates to the
 //! whole step. A stage begins at the earliest time at which the first micro-batch can have passed
 //! the stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward
@@ -91,8 +91,8 @@ fn max_memory_of_stages(stages: &[StagePath]) -> u64 {
 /// Returns true if the ranks of all stages fit into the machine's memories.
 fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    // An unknown capacity counts as unlimited here, because points with a limit on memory and an
-    // unknown capacity were already rejected.
+    // An unknown capacity counts as unlimited here: if memory is limited, points with an unknown
+    // capacity were already rejected.
     let memory = RankMemory::new(point.smallest_capacity().unwrap_or(u64::MAX), plan);
     memory.fits_peaks(
         (0..)
@@ -323,7 +323,7 @@ impl NodePrices<'_> {
 }
 
 /// Returns a lower bound on a member's time in a collective: the time of the bytes that the member
-/// must receive or, if measurements apply and are shorter, the measured time.
+/// must receive. If measurements apply and are shorter, the measured time is the bound.
 fn least_collective_time(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -365,8 +365,8 @@ fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     }
 }
 
-/// Returns a lower bound on a collective's time, if the collective consists of messages: the bytes
-/// that a member must receive, divided by the rate of its ports.
+/// If a collective consists of messages, returns a lower bound on its time: the bytes that a member
+/// must receive, divided by the rate of its ports.
 fn message_lower_bound(
     point: &ResolvedPoint,
     kind: CollectiveKind,

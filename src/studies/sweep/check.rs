@@ -1,5 +1,5 @@
-//! Loads studies. [`load_study`] parses a study, checks it together with the files that it names,
-//! and hashes the study and these files.
+//! Loads studies. [`load_study`] parses a study, and checks it together with the files that it
+//! names. It also hashes the study and these files.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -123,8 +123,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
                 .zip(axis.values[0].iter().cloned()),
         );
     }
-    // Plan options are not tried as part of a point, because the first value of a plan axis or of a
-    // plan option may be impossible for the model.
+    // Plan options are not tried as part of a point: the model may make the first value of a plan
+    // axis or option impossible.
     let alone = |key: &str| !matches!(kind_of_setting(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),

@@ -65,7 +65,7 @@ impl<'s> PointEvaluator<'s> {
         }
     }
 
-    /// Returns a key that is equal for points with the same work, so that such points can be
+    /// Returns a key that is equal for points with the same work, so that these points can be
     /// evaluated one after another.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {

@@ -59,8 +59,8 @@ pub enum SweepObjective {
     Energy,
     /// Energy multiplied by the makespan.
     EnergyDelay,
-    /// Price of the job's NPUs for the duration of the makespan, at `price.npu` per hour or the
-    /// machine's own price.
+    /// Price of the job's NPUs during the makespan, at `price.npu` per hour or the machine's own
+    /// price.
     Cost,
     /// Price of processing a million tokens.
     TokenCost,

@@ -157,8 +157,7 @@ impl ResolvedPoint {
     }
 }
 
-/// Returns the settings that change the machine file: the settings whose keys `path` maps to a path
-/// in the file.
+/// Returns the settings that change the machine file. `path` maps their keys to paths in the file.
 fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
@@ -168,8 +167,8 @@ fn machine_edits<'s>(
         .collect()
 }
 
-/// Returns the machine's text with an outermost dimension that is large enough for `ranks`, if that
-/// dimension of `machine` is scalable.
+/// Returns the machine's text. If the outermost dimension of `machine` is scalable, the text makes
+/// it large enough for `ranks`.
 fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);

@@ -80,8 +80,8 @@ pub enum RowOutcome {
 /// A point that the sweep visited, with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Index of the point if the study's points can be listed; otherwise its number in the order of
-    /// first visits.
+    /// Index of the point if the study's points can be listed. Otherwise, its number in the order
+    /// of first visits.
     pub number: u64,
     /// Values that the study's axes set at this point.
     pub point: Settings,
@@ -237,8 +237,8 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of `list`. In the last layer, the score of a point is its
-    /// answer's score; in outer layers, it is the best score of the inner layers.
+    /// Returns the score of each point of `list`. In the last layer, a point's score is its
+    /// answer's score. In outer layers, it is the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,

@@ -140,8 +140,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of the row `best`, which is the best by `objective`, with the values
-    /// of all other rows. Returns `None` if the interval is unknown.
+    /// Row `best` is the best by `objective`. Compares its interval with the values of all other
+    /// rows. Returns `None` if the interval is unknown.
     pub fn describe_lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval_of_objective(best, objective)?;
         let place = self

@@ -2,11 +2,11 @@
 //! neighbours in different classes.
 //!
 //! Classes contain nodes of both traces. A class with one node of each trace is a pair, and is removed from the
-//! partition. If a class contains several nodes of each trace, it is split by finer labels. Nodes that remain equal are
-//! paired in the order of their ids. After each of these steps, classes are refined until they no longer change. If two
-//! traces differ only in ids and order, the algorithm finds the correct pairs. The exception is graphs so regular that
-//! different nodes have equal numbers of neighbours in every class. Each split visits only the edges of the smaller
-//! part of a class, so that the total time is O(edges · log nodes).
+//! partition. If a class contains several nodes of each trace, finer labels split it. Nodes that remain equal are
+//! paired in the order of their ids. After each of these steps, classes are refined until they no longer change. If
+//! two traces differ only in ids and order, the algorithm finds the correct pairs. The exception is graphs so regular
+//! that different nodes have the same number of neighbours in every class. Each split visits only the edges of the
+//! smaller part of a class, so that the total time is O(edges · log nodes).
 
 use super::equal_labels::for_each_equal_label;
 use super::{NodeHashes, NodeMatching};
@@ -16,7 +16,8 @@ use std::collections::VecDeque;
 /// Class number of nodes that are paired, or cannot be paired.
 const NONE: u32 = u32::MAX;
 
-/// A class: a range in the list of members, and the number of these members from the first trace.
+/// A class: a range in the member list, and the number of these members that belong to the first
+/// trace.
 #[derive(Clone, Copy, Debug)]
 struct RefinementClass {
     start: u32,
@@ -32,7 +33,7 @@ impl RefinementClass {
 }
 
 /// A set of nodes that splits classes: members of a class are separated if they have different numbers of edges into
-/// the set.
+/// this set.
 enum ClassSplitter {
     Class(u32),
     /// A pair, identified by its node of the first trace.
@@ -59,7 +60,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
 }
 
 impl<'x, 'o> ColorRefinement<'x, 'o> {
-    /// Pairs nodes with labels that are unique in each trace; all other nodes with equal labels form a class. Returns
+    /// Pairs nodes whose labels are unique in each trace. All other nodes with equal labels form a class. Returns
     /// `None` if there are no classes.
     pub fn new(
         sides: &'x [ComparedTrace<'o>; 2],
@@ -157,8 +158,9 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // A class with different numbers of nodes from the two traces is no splitter. Some nodes of such a
-                    // class have no partner, and the edges of these nodes would separate correct pairs.
+                    // A class with different numbers of nodes from the two traces does not split other classes. Some
+                    // nodes of such a class have no partner, and the edges of these nodes would separate correct
+                    // pairs.
                     if !std::mem::take(&mut class.queued) || !class.is_balanced() {
                         continue;
                     }
@@ -216,7 +218,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
     /// Splits `parts` off a class; `rest` nodes of the class are in no part.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
-            // All nodes are in parts, so the largest part remains in the old class.
+            // Every node is in a part, so the largest part can remain in the old class.
             let largest = (0..parts.len()).max_by_key(|&i| (parts[i].len(), usize::MAX - i));
             parts.remove(largest.expect("there is one"));
         }
@@ -310,8 +312,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`. All nodes of a new class have the same label, and the class has equally many nodes
-    /// from each trace.
+    /// Splits classes by `labels`. All nodes of a new class have the same label. Each trace contributes the same
+    /// number of nodes to the class.
     pub fn split_by_labels(&mut self, labels: &NodeHashes) {
         let offset = self.offset_of_second();
         let label = |node: u32| {

@@ -25,8 +25,8 @@ impl LabelSketch {
     const MOST_BITS: u32 = 24;
 
     fn from_labels(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
-        // With at least eight bits per label (below the limit), at most about one in eight labels outside the set is
-        // accepted by mistake.
+        // With at least eight bits per label (below the limit), the filter wrongly accepts at most about one in
+        // eight labels outside the set.
         let bits = (8 * labels.len()).next_power_of_two().ilog2();
         let bits = bits.clamp(6, Self::MOST_BITS);
         let mut marks = Self {
@@ -51,8 +51,8 @@ impl LabelSketch {
     }
 }
 
-/// Calls `each` once for each label that occurs among the unmatched nodes of both traces. `each` receives the nodes
-/// with this label, first trace first, and the number of these nodes in the first trace.
+/// Calls `each` once for each label that unmatched nodes of both traces have. `each` receives the nodes with this
+/// label, first trace first, and the number of these nodes in the first trace.
 pub(super) fn for_each_equal_label(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

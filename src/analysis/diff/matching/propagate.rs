@@ -74,7 +74,7 @@ pub(super) fn pair_neighbours(
 
 type LabelledNeighbour = (bool, u64, u32);
 
-/// For each combination of dependency kind and label that occurs in both sorted lists, calls `each` with the matching
+/// Calls `each` for each combination of dependency kind and label that occurs in both sorted lists, with the matching
 /// entries of both lists.
 fn for_each_equal_run(
     a: &[LabelledNeighbour],

@@ -6,11 +6,11 @@ use chakram_trace::format::Op;
 
 /// Maximum number of neighbours followed from a node, and of candidates compared with it.
 const NEAR: usize = 64;
-/// For each partner of a followed neighbour, the maximum number of its neighbours that are inspected for candidates.
+/// For each partner of a followed neighbour: the maximum number of its neighbours that are checked as candidates.
 const THROUGH: usize = 1024;
 /// For each partner of a followed neighbour, the maximum number of candidates that are taken.
 const CANDIDATES: usize = 16;
-/// Maximum number of times that a node is tried again because a neighbour was paired.
+/// A node is tried again when a neighbour gets a partner; this is the maximum number of such tries.
 const TRIES: u8 = 8;
 /// Maximum number of neighbours compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
@@ -18,7 +18,7 @@ const WORK: usize = 1 << 16;
 /// How well the neighbours of two nodes agree. Only neighbours with a known partner count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner, of the node that has more of them.
+    /// Number of neighbours with a known partner; of the two nodes' numbers, the larger one.
     known: usize,
     /// Number of neighbours of the two nodes that are paired with each other.
     common: usize,
@@ -72,7 +72,8 @@ pub(super) fn count_agreeing_neighbours(
     sum
 }
 
-/// Scores how similar two nodes with different labels are: 2 points for equal names, plus 1 for equal types.
+/// Scores the similarity of two nodes with different labels: 2 points for equal names, plus 1 for equal
+/// types.
 fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
     let (a, b) = (view(0, first), view(1, second));
@@ -83,7 +84,7 @@ fn score_likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8
 /// Pairs nodes that have most of their neighbours in common. If exactly one unmatched node then remains in each trace,
 /// and both are isolated and similar, pairs these two nodes.
 pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
-    // From an unmatched node, search through its neighbours' partners for unmatched neighbours of these partners.
+    // From an unmatched node, go through its neighbours' partners to unmatched neighbours of these partners.
     let mut waiting: Vec<u32> = pairs.unmatched_nodes(0).collect();
     waiting.reverse();
     let mut tries = vec![0_u8; sides[0].len()];
@@ -123,7 +124,7 @@ pub(super) fn pair_most_similar(sides: &[ComparedTrace<'_>; 2], pairs: &mut Node
     }
 }
 
-/// Returns the unmatched node of the second trace that is most similar to `node` and has most neighbours in common with
+/// Returns the unmatched node of the second trace that is most similar to `node` and shares the most neighbours with
 /// it. Returns `None` if no candidate has half of the neighbours in common.
 fn find_best_partner(
     sides: &[ComparedTrace<'_>; 2],

@@ -48,7 +48,7 @@ pub(in crate::diff) fn format_signed(more: i128, show: impl Fn(u128) -> String) 
     }
 }
 
-/// Formats both amounts and the increase, as in `1.000 ms → 1.250 ms (+25.00 %)`.
+/// Formats the two amounts and the increase, as in `1.000 ms → 1.250 ms (+25.00 %)`.
 pub(in crate::diff) fn from_to(shift: &AmountChange, show: impl Fn(u128) -> String) -> String {
     let (before, after) = (show(shift.before), show(shift.after));
     if shift.signed_increase() == 0 {

@@ -45,7 +45,7 @@ pub fn render_html(reports: &ReportDiff, names: [&str; 2]) -> String {
 /// Function that formats an amount.
 type AmountFormat = fn(u128) -> String;
 
-/// Renders a change as table cells: the two values, their difference, and the percentage.
+/// Renders a change as table cells: the two values, the difference and the percentage.
 fn render_change_cells(pointer: &str, shift: &AmountChange, show: AmountFormat) -> [String; 4] {
     let side = |side: &str, amount: u128| {
         render_report_number(&format!("{pointer}/{side}"), amount, &show(amount))
@@ -151,7 +151,7 @@ fn render_replay_diff(replay: &ReplayDiff, at: usize, names: [&str; 2]) -> Strin
     )
 }
 
-/// Renders the table of the parts of the time, as means over NPUs, in both reports.
+/// Renders the table that compares the parts of the time, as means over NPUs.
 fn render_breakdown_table(
     replay: &ReplayDiff,
     pointer: &dyn Fn(&str) -> String,

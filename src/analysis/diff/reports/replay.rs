@@ -101,7 +101,7 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     calls.collect()
 }
 
-/// Returns the operators or groups whose contribution to `part` changed, as means over NPUs.
+/// Returns the operators or groups whose contribution to `part` changed; times are means over NPUs.
 fn compare_contributions(
     both: [&Report; 2],
     npus: [usize; 2],

@@ -96,7 +96,7 @@ impl NodeTotals {
 /// Sums over all nodes, and sums for each value of each property.
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
-/// Sums the times and sizes of two traces; traces with many nodes are processed in parallel.
+/// Sums the times and sizes of two traces. Traces with many nodes are processed in parallel.
 pub(super) fn sum_traces(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
     let [a, b] = traces;
     let many = a.nodes.len().min(b.nodes.len()) >= MANY;

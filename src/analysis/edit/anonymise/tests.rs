@@ -1,4 +1,5 @@
-//! Tests which names and fields of each record are hashed, kept and removed, and that all ranks get equal hashes.
+//! Tests which names and fields of a record are hashed, kept or removed, and that equal names get equal hashes on
+//! all ranks.
 
 use super::*;
 use chakram_trace::format::profiler_cost::CostBasis;
@@ -166,8 +167,8 @@ fn only_what_replays_read_stays() {
         node.name
     );
     assert!(!after.windows(3).any(|bytes| bytes == b"bob"));
-    // Five attributes are removed: two of the metadata record, and three of the node. Four other fields are removed:
-    // the start, the inputs, the outputs and the unknown field.
+    // Five attributes are removed: two from the metadata record and three from the node. Four other fields are
+    // removed: the start, the inputs, the outputs and the unknown field.
     assert_eq!((done.attributes, done.fields), (5, 4));
 }
 

@@ -217,7 +217,8 @@ fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns true if `text` is an IPv6 address in an assigned range, unlike names such as `c10d::add`.
+/// Returns true if `text` is an IPv6 address in an assigned range. Names such as `c10d::add` are no
+/// such addresses.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);

@@ -62,8 +62,8 @@ impl RankGrid {
     }
 }
 
-/// Position of a rank: its coordinate along the scaled dimension, one combined coordinate for the outer dimensions, and
-/// one for the inner dimensions.
+/// Position of a rank: its coordinate in the scaled dimension, a combined coordinate for the outer dimensions, and
+/// another for the inner dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridPosition {
     pub(super) outer: u32,
@@ -162,12 +162,14 @@ impl ScaledDimension {
         self.split_rank(rank, self.new_size)
     }
 
-    /// Returns the old rank with the coordinate `x` along the dimension, and the other coordinates of `place`.
+    /// Returns the old rank that has the coordinate `x` along the dimension and the other coordinates of
+    /// `place`.
     pub(super) fn original_rank_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join_rank(x, place, self.size)
     }
 
-    /// Returns the new rank with the coordinate `x` along the dimension, and the other coordinates of `place`.
+    /// Returns the new rank that has the coordinate `x` along the dimension and the other coordinates of
+    /// `place`.
     pub(super) fn new_rank_at(&self, x: u32, place: GridPosition) -> u32 {
         self.join_rank(x, place, self.new_size)
     }
@@ -229,7 +231,8 @@ mod tests {
         // In block 1, the ranks (1, 1, *) would have the dp coordinate 3, which exceeds the new size.
         assert_eq!(along.rank_in_block(along.original_position(6), 1), None);
         assert_eq!(along.rank_in_block(along.original_position(4), 1), Some(10));
-        // The dp group at pp = 1 and tp = 1 consists of ranks 5 and 7, and becomes 7, 9 and 11.
+        // At pp = 1 and tp = 1, the dp group consists of ranks 5 and 7; scaling turns it into 7, 9
+        // and 11.
         assert_eq!(along.scale_members(&[5, 7]), [7, 9, 11]);
         assert_eq!(along.coordinates_with_dimension(6), (vec![1, 1, 0], 1));
     }

@@ -27,7 +27,7 @@ pub(super) struct ScaleWriter<'s> {
 type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
 
 impl ScaleWriter<'_> {
-    /// Writes the metadata record with the new number of ranks. The rank's own number is removed, so that equal ranks
+    /// Writes the metadata record with the new number of ranks. Removes the rank's own number, so that equal ranks
     /// can share a file.
     pub fn write_metadata(
         &self,

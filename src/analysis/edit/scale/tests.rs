@@ -79,8 +79,8 @@ fn size(node: &Node) -> i64 {
 #[test]
 fn shards_shrink_or_wholes_grow() {
     use CollectiveKind as K;
-    // A group of 2 members becomes a group of 6. If the total size is kept, a shard of 300 bytes becomes 100 bytes, and
-    // a shard of 100 bytes becomes 33⅓ bytes, rounded up. If the size of shards is kept, a whole buffer of 600 bytes
+    // A group of 2 members becomes a group of 6. To keep the total size, a shard of 300 bytes shrinks to 100 bytes,
+    // and a shard of 100 bytes to 33⅓ bytes, rounded up. If the size of shards is kept, a whole buffer of 600 bytes
     // becomes 1800 bytes.
     let kinds = [
         (K::AllReduce, 600, 600, 600),
@@ -175,8 +175,8 @@ fn peer(node: &Node) -> i64 {
 
 #[test]
 fn messages_follow_their_ranks() {
-    // The grid is pp=2, dp=3, so rank = 3 pp + dp. Each rank sends along pp to the other stage, and along dp in a
-    // ring.
+    // The grid is pp=2, dp=3, so rank = 3 pp + dp. Along pp, each rank sends to the other stage; along dp, each
+    // rank sends in a ring.
     let trace = |rank: i64| {
         let (pp, dp) = (rank / 3, rank % 3);
         let other = (1 - pp) * 3 + dp;

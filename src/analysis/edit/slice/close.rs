@@ -22,7 +22,7 @@ pub(super) struct DependencyClosure {
 impl DependencyClosure {
     /// Computes the new dependencies, in time linear in the number of dependencies.
     pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
-        // One reverse pass over the known order finds all cut nodes on which a kept node depends, directly or through
+        // One reverse pass over the known order finds all cut nodes that a kept node depends on, directly or through
         // other cut nodes. A depth-first search with petgraph takes twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
@@ -43,8 +43,8 @@ impl DependencyClosure {
             if !kept[at] && !needed[at] {
                 continue;
             }
-            // Dependencies that a replay does not enforce (on a missing node or on a cycle) are dropped, which also
-            // changes the list.
+            // Replays do not enforce dependencies on a missing node or on a cycle. Such dependencies are dropped,
+            // which also changes the list.
             let mut changed =
                 trace.enforced_dependencies(i).count() != trace.raw.dependencies_of(i).len();
             found.clear();
@@ -65,7 +65,7 @@ impl DependencyClosure {
             if kept[at] && !changed {
                 continue;
             }
-            // For the same node, a data dependency is sorted before a control dependency, so that the data dependency
+            // A data dependency is sorted before a control dependency on the same node, so that the data dependency
             // remains.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);

@@ -12,7 +12,7 @@ use std::fmt::{self, Display};
 struct RankCommunication {
     rank: u32,
     comms: RankComms,
-    /// For each communication of `comms`, the id of its node, and true if the node is kept.
+    /// For each communication in `comms`: the id of its node, and true if the node is kept.
     nodes: Vec<(u64, bool)>,
 }
 

@@ -74,7 +74,8 @@ fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// Returns the owner of each node (the node to which it belongs), and true if owners come from attributes.
+/// Returns the owner of each node (the node to which it belongs). Also returns true if attributes state
+/// the owners.
 fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -104,8 +105,8 @@ fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), 
     Ok((owner, said))
 }
 
-/// For each node by index, returns true if the node is part of the step. The step is stated by nodes' attributes or, if
-/// no node has this attribute, by the step's annotation.
+/// Returns one entry per node, sorted by index: true if the node is part of the step. The step is stated by nodes'
+/// attributes or, if no node has this attribute, by the step's annotation.
 fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
     let stated = stated_steps(trace)?;
     if stated.iter().all(Option::is_none) {
@@ -156,7 +157,8 @@ fn list_steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     })
 }
 
-/// For each node by index, returns true if an annotation that matches `pattern` covers the node.
+/// Returns one entry per node, sorted by index: true if an annotation that matches `pattern` covers
+/// the node.
 fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
     let nodes = &trace.raw.nodes;
     let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
@@ -184,10 +186,10 @@ fn select_annotated(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>
     Ok(label.iter().map(Option::is_some).collect())
 }
 
-/// Gives each node without a label the label of its nearest owner that has one. Nodes in a cycle of owners get no
+/// If a node has no label, it gets the label of its nearest owner with a label. Nodes in a cycle of owners get no
 /// label.
 fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
-    // Each node is visited once, so the walk takes linear time, and it ends even on cycles.
+    // The walk visits each node once, so it takes linear time, and it ends even on cycles.
     let mut done = vec![false; owner.len()];
     let mut chain = Vec::new();
     for i in 0..owner.len() as u32 {
@@ -242,8 +244,8 @@ fn collect_annotation_windows(
         .for_each(|starts| starts.sort_unstable());
     let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
     for busy in &mut list {
-        // At the end of an annotation, the thread may wait without running a node, so extend the window to the thread's
-        // next node.
+        // At the end of an annotation, the thread may wait without running a node. The window therefore extends to
+        // the thread's next node.
         let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
         let next = starts.partition_point(|&start| start < busy.to);
         busy.to = starts.get(next).copied().unwrap_or(Span::MAX);

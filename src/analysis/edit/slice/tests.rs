@@ -98,8 +98,8 @@ fn dependencies_lead_on_through_what_is_cut() {
         (&*after[3].data_deps, &*after[3].ctrl_deps),
         (&[][..], &[10, 20][..])
     );
-    // Node 40 has a data dependency on 20 and a control dependency on 10. Node 50 depends on 20 both ways, and the data
-    // dependency replaces the control dependency.
+    // Node 40 has a data dependency on 20 and a control dependency on 10. Node 50 has both kinds of dependency on 20,
+    // and the data dependency replaces the control dependency.
     assert_eq!(
         (&*after[2].data_deps, &*after[2].ctrl_deps),
         (&[20][..], &[10][..])
@@ -134,8 +134,8 @@ fn a_slice_starts_where_its_first_node_did() {
 
 #[test]
 fn wide_fans_become_joints() {
-    // The graph has 20 sources, a cut hub, and 30 nodes that depend on the hub. With a joint, the graph needs 20 + 30
-    // dependencies instead of 600.
+    // The graph has 20 sources, a hub that is cut, and 30 nodes that depend on the hub. With a joint, the graph needs
+    // 20 + 30 dependencies instead of 600.
     let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
     let sources: Vec<u64> = (1..=20).collect();
     nodes.push(node(1000, 4, &sources, &[]));

@@ -1,8 +1,8 @@
-//! Reductions of gradients, as in DistributedDataParallel: hooks of parameters, buckets, and the nodes that wait for
+//! Gradient reductions as in DistributedDataParallel: hooks of parameters, buckets, and the nodes that wait for
 //! buckets.
 //!
-//! Gradients become ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches the
-//! limit; then it is reduced. The last bucket contains the remaining gradients.
+//! Gradients become ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches
+//! the limit. The bucket is then reduced. The last bucket contains the remaining gradients.
 
 use super::EditCounts;
 use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
@@ -22,12 +22,12 @@ const HOOK: &str = "torch::autograd::AccumulateGrad";
 pub(super) struct GradientReductions {
     /// Collectives that reduce gradients, in program order.
     pub collectives: Vec<u32>,
-    /// For each collective, the host operator that launches it, and all nodes inside this operator.
+    /// For each collective: the host operator that launches it, and all nodes inside this operator.
     pub launches: Vec<Vec<u32>>,
     /// Nodes that copy gradients into their buckets.
     pub fills: BTreeSet<u32>,
-    /// For each parameter, in the order in which gradients are computed: the outermost node of its hook, and its number
-    /// of elements.
+    /// For each parameter, in the order in which its gradient is computed: the outermost node of its hook, and its
+    /// number of elements.
     pub hooks: Vec<(u32, u64)>,
     /// For each gradient, the bytes per element, if the capture states its type.
     pub element_sizes: Vec<Option<u64>>,
@@ -156,7 +156,7 @@ impl GradientReductions {
     }
 }
 
-/// Returns true if a reduction leaves each rank only with its shard of the gradients. In generated jobs, such a
+/// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
 /// reduction frees temporary memory of the full size.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named_changes();
@@ -188,7 +188,7 @@ pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
     })
 }
 
-/// Returns the bytes per element of the first tensor in `types`, a list of tensor types.
+/// Returns the bytes per element of the first tensor in `types`, a list of tensors' types.
 fn element_bytes(types: &str) -> Option<u64> {
     let first = &types[types.find("Tensor(")? + 7..];
     let name = &first[..first.find(')')?];
@@ -212,8 +212,8 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
 }
 
 /// Returns true if a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
-/// In generated jobs, the reduction must belong to a layer; other reductions, such as the sum for an embedding that two
-/// stages share, do not reduce buckets.
+/// In generated jobs, the reduction must belong to a layer. Other reductions, such as the sum for an embedding that
+/// two stages share, do not reduce buckets.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -275,9 +275,9 @@ impl TransferRates {
     }
 }
 
-/// Returns median delays in nanoseconds. The first result is the median over nodes that directly follow a node in
-/// `after` on the same thread. The second result contains, for each name, the median over all other nodes with this
-/// name.
+/// Returns median delays in nanoseconds. The first result is the median over all nodes that directly follow a node
+/// in `after` on the same thread. The second result contains, for each name, the median over all other nodes with
+/// this name.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -306,7 +306,8 @@ pub(super) fn delays_behind(
 ///
 /// # Errors
 ///
-/// Fails on a job without hooks of parameters, and if the captured buckets do not contain every gradient exactly once.
+/// Fails if the job has no hooks of parameters, or if the captured buckets do not contain every gradient exactly
+/// once.
 pub(super) fn regroup_gradients(
     program: &mut RankProgram<'_>,
     limit: u64,
@@ -360,7 +361,7 @@ pub(super) fn regroup_found(
         ));
     };
     counts.matched += found.collectives.len() as u64;
-    // The new buckets: index of the first and of the last hook, and bytes.
+    // The new buckets. For each bucket: the index of its first and of its last hook, and its bytes.
     let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (i, &(_, elements)) in found.hooks.iter().enumerate() {
@@ -388,8 +389,8 @@ pub(super) fn regroup_found(
     Ok(counts)
 }
 
-/// Removes the gathers of parameters for the backward pass, and the nodes that copy data into and out of them. The
-/// backward pass then uses the parameters gathered for the forward pass.
+/// Removes the nodes that gather parameters for the backward pass, and the nodes that copy data into and out of
+/// the gathered buffers. The backward pass then uses the parameters gathered for the forward pass.
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -426,15 +427,15 @@ pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     }
     counts.removed += gone.len() as u64;
     if counts.changed == 0 {
-        // Report no match: either the job never frees parameters, or the capture does not show what its gathers are
-        // for.
+        // Report no match: either the job never frees parameters, or the capture does not show the purpose of its
+        // gathers.
         counts.matched = 0;
     }
     program.remove_items(&|item| gone.contains(&item));
     counts
 }
 
-/// Moves all reductions of gradients to the end of the backward pass, so that they do not overlap with it.
+/// Moves all gradient reductions to the end of the backward pass, so that they do not overlap with it.
 pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
@@ -629,7 +630,8 @@ fn place_buckets(
             changes.insert("wait_ns", AttributeChange::Removed);
             changes.insert("eager", AttributeChange::Removed);
         }
-        // The new collective depends only on its launch, whatever the copied collective depends on.
+        // The new collective depends only on its launch, regardless of the copied collective's
+        // dependencies.
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;

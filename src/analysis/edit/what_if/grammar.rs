@@ -115,8 +115,8 @@ pub enum LayerChange {
 pub enum PassOrder {
     /// GPipe: all forward passes run before the first backward pass.
     GPipe,
-    /// 1F1B: a stage first runs one forward pass for itself and for each later stage. Then the stage alternates between
-    /// one backward pass and one forward pass.
+    /// 1F1B: a stage first runs one forward pass for itself and one for each later stage. Then the stage alternates
+    /// between one backward pass and one forward pass.
     OneForwardOneBackward,
 }
 

@@ -13,7 +13,8 @@ use std::fmt::Write as _;
 /// Attribute of the metadata record in which the replaced records are stored.
 pub(super) const KEPT: &str = "unedited_records";
 
-/// Replaced records by index in the unedited trace, and the number of records of that trace.
+/// Replaced records, identified by their index in the unedited trace, and the number of records in
+/// that trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptRecords {
     count: usize,
@@ -22,8 +23,8 @@ pub(super) struct KeptRecords {
 
 impl KeptRecords {
     /// Returns the records of `before` that differ in `again`, which is the trace after an edit and its inverse.
-    /// Returns `None` if `before` and `again` have different numbers of records, because then records cannot be
-    /// compared one by one.
+    /// Returns `None` if `before` and `again` have different numbers of records, because the records then
+    /// cannot be compared one by one.
     pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);
@@ -75,8 +76,8 @@ impl KeptRecords {
         text
     }
 
-    /// Returns `trace` with the stored records at their original indices. If `trace` has another number of records than
-    /// the unedited trace, returns it unchanged.
+    /// Returns `trace` with the stored records at their original indices. If `trace` and the unedited trace have
+    /// different numbers of records, returns `trace` unchanged.
     pub fn put_back(&self, trace: Vec<u8>) -> Result<Vec<u8>, TraceError> {
         let mut out = Vec::with_capacity(trace.len());
         let (mut frames, mut count) = (FrameCursor::new(&trace), 0);

@@ -6,7 +6,7 @@
 //! to the number of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes
 //! is assumed to grow.
 //!
-//! Time: a kernel has `F` FLOPs, moves `Y` bytes, and has the recorded time `t`, of which the profiler added `p`. After
+//! Time: a kernel has `F` FLOPs and moves `Y` bytes. Its recorded time is `t`, of which the profiler added `p`. After
 //! scaling, these are `F'`, `Y'` and `t'`:
 //!
 //! ```text
@@ -17,9 +17,9 @@
 //! bytes at half of the trace's highest rate or faster. The work of such a kernel is `max(F / f, Y / y)`, where `f` and
 //! `y` are the highest rates of FLOPs and of bytes in the trace.
 //!
-//! `a` is the fixed time of a kernel call, which does not depend on its work. If the work of kernels with the same name
-//! differs by a factor of two or more, `a` is the intercept of a line fitted to their median time against work. If the
-//! work differs less, `a` is the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a kernel call, which does not depend on its work. Kernels with the same name may differ
+//! in work by a factor of two or more. In this case, `a` is the intercept of a line fitted to their median time
+//! against work. If the work differs less, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -67,7 +67,7 @@ pub(super) struct ScalingCounts {
     /// Number of kernels, messages and collectives to which the scaling applies.
     pub matched: u64,
     pub changed: u64,
-    /// Number of kernels whose fixed call time is the intercept of a fitted line.
+    /// Number of kernels for which the fixed call time is the intercept of a fitted line.
     pub by_line: u64,
     /// Number of kernels whose shapes are unknown.
     pub without_shapes: u64,
@@ -104,9 +104,10 @@ pub(super) struct KernelScaler {
     tokens: Option<u64>,
     widths: ModelWidths,
     calls: BTreeMap<String, CallTime>,
-    /// For each layer of a generated job, the bytes of parameters that its passes gather.
+    /// For each layer of a generated job: the bytes of parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
-    /// For each kernel's node, the bytes that it allocates for whole gradients, which are freed by their reduction.
+    /// For each kernel's node: the bytes that it allocates for whole gradients. The reduction of these gradients
+    /// frees the bytes.
     whole_gradients: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
@@ -324,13 +325,14 @@ impl KernelScaler {
         }
     }
 
-    /// For each tensor of a kernel (inputs, then outputs), returns true if it contains parameters or their gradient.
+    /// Returns one entry per tensor of a kernel (inputs, then outputs): true if the tensor contains parameters or
+    /// their gradient.
     ///
-    /// In most cases, the sizes of a tensor show what it contains. But if the number of rows of a matrix equals the
-    /// number of tokens, its sizes may equal the sizes of a weight by chance. For such a matrix, the position among the
-    /// inputs decides. A matrix multiplication either multiplies samples (first input) by a weight (second input), or
-    /// it multiplies the samples of both inputs and sums the products into the gradient of a weight. All other kernels
-    /// of a pass process samples.
+    /// In most cases, the sizes of a tensor show what it contains. But if a matrix has as many rows as there are
+    /// tokens, its sizes may equal the sizes of a weight by chance. For such a matrix, the position among the inputs
+    /// decides. A matrix multiplication does one of two things. It multiplies samples (first input) by a weight
+    /// (second input), or it multiplies the samples of both inputs and sums the products into a weight gradient.
+    /// All other kernels of a pass process samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -384,7 +386,8 @@ impl KernelScaler {
         Some(by.batch.to_f64() * by.sequence.to_f64().powi(sequences))
     }
 
-    /// Scales the nodes for which `which` returns true, from their values before all edits.
+    /// Scales the nodes for which `which` returns true, starting from their values before all
+    /// edits.
     pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,
@@ -409,7 +412,8 @@ impl KernelScaler {
                 Op::Compute { .. } => self.scale_kernel(program, item, by, &mut counts),
                 Op::Message { bytes, .. } | Op::Collective { bytes, .. } if bytes > 0 => {
                     let widens = self.batch.zip(self.tokens).is_none_or(|(batch, tokens)| {
-                        // Transfers of only a few numbers per token, such as losses, do not grow with the hidden size.
+                        // Transfers of only a few numbers per token, such as a loss, do not grow with the hidden
+                        // size.
                         let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
                         bytes > 8 * batch.saturating_mul(tokens)
                     });
@@ -511,8 +515,8 @@ impl KernelScaler {
         }
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // A kernel with FLOPs is limited by bytes if it moves them at half of the highest rate or faster, as in a
-        // multiplication of few rows by weights. All other kernels with FLOPs are limited by FLOPs.
+        // Bytes limit a kernel with FLOPs if the kernel moves them at half of the highest rate or faster, as a
+        // multiplication of few rows by weights does. All other kernels with FLOPs are limited by FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -577,8 +581,9 @@ impl KernelScaler {
         true
     }
 
-    /// Returns how many of the `bytes` that a node allocates or frees are for gathered parameters or for gradients
-    /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the number of tokens.
+    /// Returns how many of the `bytes` that a node allocates or frees belong to gathered parameters, or to gradients
+    /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the number of
+    /// tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -762,8 +767,8 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShap
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes of a kernel's tensors. If the kernel states no shapes, the shapes are from the operator that
-/// launched the kernel.
+/// Returns the shapes of a kernel's tensors. If the kernel states no shapes, the shapes come from the operator
+/// that launched the kernel.
 fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<TensorShape>, Vec<TensorShape>) {
     let mut callers = program.callers_of(node);
     let stated = callers.find(|&caller| {
@@ -808,7 +813,8 @@ fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.is_in_delay(node) {
         true => profiler,
-        // Subtract the profiler's part from the delay first, and only the rest from the duration.
+        // The delay contains the profiler's part, so subtract this part from the delay first, and
+        // only the rest from the duration.
         false => profiler.saturating_sub(view.delay.0 / 1000),
     }
     .min(ns);

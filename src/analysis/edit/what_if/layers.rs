@@ -6,8 +6,8 @@
 //! repetitions; the optimizer may have another number. Added layers are copies of an inner layer; removed layers are
 //! inner layers. The reductions of gradients are divided into new buckets.
 //!
-//! Work on parameters that is not repeated per layer (such as a fused optimizer, or copies out of buckets) is scaled by
-//! the number of parameters.
+//! Work on parameters that does not occur once per layer (such as a fused optimizer, or copies out of buckets) is
+//! scaled by the number of parameters.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions, TransferRates};
@@ -90,14 +90,13 @@ impl JobLayers {
     }
 }
 
-/// Returns the longest repetition in a step's forward passes (the layers), and all repetitions with the same length and
-/// number of layers, each with the index of its pass.
+/// Returns the longest repetition in a step's forward passes, which is the repetition of layers. Also returns all
+/// repetitions with the same length and number of layers, each with the index of its pass.
 fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered_count())?;
     let runs = find_runs(&passes.forward, layers.period, layers.times);
-    // The repetition must cover 40 % of the passes; a shorter one, such as a repetition inside a layer, is not a
-    // repetition of layers.
+    // The repetition must cover 40 % of the passes, because a shorter one may repeat inside a layer.
     let covered: usize = runs.iter().map(|(_, found)| found.covered_count()).sum();
     let passed: BTreeSet<usize> = runs.iter().map(|(pass, _)| *pass).collect();
     let all: usize = passed
@@ -167,8 +166,8 @@ fn change_step(
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
     };
-    // The first or last layer of a backward pass may differ from the others, because no parameters are gathered ahead
-    // for this layer.
+    // The first or last layer of a backward pass may differ from the others, because its parameters are not gathered
+    // ahead.
     let fewer = Some(layers.times - 1).filter(|&times| times > 1);
     let mut backward = Vec::new();
     let mut unlike = Vec::new();
@@ -246,8 +245,8 @@ fn change_step(
     let buckets =
         GradientBuckets::find_buckets(program, step, &reductions, &passes, &repeated, layer_bytes)?;
     if !blocks.is_empty() {
-        // On some ranks, transfers start late, so the order of transfers in the trace differs from rank to rank. Move
-        // each transfer to the position after its launch, so that all ranks have the same order.
+        // On some ranks, transfers start late, so the trace's order of transfers differs from rank to rank. Move each
+        // transfer to the position after its launch, so that all ranks have the same order.
         program.issue_in_order(step);
     }
     let optimizer = longest_repetition(&passes.optimizer.signatures, Some(layers.times));

@@ -1,9 +1,8 @@
-//! The trace of a rank as a program, which is an ordered list of items. Edits repeat, remove or change parts of this
-//! list.
+//! A program is a rank's trace as an ordered list of items. Edits repeat, remove or change parts of this list.
 //!
 //! An item is a node or a copy of a node. The list is in program order. Some dependencies only express that an item
-//! follows the previous item of its thread or stream. After an edit, such a dependency is on the item that is then the
-//! previous one. All other dependencies remain on the same item.
+//! follows the previous item of its thread or stream. After an edit, such a dependency is moved to the item that now
+//! precedes this item. All other dependencies remain on the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -100,8 +99,8 @@ pub(super) struct NodeFacts<'a> {
 pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
-    /// True if the dependency only expresses the order of items in one thread. Such a dependency is on whichever item
-    /// precedes this item in its thread after the edit.
+    /// True if the dependency only expresses the order of items in one thread. After an edit, such a dependency is
+    /// moved to the item that now precedes this item on its thread.
     pub in_turn: bool,
 }
 
@@ -120,7 +119,7 @@ pub(super) struct ProgramItem {
 
 /// Attribute of a node with the values that edits replaced.
 pub(super) const UNEDITED: &str = "unedited";
-/// Attribute of the metadata record with the list of all edits of the trace.
+/// Attribute of the metadata record that lists all edits of the trace.
 const EDITS: &str = "edits";
 /// Attributes of the metadata record that describe only the captured job, each with the name that it has in the trace
 /// of an edited job.
@@ -151,7 +150,7 @@ pub(super) struct RankProgram<'a> {
     pub has_layers: bool,
 }
 
-/// Thread or stream on which a node runs: true for the host, and the lane.
+/// The thread or stream of a node: true for the host, and the lane.
 pub(super) type NodeThread = (bool, Option<i64>);
 
 impl<'a> RankProgram<'a> {
@@ -165,7 +164,7 @@ impl<'a> RankProgram<'a> {
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
             let mut fact = facts_of(raw.nodes[at].record)?;
-            // Earlier edits and this edit are combined, and applied to the kernel's shape before all edits.
+            // This edit is combined with earlier edits, and applied to the kernel's shape before all edits.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
                 parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
@@ -370,9 +369,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// For each node, returns true if it belongs to the forward pass of a later micro-batch. A later forward pass runs
-    /// after the first backward pass, between functions that compute gradients. The pass contains an operator whose
-    /// gradient is computed later.
+    /// Returns one entry per node: true if the node belongs to the forward pass of a later micro-batch. A later
+    /// forward pass runs after the first backward pass, between functions that compute gradients. The pass contains
+    /// an operator whose gradient is computed later.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.node_indices() {
@@ -404,7 +403,7 @@ impl<'a> RankProgram<'a> {
         forward
     }
 
-    /// Moves each transfer of `step` with a launching item to the position directly after this item.
+    /// Moves each transfer of `step` that an item launches to the position directly after this item.
     pub fn issue_in_order(&mut self, step: u32) {
         let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -476,8 +475,8 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Removes the items for which `gone` returns true. An item that depended on a removed item now depends on the
-    /// removed item's dependencies.
+    /// Removes the items for which `gone` returns true. If an item depended on a removed item, it now depends on
+    /// the removed item's dependencies.
     pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -694,8 +693,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns true if the time of a node's work is in its delay instead of in its duration. A kernel on the host's CPU
-    /// without a recorded duration is such a node, because the waiting of its caller contains the kernel's time.
+    /// Returns true if the node's delay, instead of its duration, contains the time of its work. A kernel on the
+    /// host's CPU without a recorded duration is such a node: the wait of its caller contains the kernel's time.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view_of_node(node);
         self.computes_on_host() && view.recorded == Span::ZERO
@@ -738,8 +737,8 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// If a node's name is a mark of `torch.distributed.pipelining` that begins a pass, returns the pass: the micro-batch,
-/// and true for backward.
+/// If a node's name is a mark with which `torch.distributed.pipelining` begins a pass, returns the pass: the
+/// micro-batch, and true for backward.
 pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (

@@ -143,9 +143,9 @@ pub(super) fn accumulate_passes(
     Ok(counts)
 }
 
-/// Makes a pass start after the last kernel of the pass `before`. Nodes of the pass that depend on a node in `starts`
-/// (marks before the step) depend on that kernel instead. If the first node of the pass has no dependencies, this node
-/// also depends on the last kernel.
+/// Makes a pass start after the last kernel of the pass `before`. If a node of the pass depends on a node in `starts`
+/// (marks before the step), the node depends on that kernel instead. If the first node of the pass has no
+/// dependencies, this node also depends on the last kernel.
 fn begin_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -184,7 +184,7 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// A pass of a micro-batch: the micro-batch's number, and true for the backward pass.
 type MicroBatchPass = (u32, bool);
 
-/// Returns the passes of all micro-batches in a step, in program order, each with its nodes.
+/// Returns the passes of all micro-batches in a step, in program order. Each pass has its nodes.
 fn list_passes(program: &RankProgram<'_>, step: u32) -> Vec<(MicroBatchPass, Vec<u32>)> {
     let mut found: Vec<(MicroBatchPass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
@@ -335,7 +335,7 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
 pub(super) struct PipelineStages {
     /// For each rank, the rank of the next stage to which it sends messages in forward passes.
     next: BTreeMap<u32, u32>,
-    /// Ranks whose order of passes is certainly 1F1B. (On some ranks, 1F1B and GPipe are the same order.)
+    /// Ranks whose pass order is certainly 1F1B. (On some ranks, 1F1B and GPipe have the same order.)
     alternate: BTreeSet<u32>,
 }
 
@@ -344,12 +344,12 @@ pub(super) struct PipelineStages {
 pub(super) struct PipelinePlace {
     /// Number of stages from the rank's own stage to the last stage, inclusive.
     pub stages: u32,
-    /// True if the order of passes is certainly 1F1B on one of these stages.
+    /// True if the pass order of one of these stages is certainly 1F1B.
     pub alternates: bool,
 }
 
 impl PipelineStages {
-    /// Adds a rank: its order of passes, and the rank to which it sends messages in forward passes.
+    /// Adds a rank: its pass order, and the rank to which it sends messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
             && warm_up < micro_batches
@@ -485,11 +485,11 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(MicroBatchPass, Vec<u32>)]) -
     found
 }
 
-/// Returns the nodes of all passes in a new order, and updates their dependencies. A dependency on the same
-/// micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow the new
-/// order. A dependency on the end of the previous pass becomes a dependency on the end of the new previous pass, which
-/// may be on another lane. Any other dependency becomes a dependency on the last node before the pass on the same
-/// thread as the old target.
+/// Puts the nodes of all passes in a new order, updates their dependencies, and returns them. A dependency on the
+/// same micro-batch's forward pass remains. All other dependencies between passes only express order, so they follow
+/// the new order. A dependency on the previous pass's end is moved to the end of the pass that now precedes it,
+/// possibly on another lane. Any other dependency is moved to the last node before the pass on the thread of the old
+/// target.
 fn arrange_items(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<MicroBatchPass, &Vec<u32>>,
@@ -566,7 +566,7 @@ fn arrange_items(
 }
 
 /// Removes the nodes `old` from the program order, and inserts `ordered` in the place of the first of them. A node
-/// between two nodes of `old`, such as a reduction of gradients, still follows the node that it followed before.
+/// between two nodes of `old`, such as a gradient reduction, still follows the same node as before.
 fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -592,8 +592,8 @@ fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered:
     program.order = order;
 }
 
-/// Returns the order of the passes of `micro_batches` micro-batches: `warm_up` forward passes, then backward and
-/// forward passes in turn, then the remaining backward passes.
+/// Returns the order of the passes of `micro_batches` micro-batches: Returns `warm_up` forward passes, then
+/// backward and forward passes in turn, then the remaining backward passes.
 fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {

@@ -112,8 +112,8 @@ pub(super) fn scale_replicas(
     Ok((new, scaling.scale_groups()))
 }
 
-/// In a job with a sharded optimizer, multiplies the work and memory of the shards by `ratio`. Returns true if there
-/// are shards.
+/// Multiplies the work and memory of optimizer shards by `ratio`, if the job shards its optimizer. Returns true if
+/// there are shards.
 fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
     let shards = program.order.iter().copied().find(|&item| {
         gradients::is_reduction(program, item)
@@ -193,7 +193,7 @@ fn replicas_of_first(
     Ok(found)
 }
 
-/// Returns the text of a grid of ranks in which `members` are the ranks along one dimension.
+/// Returns the text of a rank grid in which `members` are the ranks along one dimension.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(

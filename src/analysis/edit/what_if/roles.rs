@@ -1,17 +1,18 @@
 //! Creates traces for ranks without a trace, from the traces of captured ranks with the same role.
 //!
-//! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. Neighbouring
-//! stages are as far apart as the sender and the receiver of a forward message. The second dimension is the *replica*.
-//! Neighbouring replicas are as far apart as ranks that reduce gradients together. The remaining dimension contains all
-//! other positions, such as shards of tensors. An absent rank m copies a captured rank t, which is its model. The model
-//! is a rank of the same stage, if possible with the same coordinate in the remaining dimension. For a rank in a middle
-//! stage, the model may be a rank in another middle stage. In this case, 1F1B passes are reordered for the stage of m.
-//! The trace of t is changed as follows:
+//! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. The
+//! distance between neighbouring stages is the distance between sender and receiver of a forward message. The second
+//! dimension is the *replica*. Neighbouring replicas are as far apart as ranks that reduce gradients together. The
+//! remaining dimension contains all other positions, such as shards of tensors. An absent rank m copies a captured
+//! rank t, which is its model. The model is a rank of the same stage, if possible with the same coordinate in the
+//! remaining dimension. For a rank in a middle stage, the model may be a rank in another middle stage. In this case,
+//! 1F1B passes are reordered for the stage of m. The trace of t is changed as follows:
 //!
-//! - A message from t to a rank at distance d becomes a message from m to the rank at distance d. The tag of the
-//!   message changes from stage to stage as the tags of t do.
-//! - Along each dimension, a group of t keeps its coordinates if they include the coordinate of m. Otherwise, the group
-//!   takes the coordinate of m, or the block of the same size around it.
+//! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
+//!   message's tag changes from stage to stage in the same way as the tags of t.
+//! - Along each dimension, if the coordinates of t's group include the coordinate of m, the group keeps its
+//!   coordinates. Otherwise, the group moves to the coordinate of m, or to the block of the same size
+//!   around it.
 //!
 //! In the completed job, every send must have a receive, and all members of a group must make the same number of calls.
 
@@ -40,7 +41,7 @@ use rank_writer::{RoleWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Rule that selects the model of an absent rank among captured ranks of the same role.
+/// Rule that selects an absent rank's model among captured ranks of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
     /// The captured rank that is nearest in the grid.
@@ -93,7 +94,8 @@ struct CapturedRank {
     /// The lowest peer above this rank, which is in the next stage; `None` for the last stage.
     next: Option<u32>,
     peers: BTreeSet<u32>,
-    /// Groups that reduce the rank's gradients: distance between adjacent members, and number of members.
+    /// Groups that reduce the rank's gradients. Each entry has the distance between adjacent members and
+    /// the number of members.
     reductions: BTreeSet<(u32, u32)>,
     /// Time of all kernels of the rank, in picoseconds.
     kernels: u64,
@@ -345,8 +347,8 @@ fn check_memory(
         .map_err(|error| super::refuse_edit(error.to_string(), fewer))
 }
 
-/// Adds a note on how much the kernel times of captured ranks with the same role differ. The times of added ranks may
-/// have errors of this size.
+/// Adds a note about the differences in kernel time among captured ranks with the same role. The times of added ranks
+/// may have errors of this size.
 fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

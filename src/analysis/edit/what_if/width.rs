@@ -1,10 +1,11 @@
 //! Finds the sizes of tensors (widths) that grow with a model's hidden size, and by which power they grow.
 //!
 //! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
-//! only in the embedding and the loss. A tensor of activations has the numbers of samples and tokens, and then a width.
-//! The width is one size, or two sizes (number of heads, and width of a head). Multiplications with weights grow with
-//! the square of the hidden size; all other work grows in proportion to the hidden size. Attention gets more heads of
-//! the same width if the number of heads is then an integer; otherwise, the heads become wider.
+//! only in the embedding and the loss. The sizes of an activation tensor are the numbers of samples and tokens,
+//! followed by a width. The width is one size, or two sizes (number of heads, and width of a head). Multiplications
+//! with weights grow with the square of the hidden size. All other work grows in proportion to the hidden size.
+//! Attention gets more heads of the same width if the number of heads is then an integer. Otherwise, the heads become
+//! wider.
 
 use super::gradients;
 use super::grammar::{ScaleFactor, WidthChange};
@@ -27,8 +28,8 @@ pub(super) struct ModelWidths {
     vocabulary: BTreeSet<u64>,
     heads: BTreeSet<u64>,
     kv_heads: BTreeSet<u64>,
-    /// Sizes that count samples or tokens: the number of samples, the number of tokens per sequence, and the numbers of
-    /// rows of matrix multiplications.
+    /// Sizes that count samples or tokens: number of samples, number of tokens per sequence, and numbers of rows of
+    /// matrix multiplications.
     leading: BTreeSet<u64>,
     /// Numbers of elements of weights: for each layer of a generated job, and (under the key `None`) for all layers
     /// together. The first number is for weights with one width, the second for weights with two widths.
@@ -108,8 +109,7 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // If no loss shows the size of the vocabulary, assume that it is the size that occurs in only a few
-        // multiplications.
+        // If no loss shows the vocabulary size, assume the size that occurs in only a few multiplications.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
         this.vocabulary.extend(rare);
@@ -210,8 +210,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size to which the FLOPs of a matrix multiplication are proportional. If one
-    /// input is a weight, this power is the power of the weight's size; otherwise, it follows from both inputs.
+    /// Returns the power of the hidden size with which the FLOPs of a matrix multiplication grow. If one input is
+    /// a weight, this power is the power of the weight's size. Otherwise, both inputs determine it.
     pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
@@ -230,8 +230,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the shape of a kernel for a hidden size that is `by` times as large. `samples` is true for each size of
-    /// a multiplication that is a number of samples.
+    /// Returns the shape of a kernel for a hidden size that is `by` times as large. `samples` has one entry per size
+    /// of a multiplication: true if the size is a number of samples.
     pub fn widen_kernel(
         &self,
         kernel: KernelShape,

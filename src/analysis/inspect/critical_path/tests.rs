@@ -7,7 +7,8 @@ use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
 use chakram_trace::format::{CollectiveKind, GroupName, Op};
 use proptest::prelude::*;
 
-/// A node: true for a collective; delay, wait and duration in ns; lane; and dependencies.
+/// A node. The fields are: true for a collective; delay, wait and duration in ns; lane;
+/// dependencies.
 type Line = (bool, [u64; 3], i64, Vec<u64>);
 
 /// Builds the trace of a rank from these nodes. The ids of the nodes are numbered from 1.
@@ -64,7 +65,7 @@ fn two() -> [PathInput; 2] {
 fn the_path_goes_on_from_the_rank_that_came_last() {
     // Both ranks end at 120 ns, so the path ends on the lower rank, 0. The all-reduce of rank 0 waited from 50 to 100
     // ns, when rank 1 arrived, so its transfer takes 20 ns. On rank 1, the path contains the rank's own all-reduce
-    // (which adds no time), 90 ns of compute and 10 ns of delay: 20 + 90 + 10 = 120.
+    // (which adds no time), 90 ns of compute and 10 ns of delay. The total is 20 + 90 + 10 = 120 ns.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;
@@ -146,8 +147,8 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
 }
 
 proptest! {
-    /// For random ranks, the path must have no gaps, and must end on the rank that ends last. If the path does not
-    /// change ranks after a part, the part must be as long as its node.
+    /// For random ranks, the path must have no gaps, and must end on the rank that ends last. If the path stays on
+    /// the same rank after a part, the part must be as long as its node.
     #[test]
     fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
         let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();

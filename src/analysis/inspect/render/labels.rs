@@ -41,8 +41,8 @@ pub fn format_faults<'a>(
     )
 }
 
-/// Describes where a rank's times come from; `end` is the computed end of the rank, and `captured` the end that the
-/// capture states.
+/// Describes where a rank's times come from; `end` is the rank's computed end, and `captured` the end in the
+/// capture.
 pub fn describe_time_basis(
     basis: TimeBasis,
     whole_micros: bool,

@@ -192,7 +192,7 @@ impl TrackPath<'_> {
         })
     }
 
-    /// Returns true if both paths stay on one rank each and have equal parts (times and names).
+    /// Returns true if both paths stay on one rank and have equal parts (times and names).
     fn is_equal_to(&self, other: &Self) -> bool {
         let parts = || self.path.pieces.iter().zip(&other.path.pieces);
         (self.tracks.len(), other.tracks.len()) == (1, 1)
@@ -440,7 +440,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Sum over the parts of a path with an equal key, such as node type or operator.
+/// Sum over the parts of a path that share a key, such as node type or operator.
 #[derive(Debug, Serialize)]
 struct PathTimeSums {
     nodes: u64,

@@ -1,4 +1,4 @@
-//! Checks partitions against explicit sets of elements, the optimiser against exhaustive search,
+//! Checks partitions against explicit sets of elements, the optimizer against exhaustive search,
 //! and traffic against simulated schedules.
 
 use super::CutDirection::{Columns, Rows};
@@ -22,8 +22,8 @@ fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Computes the row block and the column block of a part, one level after another. Returns each
-/// block with the number of such blocks.
+/// Computes the row block and column block of a part, level by level. Returns each block with the
+/// number of such blocks.
 fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
@@ -156,9 +156,9 @@ fn weights_are_held_against_data() {
         Some(vec![vec![Columns, Columns]])
     );
     assert_eq!(partition_products(&narrow, 3, 1), None);
-    // The input has 60 words in each of two micro-batches. With cuts along columns, both halves
-    // read the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads only
-    // its own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
+    // The input has 60 words in each of two micro-batches. With cuts along columns, each half reads
+    // the whole input: 100 + 2 x 120 = 340 words. With cuts along rows, each half reads only its
+    // own rows: 2 x 100 + 2 x 60 = 320 words. Without the input, cuts along columns would move
     // less, because of the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];

@@ -7,7 +7,7 @@
 //! the first open questions of the queue in advance. An open question is a bound or an answer that
 //! is still missing. An answer is used only at its turn, so rows are the same for any number of
 //! threads. A shard answers all its points that a single run over all points would answer, because
-//! the best point of a shard is never better than the best point of all.
+//! the shard's best point is never better than the best point of all.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -17,8 +17,8 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue: its bound's score as an integer that preserves the order, true if the
-/// bound is the full bound, and the point's index.
+/// A point in the queue. The fields are its bound's score (as an integer that preserves the order),
+/// true if this bound is the full bound, and the point's index.
 type QueueEntry = (u64, bool, usize);
 
 /// Maps a number to an integer so that the order of numbers is preserved.

@@ -1,9 +1,10 @@
-//! Search with layers that take turns: in each round, each layer is searched once while all other
+//! Search in which layers take turns. In each round, each layer is searched once while all other
 //! axes stay at the best point so far.
 //!
 //! A joint search of several layers visits the product of the layers' sizes, but a round of turns
 //! visits only their sum. The search ends after the first round without an improvement. At the end,
-//! no change of a single layer can improve the point (in a random layer: none of its draws can).
+//! no change within a single layer can improve the point. In a random layer, this means that none
+//! of its draws can.
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;

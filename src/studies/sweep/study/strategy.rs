@@ -19,8 +19,8 @@ pub enum SearchStrategy {
     /// Searches one axis after another while the others stay fixed, until no axis improves the
     /// point.
     Coordinate,
-    /// Visits points in the order of their lower bounds, and excludes points with a bound that is
-    /// no better than the best answer.
+    /// Visits points in the order of their lower bounds. Excludes points with a bound that is no
+    /// better than the best answer.
     BranchAndBound,
 }
 

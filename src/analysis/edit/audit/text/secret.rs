@@ -1,12 +1,13 @@
 //! Finds keys, tokens and hashes in a text.
 //!
-//! Random text differs from names in how often each letter occurs, and in how often the class of characters changes.
-//! The score of a text is a sum over its letters, and over the steps between adjacent letters or digits. A letter or
-//! step adds the logarithm of its frequency in random text divided by its frequency in names, in quarters of a bit.
-//! Names have scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) /
-//! frequency)` bits, but at most 13/4. The frequency of a letter in names is taken from English. In random text, a step
-//! between two letters has one of four combinations of cases, each with probability 1/4. In names, the probability of a
-//! step is 4/5 from lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a capital.
+//! Random text differs from names in its letter frequencies, and in how often the character class changes. The score
+//! of a text is a sum over its letters, and over the steps between adjacent letters or digits. Each letter or step
+//! adds the logarithm of a ratio, in quarters of a bit: its frequency in random text divided by its frequency in
+//! names. Names have scores far below zero, and random text has scores far above zero. A letter adds `log2((1/26) /
+//! frequency)` bits, but at most 13/4. The frequency of a letter in names is taken from English. In random text, a
+//! step between two letters has one of four combinations of cases, each with probability 1/4. In names, the
+//! probability of a step is 4/5 from lower case to lower case, 1/16 from lower case to a capital, and 1/8 after a
+//! capital.
 
 use super::{LeakKind, TextLeak};
 
@@ -21,8 +22,8 @@ const LETTERS: [i32; 26] = [
     -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
 ];
 
-/// For each kind of key: its prefix, the characters allowed after it besides letters and digits, and the minimum number
-/// of these characters.
+/// For each kind of key: its prefix, the characters (besides letters and digits) that may follow the prefix, and the
+/// minimum number of characters after the prefix.
 const BEGINNINGS: [(&str, &str, usize); 18] = [
     ("AKIA", "", 16),
     ("ASIA", "", 16),

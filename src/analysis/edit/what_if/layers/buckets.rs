@@ -12,11 +12,11 @@ use std::fmt;
 
 /// The buckets in which a step reduces its gradients.
 pub(super) enum GradientBuckets {
-    /// The step does not reduce gradients. `elements` is the number of elements of all parameters; 0 if no hooks show
-    /// it.
+    /// The step does not reduce gradients. `elements` is the number of elements of all parameters, or 0 if no hooks
+    /// show this number.
     None { elements: u64 },
-    /// Buckets of a captured job with hooks of parameters: bucket limit in bytes, bytes per element, and number of
-    /// elements of all parameters.
+    /// Buckets of a captured job with hooks of parameters: the bucket limit in bytes, the bytes per element, and
+    /// the number of elements of all parameters.
     Hooks {
         limit: u64,
         each: u64,
@@ -55,8 +55,8 @@ fn refuse_unknown_buckets() -> TraceError {
 }
 
 impl GradientBuckets {
-    /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the size
-    /// of a layer's weights in matrix multiplications, in bytes, if known.
+    /// Finds the buckets of one step. Layers with labels in the ranges `repeated` are equal; `layer_bytes` is the
+    /// size of the weights in a layer's matrix multiplications, in bytes, if known.
     pub fn find_buckets(
         program: &RankProgram<'_>,
         step: u32,
@@ -123,8 +123,8 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns the factor by which a step's parameters grow, and the step's last hook, if there is one. Returns `None`
-    /// if the factor is unknown.
+    /// Returns the growth factor of a step's parameters, and the step's last hook, if there is one. Returns `None` if
+    /// the factor is unknown.
     pub fn parameter_growth(
         &self,
         program: &RankProgram<'_>,
@@ -149,7 +149,7 @@ impl GradientBuckets {
 /// Prefix of the word for [`BucketSizes`] in a trace's list of edits.
 pub(in super::super) const BUCKETS: &str = "buckets=";
 
-/// Bucket limit, and size of the gradients of one repeated layer (if known), both in bytes.
+/// Bucket limit in bytes, and gradient bytes of one repeated layer, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct BucketSizes {
     limit: u64,

@@ -1,10 +1,10 @@
 //! Copies or removes layers in all passes of a step.
 //!
 //! A *layer run* is the list of a pass's layers, in execution order. Added layers are copies of one layer, the
-//! template, and follow the template in the run. Removed layers are the layers after the template. If a node depends on
-//! a node `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node depends on a
-//! node in another pass, the dependency is shifted by as many layers as the node itself. For example, if parameters are
-//! gathered two layers ahead, they are gathered two layers ahead after the edit too.
+//! template, and come after the template in the run. Removed layers are the layers after the template. If a node
+//! depends on a node `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node
+//! depends on a node in another pass, the dependency is shifted by the same number of layers as the node itself. For
+//! example, if parameters are gathered two layers ahead, they are gathered two layers ahead after the edit too.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -13,9 +13,9 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Identifies a part of a layer; corresponding parts of different layers have equal keys. A key consists of three
-/// parts: a hash of the node's name without numbers, the number of layers by which the node is ahead of the running
-/// layer, and an index among nodes with equal hash and lead.
+/// Identifies a part of a layer. Corresponding parts of different layers have equal keys. A key has three parts: a
+/// hash of the node's name without numbers, the number of layers by which the node is ahead of the running layer,
+/// and an index among nodes with equal hash and lead.
 type LayerItemKey = (u64, i64, u32);
 
 /// The layers of a pass.
@@ -51,11 +51,12 @@ pub(super) struct LayerEditor {
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
     places: BTreeMap<u32, LayerItemPosition>,
-    /// By run, the nodes to copy; only for runs in which some nodes of the template are not copied.
+    /// The nodes to copy, by run. Contains only runs in which some nodes of the template are not
+    /// copied.
     template_items: BTreeMap<usize, Vec<u32>>,
-    /// For each run and each added layer, the copied nodes, in the order of the template's nodes.
+    /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
-    /// Old and new position of the layer of each node that remains after the edit.
+    /// For each node that remains after the edit: the old and new position of its layer.
     pub moves: BTreeMap<u32, LayerMove>,
 }
 
@@ -119,7 +120,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the number of the layer at a position in a run with `count` layers. In a backward pass, layers are
+    /// Returns the number of the layer at `position` in a run with `count` layers. In a backward pass, layers are
     /// counted from the end, because the first layers of the pass may be missing.
     fn layer_at_position(&self, run: usize, position: i64, count: i64) -> i64 {
         match self.runs[run].backward {
@@ -128,7 +129,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the node with this key in the layer at `position` after the edit.
+    /// Returns the node with the key `key` in the layer at `position` after the edit.
     fn item_at(&self, run: usize, position: i64, key: LayerItemKey) -> Option<u32> {
         let template = self.template_layer(run);
         let old = match position {
@@ -244,8 +245,8 @@ impl LayerEditor {
     }
 
     /// For each copy, returns the layer whose recorded times the copy gets. Each layer that is equal to the template is
-    /// used equally often. Remaining copies get the times of layers near the mean, so that twice the number of layers
-    /// takes twice the time.
+    /// used equally often. The remaining copies get the times of layers near the mean, so that doubling the number of
+    /// layers doubles the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -427,7 +428,7 @@ pub(super) fn hash_name(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns true if two layers have the same operators, and transfers of the same sizes.
+/// Returns true if two layers have the same operators and equally large transfers.
 pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
     let bytes = |item| match program.view_of(item).op {
         Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,

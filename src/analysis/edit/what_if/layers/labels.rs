@@ -4,8 +4,8 @@ use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};
 use std::collections::BTreeMap;
 
-/// The repeated layers of a job. There is one entry per part of the model on a stage: the part's first and last label,
-/// and the number of layers added to the part.
+/// The repeated layers of a job. There is one entry per part of the model on a stage: the labels of the part's first
+/// and last layer, and the number of layers added to the part.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
 
@@ -84,8 +84,7 @@ pub(in super::super) fn shift_labels(program: &mut RankProgram<'_>, by: i64) {
     }
 }
 
-/// Returns a node's name in a generated job (such as `mb0/layer11/fwd/norm1`) with `by` added to the number of its
-/// layer.
+/// Renames a node of a generated job (such as `mb0/layer11/fwd/norm1`): adds `by` to the number of its layer.
 fn rename_layer(name: &str, by: i64) -> Option<String> {
     let (before, after) = match name.strip_prefix("layer") {
         Some(after) => ("layer", after),

@@ -8,8 +8,8 @@ use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns the bytes of all weights that a generated job states, and the bytes of one layer's weights. The bytes of one
-/// layer are derived from the matrix multiplications that compute the gradients of the layer's weights.
+/// Returns two numbers of a generated job: the stated bytes of all weights, and the bytes of one layer's weights. The
+/// bytes of one layer are derived from the matrix multiplications that compute the gradients of the layer's weights.
 pub(super) fn stated_weights(
     program: &RankProgram<'_>,
     passes: &StepPasses,
@@ -48,7 +48,7 @@ pub(super) fn stated_weights(
     (all > 0 && layer > 0).then_some((all, layer))
 }
 
-/// Multiplies the memory for weights, gradients and optimizer states, as stated by a generated job, by `ratio`.
+/// Multiplies the stated memory of a generated job for weights, gradients and optimizer states by `ratio`.
 pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of(item);
@@ -64,8 +64,8 @@ pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     }
 }
 
-/// Multiplies the times and sizes of work on parameters after the backward pass by `ratio`, the growth of the
-/// parameters.
+/// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the factor by
+/// which the parameters grow.
 pub(super) fn stretch_parameters(
     program: &mut RankProgram<'_>,
     step: u32,

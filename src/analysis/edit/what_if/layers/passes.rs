@@ -120,8 +120,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view_of_node(caller).name.contains("AccumulateGrad"))
 }
 
-/// The nodes of each layer of a backward pass; layers are in execution order. Layers may differ in single nodes, for
-/// example because parameters are gathered ahead for some layers only.
+/// The nodes of each layer in a backward pass. Layers are in execution order. Layers may differ in single nodes, for
+/// example if parameters are gathered ahead for some layers only.
 type LayerBlocks = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If the repeated part contains a whole pass over the

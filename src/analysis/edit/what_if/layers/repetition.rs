@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Maximum number of distances between equal nodes that are tried as the length of a layer.
 const MAX_PERIODS: usize = 64;
 
-/// A repeated part of a list of nodes: start, length and number of repetitions.
+/// A repeated part of a node list: its start, its length and its number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RepeatedPart {
     pub start: usize,
@@ -19,8 +19,8 @@ impl RepeatedPart {
     }
 }
 
-/// Returns the repetition that covers the largest part of `signatures`. If `times` is given, only parts with exactly
-/// this number of repetitions are considered. If several repetitions cover the same length, returns the one with the
+/// Returns the repetition that covers the largest part of `signatures`. If `times` is given, considers only parts
+/// with exactly this number of repetitions. If several repetitions cover the same length, returns the one with the
 /// shortest period.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
@@ -57,7 +57,7 @@ fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // The score of a distance is its frequency times its length, so that rare long distances score as high as frequent
+    // The score of a distance is its frequency times its length, so that rare long distances compete with frequent
     // short ones.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)
@@ -75,7 +75,8 @@ fn find_candidate_periods(signatures: &[u64]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The list x a b c a b c a b c y contains three repetitions of length three, from index 1 on.
+    /// The list x a b c a b c a b c y contains three repetitions of length three, starting at index
+    /// 1.
     #[test]
     fn the_longest_repetition_is_found_with_its_shortest_period() {
         let found = longest_repetition(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8], None);

@@ -1,4 +1,5 @@
-//! The grid of a job's ranks. The grid gives the peers and groups of a rank from the peers and groups of its model.
+//! The grid of a job's ranks. The grid converts the peers and groups of a model to the peers and groups of the new
+//! rank.
 
 use super::{CapturedRank, StageKind, refuse_missing_role};
 use chakram_trace::format::TraceError;
@@ -190,8 +191,8 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` of this grid. The other coordinates of this rank equal the coordinates of
-    /// `rank` in the grid `other`.
+    /// Returns the rank in stage `stage` of this grid. In its other coordinates, this rank equals `rank` in the
+    /// grid `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {
@@ -295,8 +296,8 @@ mod tests {
     #[test]
     fn groups_and_peers_move_with_their_rank() {
         let grid = grid();
-        // The replicas of shard 1 in stage 1 are ranks 9 and 13; the replicas of shard 2 in stage 3 are ranks 26 and
-        // 30.
+        // The replicas of shard 1 in stage 1 are ranks 9 and 13, and the replicas of shard 2 in stage 3 are ranks 26
+        // and 30.
         assert_eq!(grid.moved_group(&[9, 13], 9, 26, &grid), Some(vec![26, 30]));
         // The members of the result have the order of the original group.
         assert_eq!(

@@ -52,8 +52,8 @@ impl<'g> GroupTable<'g> {
         this
     }
 
-    /// Returns the name and members of the group of rank `to` in the second grid that corresponds to the group `name`
-    /// of captured rank `from` in the first grid.
+    /// In the first grid, the captured rank `from` uses the group `name`. Returns the name and members of the
+    /// corresponding group of rank `to` in the second grid.
     pub(super) fn move_group(
         &mut self,
         [grid, target]: [&RoleGrid; 2],
@@ -103,7 +103,8 @@ impl<'g> GroupTable<'g> {
         Ok((new.clone(), moved))
     }
 
-    /// Returns the members of a captured rank's group `name`, and true if the group is declared outside the traces.
+    /// Returns the members of the group `name` of a captured rank. Also returns true if the group is declared
+    /// outside the traces.
     pub(super) fn members_of(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
         if let Some(members) = self.declared.get(name) {
             return Some((members.clone(), true));

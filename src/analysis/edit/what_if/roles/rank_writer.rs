@@ -25,14 +25,14 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(false)
 }
 
-/// Returns how much message tags differ between neighbouring stages, for messages down the pipeline and for messages up
-/// the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
+/// Returns the difference between the message tags of neighbouring stages: for messages down the pipeline, and for
+/// messages up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
     contents: &[u8],
 ) -> Result<[i64; 2], TraceError> {
-    // Smallest tag of messages in each direction (down or up the pipeline), for messages with the previous and with the
+    // Smallest message tag in each direction (down or up the pipeline), for messages with the previous and with the
     // next stage.
     let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
     let own = grid.stage_of(rank);

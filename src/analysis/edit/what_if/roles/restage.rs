@@ -1,9 +1,9 @@
 //! Changes the number of stages of a pipeline.
 //!
-//! Each new stage copies a captured stage of the same role: the first stage, the last stage or, for middle stages, the
-//! captured middle stages in turn. Each stage keeps its number of layers, so a pipeline with more stages has more
-//! layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the new stage,
-//! and the labels of layers are renumbered.
+//! Each new stage copies a captured stage of the same role: the first stage, the last stage or, for middle stages,
+//! each captured middle stage in turn. Each stage keeps its number of layers, so a pipeline with more stages has more
+//! layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the new
+//! stage, and the labels of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
@@ -20,8 +20,8 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Returns the stage, among `captured` captured stages, that is copied for stage `stage` of a pipeline with `stages`
-/// stages.
+/// Stage `stage` of a pipeline with `stages` stages copies a captured stage. Returns its index among `captured`
+/// captured stages.
 fn model_stage(stage: u32, stages: u32, captured: u32) -> u32 {
     match StageKind::from_stage(stage, stages) {
         StageKind::Only | StageKind::First => 0,

@@ -221,7 +221,8 @@ impl SummaryWriter<'_> {
         self.operators_of("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators with the longest time, with their shares of the time of all operators.
+    /// Writes the operators with the longest times, each with its share of the time of all
+    /// operators.
     fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left_aligned_column(title, 33),

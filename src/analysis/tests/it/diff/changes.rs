@@ -10,7 +10,7 @@ use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto
 
 const TIMES: u64 = 1000;
 
-/// Changes a trace; returns the id of the changed node, and the result that a comparison must have.
+/// Changes a trace. Returns the id of the changed node, and the result that a comparison must have.
 type Change = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, Expected)>;
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ fn one<'n>(
     }
 }
 
-/// Returns the attribute `name` of a random node that has it, and the node's id.
+/// Selects a random node that has the attribute `name`. Returns the attribute and the node's id.
 fn of<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],
@@ -218,7 +218,7 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two captures of the same program number their operators differently, so different numbers of this kind are no
+/// Two captures of the same program number their operators differently. Such numbers are therefore no
 /// difference.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {

@@ -222,8 +222,8 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// Returns a copy of a trace with other ids, and another order of records and dependencies. Also returns the new id of
-/// each original node.
+/// Returns a copy of a trace with other ids, in which records and dependencies have another order. Also returns the
+/// new id of each original node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
         .iter()
@@ -260,9 +260,9 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
 pub struct Found {
     pub removed: Vec<u64>,
     pub added: Vec<u64>,
-    /// Changed nodes: id in the first trace, id in the second trace, and names of the changed fields.
+    /// Changed nodes: the id in each trace, and the names of the changed fields.
     pub changed: Vec<(u64, u64, Vec<String>)>,
-    /// Changed dependencies: true if added, the node, its predecessor (both as ids in the first trace), and true for a
+    /// Changed dependencies: true if added; the node and its predecessor (both as ids in the first trace); true for a
     /// control dependency.
     pub edges: Vec<(bool, u64, Option<u64>, bool)>,
 }

@@ -43,7 +43,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::compare_traces(a, b)));
 }
 
-/// Checks that every node is either paired, removed or added. Also checks dependencies between paired nodes: the
+/// Checks that every node is either paired, removed or added. Also checks dependencies between paired nodes. The
 /// dependencies of the first trace, without the removed and with the added ones, must equal the dependencies of the
 /// second trace.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
