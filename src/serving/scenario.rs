@@ -1,18 +1,18 @@
-//! Scenarios: the models for which requests arrive, the arrivals, and the order of service.
+//! Parses scenarios: the models for which requests arrive, the arrivals, and the order of service.
 //!
 //! A scenario's file has these keys (defaults in parentheses):
 //!
 //! - `name`, and optionally `seed` (1) and `processors` (1), the number of the platform's
 //!   processors;
-//! - `[[model]]`, each with a `name` and one source of work (below). Optional keys are `class`,
+//! - `[[model]]`, each with a `name` and one source of work (see below). Optional keys are `class`,
 //!   `weight` in the mix (1), `priority` (0, the most urgent), `deadline` after arrival, and
 //!   `bytes` of a request;
 //! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second,
 //!   or a `bandwidth` that requests fill with their `bytes`), `bursts` (`burst` requests at
 //!   intervals of `every`), `closed` or `file`. In a `closed` stream, each of `users` users waits
 //!   for the answer, thinks for `think` (exponentially distributed if `think_exponential`), and
-//!   sends the next request. A `file` of arrivals is played `repeat` times in a row, at `speed`
-//!   times its speed;
+//!   sends the next request. A `file` of arrivals is played `repeat` times in a row; arrivals come
+//!   `speed` times as fast as in the file;
 //! - `[stop]`: the number of `requests`; optionally, `first` ends the run when this number of first
 //!   requests is complete, and `duration` is the time after which no request arrives;
 //! - `[measure]`, optionally: `warmup`, the number of requests at the beginning that are not counted (0);
@@ -30,12 +30,12 @@
 //!   depends (default: the previous job);
 //! - `latency`, which is constant or, with `distribution = "exponential"`, random;
 //! - `latencies`, a table of measured latencies with a column `latency` and optionally a column
-//!   `batch`. Latencies are looked up by batch, or drawn at random;
+//!   `batch`. Latencies are looked up by batch size, or drawn at random;
 //! - `steps`, a table of measured step times with columns `tokens`, `batch`, `prefill` and `step`.
 //!   The tokens of requests are in the file of arrivals, or in `prompt` and `output`;
-//! - `measured = true`: the platform file's measurements for the model's name;
-//! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, the prefix of files, or the job's
-//!   file. Each request launches the job on the platform's machine.
+//! - `measured = true`: the work is what the platform's file states for the model's name;
+//! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, a prefix of file
+//!   names, or the job's file. Each request launches the job on the platform's machine.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -52,24 +52,24 @@ use std::path::{Path, PathBuf};
 mod build;
 mod work;
 
-/// The models, their arrivals, the end of the run, and the order of service.
+/// Models, arrivals, end of the run, and order of service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Name in reports.
     pub name: String,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Number of the platform's processors.
+    /// Number of processors, each with the platform's properties.
     pub processors: u32,
     /// Models, at least one.
     pub models: Vec<ServedModel>,
-    /// Arrival times of requests.
+    /// How requests arrive over time.
     pub stream: ArrivalStream,
-    /// End of the run.
+    /// Condition that ends the run.
     pub stop: StopRule,
-    /// Number of requests at the beginning that are not counted.
+    /// Number of initial requests that reports do not count.
     pub warmup: u64,
-    /// Order of service.
+    /// Order in which requests are served.
     pub policy: PolicyChoice,
 }
 
@@ -80,7 +80,7 @@ pub struct ServedModel {
     pub name: String,
     /// Class of the model in reports, if it has one.
     pub class: Option<String>,
-    /// Weight in the mix of requests, relative to other models.
+    /// Relative frequency of requests for this model.
     pub weight: f64,
     /// Priority level; 0 is the most urgent.
     pub level: u32,
@@ -90,31 +90,31 @@ pub struct ServedModel {
     pub bytes: Option<u64>,
     /// Name under which platforms list the model's datapath latency and measurements.
     pub known_as: String,
-    /// Fraction of the tasks that is skipped.
+    /// Fraction of the tasks that requests skip.
     pub sparsity: f64,
-    /// Tokens of the prompt and of the answer, used if arrivals state none.
+    /// Tokens of the prompt and of the answer, for arrivals that state none.
     pub tokens: Option<[u32; 2]>,
-    /// The work that a request requires.
+    /// Work that each request for the model causes.
     pub work: ModelWork,
-    /// Location of the model in its file, for errors.
+    /// Where the scenario's file states the model's values, for error messages.
     pub place: ModelValueLocation,
 }
 
-/// File, line and key of values that a platform or policy may reject.
+/// File, line and key of each value that a platform or policy may reject.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelValueLocation {
-    /// Location of the source of work.
+    /// File, line and key of the source of work.
     pub work: String,
-    /// Location of the deadline, if the model has one.
+    /// File, line and key of the deadline, if the model has one.
     pub deadline: Option<String>,
 }
 
-/// The work that a request requires.
+/// Work that each request for a model causes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelWork {
     /// Jobs of vector products.
     Vectors(JobGraph),
-    /// A constant latency, or a latency with an exponential distribution.
+    /// A constant latency, or an exponentially distributed one.
     Latency {
         /// The latency, or its mean.
         mean: Span,
@@ -123,7 +123,7 @@ pub enum ModelWork {
     },
     /// Measured latencies by batch size.
     ByBatch(LatencyCurve),
-    /// Measured latencies of single requests, one of which is drawn for each request.
+    /// Measured latencies of single requests; each request draws one of them.
     Drawn(Vec<Span>),
     /// Measured steps. The time of the prompt depends on the prompt's tokens, and the time of each
     /// further token depends on the batch.
@@ -133,20 +133,20 @@ pub enum ModelWork {
         /// Time of a step, by its number of requests.
         step: LatencyCurve,
     },
-    /// Latencies that the platform's file contains for the model.
+    /// The platform's file contains measured latencies for the model.
     Platform,
-    /// A job of traces, which each request launches.
+    /// A job read from traces. Every request launches it.
     Trace(TraceJob),
 }
 
-/// Arrival times of requests.
+/// How requests arrive over time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
     /// Requests arrive independently of one another, at a mean rate.
     Poisson(ArrivalRate),
     /// Requests arrive at equal intervals.
     Periodic(ArrivalRate),
-    /// Several requests arrive at the same time, at equal intervals.
+    /// Several requests arrive at the same time, and the bursts are equally spaced.
     Bursts {
         /// Number of requests that arrive at the same time.
         burst: u32,
@@ -159,7 +159,7 @@ pub enum ArrivalStream {
         users: u32,
         /// Mean time from an answer to the next request.
         think: Span,
-        /// True if the time is exponentially distributed.
+        /// True if this time is exponentially distributed.
         exponential: bool,
     },
     /// Arrivals are read from a file.
@@ -168,32 +168,32 @@ pub enum ArrivalStream {
         path: PathBuf,
         /// Number of times that the file is played in a row.
         repeat: u32,
-        /// Speed-up factor of the file.
+        /// Factor by which arrivals are faster than in the file.
         speed: f64,
     },
 }
 
-/// Rate of arrivals.
+/// Rate of arrivals, in requests or in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ArrivalRate {
     /// Requests per second.
     Requests(f64),
-    /// A bandwidth that the requests' bytes fill.
+    /// Bandwidth that the bytes of all requests fill.
     Bytes(Bandwidth),
 }
 
-/// End of a run: after all requests have ended, or earlier.
+/// Condition that ends a run: all requests are complete, or an earlier limit is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopRule {
-    /// Number of requests that arrive.
+    /// Maximum number of requests that arrive.
     pub requests: Option<u64>,
-    /// The run ends when this number of first requests is complete.
+    /// The run ends when this number of requests, counted from the first, is complete.
     pub first: Option<u64>,
     /// Instant after which no request arrives.
     pub duration: Option<Span>,
 }
 
-/// Order of service, and the number of slots of a processor.
+/// Order in which requests are served, and number of slots of each processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyChoice {
     /// Order in which queued requests are served.
@@ -207,7 +207,7 @@ pub struct PolicyChoice {
 /// A policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Distributes jobs to cores in turn, as soon as they are ready.
+    /// Distributes jobs to cores in turn, as soon as the jobs are ready.
     RoundRobin,
     /// First come, first served.
     FirstCome,
@@ -215,7 +215,8 @@ pub enum PolicyKind {
     ShortestJob,
     /// Serves a request of the most urgent model first.
     Priority {
-        /// Waiting time that counts as one priority level; `None` for no aging.
+        /// A request becomes one priority level more urgent for each wait of this length; `None` if
+        /// waiting changes no priority.
         aging: Option<Span>,
     },
     /// Serves the request with the earliest deadline first.
@@ -251,8 +252,8 @@ impl PolicyKind {
     }
 }
 
-/// Returns an error if `name` is a model's preset or a model on a hub, unless a file with this name
-/// exists.
+/// Returns an error if `name` is the preset of a model or a model on a hub, unless a file with this
+/// name exists.
 fn model_instead(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
@@ -299,8 +300,8 @@ impl Scenario {
         build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
-    /// Returns a copy of this scenario with `rate` requests per second; `None` if the scenario's
-    /// arrivals have no rate.
+    /// Returns a copy of this scenario in which `rate` requests arrive per second; `None` if the
+    /// scenario's arrivals have no rate.
     pub fn with_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRate::Requests(rate);
         let stream = match self.stream {
@@ -315,7 +316,7 @@ impl Scenario {
     }
 
     /// Returns the number of arrivals per second in the long run; `None` if completions or a file
-    /// determine the number.
+    /// determine the arrivals.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {
@@ -335,7 +336,7 @@ impl Scenario {
     }
 }
 
-/// Builds the error about a name that is not one of `all`.
+/// Builds the error for a name that is not one of `all`.
 fn unknown_name<'n>(
     field: &ConfigField<'_>,
     name: &str,

@@ -1,17 +1,18 @@
-//! The serving system. Requests arrive, wait, are served together or alone, and end.
+//! Simulates the serving system. Requests arrive, wait, are served alone or in a batch, and end.
 //!
-//! At one instant, the order is as follows. First, jobs end, and the jobs that take their places
-//! begin. Then the queue receives requests with an ended datapath latency, and new requests. Then
-//! processors with free slots take requests from the queue; the processor with the lowest index
-//! comes first.
+//! Events at the same instant are handled in this order. First, jobs end, and the jobs that can now
+//! run begin. Then requests enter the queue: requests whose datapath latency has ended, and new
+//! requests. Then processors with free slots take requests from the queue, in the order of their
+//! indices.
 //!
-//! A request's time consists of four parts. The first is its datapath latency. *Compute* is the
-//! time in which at least one of its jobs runs on some core, or the time from the launch of its
-//! trace to the end. *Preempted* is the time from a preemption until one of its jobs runs again.
-//! *Queue* is all other time.
+//! A request's time consists of four parts. The first part is its datapath latency. *Compute* is
+//! the time in which at least one of its jobs runs on some core, or the duration of its trace's
+//! launch. *Preempted* is the time from a preemption until one of its jobs runs again. *Queue* is
+//! all other time.
 //!
-//! Submodules: `admission`, from an arrival to the queue; `dispatch`, assignment of queued requests to processors, and
-//! preemption; `service`, times of jobs and ends of batches; `closing`, the records of a run and their checks.
+//! Submodules: `admission` handles requests from their arrival until they enter the queue;
+//! `dispatch` assigns queued requests to processors, and preempts requests; `service` computes the
+//! times of jobs, and ends batches; `closing` closes the records of a run, and checks them.
 
 use super::arrivals::{ArrivalSource, ModelSampler, RequestArrival};
 use super::cores::{CoreArray, JobTimeRange};
@@ -41,62 +42,63 @@ use flight::{RequestInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,
-    /// Number of further batches that the processor can take.
+    /// Number of batches that the processor can take in addition to those in service.
     free_slots: u32,
-    /// Number of launches of traces in service.
+    /// Number of launched traces that the processor serves now.
     traces: u32,
     traced_since: Time,
     traced_ps: u128,
 }
 
-/// A job's times, and the token by which the loop identifies the job.
+/// A job's times, and the token that identifies the job in the event loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnsweredJob {
     pub token: u64,
     pub times: JobTimeRange,
 }
 
-/// A batch that begins, as the loop receives it.
+/// A batch that begins, in the form that the event loop receives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlightLaunch {
     /// Index of the batch in the server.
     pub flight: u32,
     /// Index of the batch's model.
     pub model: u32,
-    /// NPU on which a trace of one rank is launched, if each processor is an NPU.
+    /// NPU on which a trace of one rank is launched, if the processors are NPUs.
     pub npu: Option<Npu>,
 }
 
-/// State of a run.
+/// State of a run: its processors, its queue, its batches and its records.
 pub(super) struct Server<'s> {
     prepared: &'s PreparedScenario<'s>,
     policy: Box<dyn ServicePolicy>,
     arrivals: ArrivalSource<'s>,
     next_arrival: Option<RequestArrival>,
-    /// Draws the models of the users' requests.
+    /// Draws the model of each request that a user sends.
     mix: ModelSampler,
     think: RandomStream,
-    /// Number of users' requests that have been scheduled so far.
+    /// Number of requests by users that have been scheduled so far.
     asked: u64,
     timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
     flights: Slab<RequestInFlight>,
-    /// Batches that have ended; reused to keep their allocations.
+    /// Batches that have ended; their allocations are reused.
     ended_flights: Vec<RequestInFlight>,
     processors: Vec<ProcessorState>,
-    /// The processor that gets the next request, if the policy has no slots.
+    /// Index of the processor that gets the next request, if the policy has no slots.
     turn: usize,
-    /// Requests that the policy has chosen; reused to keep the allocation.
+    /// Requests that the policy chose last; reused to keep the allocation.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
-    /// Batches that have begun, but that the loop has not launched yet.
+    /// Batches that have begun but that the event loop has not launched yet.
     launches: Vec<FlightLaunch>,
     recorder: ServeRecorder<'s>,
     observer: &'s mut dyn RequestObserver,
     now: Time,
     /// Number of requests that have arrived so far.
     arrived: u64,
-    /// Number of the first requests ([`super::scenario::StopRule::first`]) that are not complete yet.
+    /// Number of incomplete requests among the first requests, whose completion ends the run
+    /// ([`super::scenario::StopRule::first`]).
     first_left: Option<u64>,
     failure: Option<ServeError>,
 }
@@ -146,8 +148,8 @@ impl<'s> Server<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant with an event other than the end of a job; `None` if there is no
-    /// such event.
+    /// Returns the next instant at which an event other than the end of a job is due; `None` if no
+    /// such event is pending.
     pub fn next_due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;
@@ -157,8 +159,8 @@ impl<'s> Server<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // If the queue waits for more requests, ask it again at the end of this wait. While no slot
-        // is free, the end of a job asks the queue.
+        // If the queue waits for more requests, ask the queue again at the end of this wait. While
+        // no slot is free, no such event is needed, because the end of a job asks the queue.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
@@ -169,7 +171,8 @@ impl<'s> Server<'s> {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Takes the batches that begin now, so that each batch is launched only once.
+    /// Takes the batches that have begun. Each batch is returned only once, so it is launched only
+    /// once.
     pub fn take_launches(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }
@@ -187,7 +190,8 @@ impl<'s> Server<'s> {
         self.take_requests();
     }
 
-    /// Handles a ready job of a batch: determines the job's times, or holds the job back.
+    /// Handles a job of a batch that has become ready: computes the job's times, or holds the job
+    /// back.
     pub fn submit_job(
         &mut self,
         now: Time,
@@ -198,7 +202,7 @@ impl<'s> Server<'s> {
     ) {
         self.now = now;
         if self.has_stopped() {
-            // After the end of the run, jobs take no time.
+            // After the end of the run, jobs take no time, so that the loop ends.
             let times = JobTimeRange {
                 start: now,
                 end: now,
@@ -211,13 +215,13 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Ends a job of a batch. Other jobs that were held back may then begin.
+    /// Ends a job of a batch. Jobs that were held back may then begin.
     pub fn end_job(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
         if self.has_stopped() {
             return;
         }
         self.now = now;
-        // Only shortest job first with preemption needs the remaining work.
+        // Only shortest-job-first with preemption needs the remaining work.
         if self.orders_by_work() && self.prepared.scenario.policy.preemption.is_some() {
             self.note_ended(flight, job);
         }
@@ -233,7 +237,7 @@ impl<'s> Server<'s> {
         }
     }
 
-    /// Ends a batch whose job is a trace; the loop has run the trace itself.
+    /// Ends a batch whose job is a trace, after the event loop has run the trace itself.
     pub fn on_launch_ended(&mut self, now: Time, flight: u32) {
         if self.has_stopped() {
             return;

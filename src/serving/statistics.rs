@@ -1,32 +1,32 @@
-//! Statistics of a run, in bounded memory: percentiles, confidence intervals from batch means, and values over
-//! time.
+//! Computes statistics of a run in bounded memory: percentiles, confidence intervals from batch
+//! means, and values over time.
 
 use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of samples that are stored exactly.
 const EXACT: usize = 1 << 16;
-/// Logarithm of the number of parts of each power of two; the error of a sketch is at most 2^-8 =
-/// 0.4 %.
+/// Binary logarithm of the number of parts into which each power of two is divided. The error of a
+/// sketch is at most 2^-8 = 0.4 %.
 const FINE: u32 = 8;
-/// When there are this many batches, neighbouring batches are merged.
+/// Number of batches at which neighbouring batches are merged.
 const MOST_BATCHES: usize = 64;
 /// Minimum number of batches for a confidence interval.
 const LEAST_BATCHES: usize = 16;
 /// The percentiles that reports contain.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
-/// Histogram of durations: exact below 2^8 ps, and accurate to one part in 2^8 above.
+/// Histogram of durations. Durations below 2^8 ps are exact, and longer durations are accurate to
+/// one part in 2^8.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DurationSketch {
-    /// Counts for each power of two; `None` if all counts are zero.
+    /// For each power of two, the count in each of its parts; `None` if all counts are zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
 
 impl DurationSketch {
-    /// Returns the power of two of a duration, and the index of the part that contains the
-    /// duration.
+    /// Returns the index of the power of two that contains a duration, and the index of the part.
     fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
@@ -38,7 +38,7 @@ impl DurationSketch {
         }
     }
 
-    /// Returns the middle of the durations in a part of a power of two.
+    /// Returns the middle of the durations in part `part` of the power of two `octave`.
     fn middle_of(octave: usize, part: usize) -> u64 {
         match octave.checked_sub(1) {
             None => part as u64,
@@ -78,8 +78,8 @@ impl DurationSketch {
         self.count += other.count;
     }
 
-    /// Returns the approximate duration below which `percent` percent of all samples are; `None` if
-    /// there are no samples.
+    /// Returns, approximately, the duration that `percent` percent of all samples do not exceed;
+    /// `None` if there are no samples.
     pub fn percentile_of(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
@@ -96,7 +96,7 @@ impl DurationSketch {
     }
 }
 
-/// Statistics of consecutive samples.
+/// Statistics of a batch of consecutive samples.
 #[derive(Clone, Debug, Default)]
 struct SampleBatch {
     sum_ps: u128,
@@ -121,16 +121,17 @@ pub struct IntervalEstimate {
     /// The estimate itself, such as a mean or a percentile.
     #[serde(rename = "value_ps")]
     pub value: Span,
-    /// Half the width of the interval that contains the true value with a probability of 95 %,
-    /// computed by batch means. Absent if the run is too short.
+    /// Half the width of the 95 % confidence interval, computed by batch means. Absent if the run
+    /// is too short.
     #[serde(rename = "plus_minus_ps")]
     pub plus_minus: Option<Span>,
 }
 
-/// Durations of one kind, such as a model's serve times, in the order in which they ended.
+/// Durations of one kind, such as a model's serve times, in the order in which the measured
+/// intervals ended.
 #[derive(Clone, Debug, Default)]
 pub struct DurationSamples {
-    /// All samples, while there are at most [`EXACT`].
+    /// All samples, as long as there are at most [`EXACT`].
     exact: Vec<Span>,
     all: SampleBatch,
     batches: Vec<SampleBatch>,
@@ -194,7 +195,7 @@ impl DurationSamples {
             let value = batch.sketch.percentile_of(percent);
             value.unwrap_or_default().0 as f64
         };
-        // A small batch does not determine a high percentile, so give no interval for small
+        // A small batch does not determine a high percentile, so compute no interval from small
         // batches.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval_half_width(of);
@@ -204,8 +205,8 @@ impl DurationSamples {
         })
     }
 
-    /// Returns half the width of the 95 % interval of the mean of `value` over independent batches;
-    /// `None` if there are too few independent batches.
+    /// Returns half the width of the 95 % confidence interval of `value`'s mean over independent
+    /// batches; `None` if there are too few independent batches.
     fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
@@ -216,8 +217,8 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // If neighbouring batches are correlated, batches are shorter than the correlation of
-            // samples, so merge them. The correlation of n independent batches has a standard
+            // If neighbouring batches are correlated, they are too short to be independent, so
+            // merge them. For n independent batches, the measured correlation has a standard
             // deviation of 1 / sqrt(n).
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
@@ -233,7 +234,7 @@ impl DurationSamples {
     }
 }
 
-/// Merges neighbouring batches in pairs; an odd last batch is dropped.
+/// Merges neighbouring batches in pairs; drops the last batch if the number of batches is odd.
 fn merge_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
@@ -244,7 +245,8 @@ fn merge_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     joined.collect()
 }
 
-/// Returns the value at position (n - 1) q of the samples in ascending order, interpolated linearly. Reorders the samples.
+/// Returns the value at position (n - 1) q of the sorted samples, interpolated linearly. Reorders
+/// the samples.
 fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
     let position = samples.len().checked_sub(1)? as f64 * percent / 100.0;
     let below = position.floor() as usize;
@@ -254,15 +256,15 @@ fn interpolate_percentile(samples: &mut [Span], percent: f64) -> Option<Span> {
     Some(Span(a.0 + ((b.0 - a.0) as f64 * part).round() as u64))
 }
 
-/// 97.5 % quantile of the normal distribution, for a central interval of 95 %.
+/// 97.5 % quantile of the normal distribution, for a two-sided interval of 95 %.
 const NORMAL_95: f64 = 1.959_964;
-/// 95 % quantile of the normal distribution, for a central interval of 90 %.
+/// 95 % quantile of the normal distribution, for a two-sided interval of 90 %.
 pub(super) const NORMAL_90: f64 = 1.644_854;
 
-/// Returns the quantile of Student's distribution that corresponds to the quantile `z` of the
-/// normal distribution. The result has three terms: `z`, and two terms of the expansion in 1 /
-/// degrees (Abramowitz and Stegun, 26.7.5). The result is accurate to 0.2 % from 15 degrees on, and
-/// to 6 % for two degrees.
+/// Returns the quantile of Student's t-distribution that corresponds to the quantile `z` of the
+/// normal distribution. The result is the sum of three terms: `z`, and two terms of the expansion
+/// in 1 / degrees (Abramowitz and Stegun, 26.7.5). It is accurate to 0.2 % for 15 or more degrees
+/// of freedom, and to 6 % for two.
 pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;
@@ -270,13 +272,13 @@ pub(super) fn student_quantile(z: f64, degrees: usize) -> f64 {
     z + first / n + second / (n * n)
 }
 
-/// An integer over time, summarized in intervals of equal length. If there are too many intervals,
-/// the length is doubled.
+/// Records an integer over time, summarized in intervals of equal length. When there are too many
+/// intervals, their length is doubled.
 #[derive(Clone, Debug)]
 pub struct LevelCurve {
     level: u64,
     since: Time,
-    /// Integral of the level over time so far, level × ps.
+    /// Integral of the level over time so far, in level × ps.
     area: u128,
     most: u64,
     /// Length of an interval.
@@ -304,7 +306,7 @@ impl Default for LevelCurve {
     }
 }
 
-/// Summary of a level over time, as reports contain it.
+/// Summary of a level over time, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LevelSummary {
@@ -344,7 +346,7 @@ impl LevelCurve {
     fn advance_to(&mut self, now: Time) {
         let area = u128::from(self.level) * u128::from(now.since(self.since).0);
         self.area += area;
-        // Most changes are in the interval of the previous change, so avoid the division.
+        // Most changes are in the same interval as the previous change, so avoid the division.
         if now.0 < self.current.1
             && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
         {
@@ -385,7 +387,7 @@ impl LevelCurve {
         self.since = now;
     }
 
-    /// Returns the summary of the curve until `end`.
+    /// Returns the summary of the level from 0 until `end`.
     pub fn summarize_until(mut self, end: Time) -> LevelSummary {
         self.advance_to(end);
         let (width, intervals) = (self.width.0, self.intervals.len() as u64);
@@ -439,8 +441,8 @@ mod tests {
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
                 "{percent}"
             );
-            // The interval of independent samples contains the true percentile, which is -ln(1 - q)
-            // times the mean.
+            // The confidence interval of independent samples contains the true percentile, which is
+            // -ln(1 - q) times the mean.
             let truth = -(1.0 - percent / 100.0_f64).ln() * 1e9;
             let off = (found.value.0 as f64 - truth).abs();
             assert!(off < 2.0 * found.plus_minus.unwrap().0 as f64, "{percent}");
@@ -450,9 +452,9 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
-        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half of
-        // the mean's interval is 2.0 times this value / 64 = 18,000. Of twenty such intervals,
-        // nineteen contain the mean.
+        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12). Half the
+        // width of the mean's interval is 2.0 times this value / 64 = 18,000. Of twenty such
+        // intervals, nineteen contain the mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);

@@ -1,4 +1,4 @@
-//! Tables of measurements: CSV with a header line and arbitrary columns, plain or compressed.
+//! Reads tables of measurements: CSV with a header line and arbitrary columns, plain or compressed.
 
 use super::error::ServeError;
 use chakram_base::config::{did_you_mean, find_nearest, quote_for_message};
@@ -6,17 +6,17 @@ use chakram_base::units::Span;
 use chakram_trace::format::file::DecompressedStream;
 use std::path::Path;
 
-/// A table that is read one row at a time.
+/// A table whose rows are read one by one.
 pub struct TableReader {
     file: String,
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// Values that a row must have in columns, as (column, value); other rows are skipped.
+    /// Pairs (column, value); rows with another value in the column are skipped.
     filters: Vec<(usize, String)>,
 }
 
-/// Unit of a column, given by the suffix of its name.
+/// Unit of a column, which the suffix of the column's name states.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnUnit {
     seconds: f64,
@@ -68,7 +68,7 @@ impl TableReader {
         })
     }
 
-    /// Returns the name of the file, as error messages contain it.
+    /// Returns the name of the file, for error messages.
     pub fn file_name(&self) -> &str {
         &self.file
     }
@@ -78,7 +78,7 @@ impl TableReader {
         &self.headings
     }
 
-    /// Restricts reading to rows that have `value` in the column `name`.
+    /// Skips all rows that do not have `value` in the column `name`.
     pub fn filter_rows(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
         let column = self.column_index(name)?;
         self.filters.push((column, value.to_owned()));
@@ -133,12 +133,12 @@ impl TableReader {
         self.record.position().map_or(0, csv::Position::line)
     }
 
-    /// Returns the text in a column of the current row.
+    /// Returns the text of one cell of the current row.
     pub fn cell_text(&self, column: usize) -> &str {
         self.record.get(column).unwrap_or_default()
     }
 
-    /// Returns the number in a column of the current row; it must be finite and not negative.
+    /// Returns the number in a cell of the current row; it must be finite and not negative.
     pub fn cell_number(&self, column: usize) -> Result<f64, ServeError> {
         let text = self.cell_text(column);
         let number = text.parse::<f64>().ok();
@@ -152,7 +152,7 @@ impl TableReader {
         })
     }
 
-    /// Builds an error about the current row.
+    /// Builds an error that names the table and the current line.
     pub fn invalid_row(
         &self,
         found: impl std::fmt::Display,
@@ -178,16 +178,16 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
     }
 }
 
-/// Durations at ascending positions (batch sizes or tokens), interpolated linearly.
+/// Curve of durations over ascending positions (batch sizes or tokens), interpolated linearly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCurve {
-    /// Points (position, mean duration), in ascending order of position.
+    /// Points (position, mean duration), sorted by position.
     points: Vec<(f64, Span)>,
 }
 
 impl LatencyCurve {
-    /// Creates the curve of the mean duration at each position; `None` if there are no
-    /// measurements.
+    /// Creates a curve from measurements; durations at the same position are averaged; `None` if
+    /// there are no measurements.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();
@@ -209,9 +209,9 @@ impl LatencyCurve {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
-    /// Returns the duration at `x`. Between two positions, the duration is interpolated linearly.
-    /// Before the first position, the duration is constant. After the last position, the line
-    /// through the last two positions continues.
+    /// Returns the duration at position `x`. Between two positions, the duration is interpolated
+    /// linearly. Before the first position, the duration is constant. After the last position, the
+    /// line through the last two positions continues.
     pub fn duration_at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {

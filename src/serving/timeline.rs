@@ -1,4 +1,4 @@
-//! Writes a timeline of requests in Chrome's trace format, with each request's parts and the jobs
+//! Writes a timeline in Chrome's trace format. It contains the parts of each request, and the jobs
 //! of batches.
 
 use super::observe::{CompletedRequest, RequestObserver, ServedJob};
@@ -6,10 +6,10 @@ use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Maximum number of requests and jobs in a timeline.
+/// Maximum number of events (requests and jobs) in a timeline.
 const MOST_EVENTS: u64 = 1_000_000;
 
-/// Writes the requests and jobs of a run when they end.
+/// Writes each request and job of a run as an event.
 pub struct RequestTimeline<'m, W> {
     out: W,
     models: Vec<&'m str>,
@@ -32,7 +32,7 @@ struct RequestEvent<'e, A> {
     args: &'e A,
 }
 
-/// Arguments of a request's event.
+/// The `args` of a request's event.
 #[derive(Serialize)]
 struct RequestArgs {
     request: u64,
@@ -44,7 +44,7 @@ struct RequestArgs {
     preempted_ps: u64,
 }
 
-/// Arguments of a job's event.
+/// The `args` of a job's event.
 #[derive(Serialize)]
 struct JobArgs {
     processor: u32,
@@ -103,7 +103,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         Ok(())
     }
 
-    /// Returns true if another event fits.
+    /// Returns true if the timeline may contain another event.
     fn has_room(&mut self) -> bool {
         let fits = self.events < MOST_EVENTS;
         self.events += u64::from(fits);
@@ -111,7 +111,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         fits
     }
 
-    /// Ends the timeline. Returns the output and the number of requests and jobs that were omitted.
+    /// Ends the timeline. Returns the output, and how many requests and jobs were omitted.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A job of traces that requests launch.
+//! Opens jobs of traces that requests launch.
 
 use chakram_jobs::{Job, JobError};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl TraceJob {
     ///
     /// # Errors
     ///
-    /// Fails if there are no traces, or if they do not form a job.
+    /// Fails if there are no traces, or if the traces do not form a job.
     pub fn open_job(path: &Path) -> Result<Self, JobError> {
         Ok(Self {
             path: path.to_owned(),

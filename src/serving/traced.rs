@@ -1,10 +1,11 @@
-//! Models that are jobs of traces. Each request launches the job on the platform's machine.
+//! Serves models whose work is a job read from traces. Each request launches this job on the
+//! platform's machine.
 //!
-//! As in a replay with default options, the launch's kernels use the lanes of NPUs, and its
-//! messages use the network. A lane serves launches in the order in which they began. If the policy
-//! admits several requests into service, the requests therefore follow one another through the
-//! stages of a pipeline. A job of several ranks uses the NPUs of its ranks. A job of a single rank
-//! is launched on the NPU that has the processor's index.
+//! As in a replay with default options, the job's kernels run on the lanes of NPUs, and its
+//! messages use the network. A lane serves the kernels of several launches in the order in which
+//! the launches began. So if several requests are in service, they follow one another through the
+//! stages of a pipeline. A job with several ranks runs on the NPUs of its ranks. A job with a
+//! single rank runs on the NPU whose index is the processor's.
 
 use super::scenario::{PolicyChoice, Scenario};
 use super::trace_job::TraceJob;
@@ -16,15 +17,15 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use chakram_jobs::Job;
 
-/// A job of traces on a machine.
+/// A job read from traces, with its times on a machine.
 #[derive(Debug)]
 pub struct TracedModel<'s> {
     pub job: &'s Job,
     pub machine: &'s Machine,
-    /// Time of a launch without load.
+    /// Time of a launch on an idle machine.
     pub latency: Span,
-    /// Time between the ends of successive launches, while the policy's maximum number of launches
-    /// is in service.
+    /// Mean time between the ends of successive launches, while the policy's maximum number of
+    /// launches is in service.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
@@ -35,8 +36,8 @@ pub struct TracedModel<'s> {
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedModel<'s> {
-    /// Replays the job without load. If the policy allows several launches in service, also replays
-    /// a sequence of launches with several in service.
+    /// Replays the job on the idle machine. If the policy allows several launches at the same
+    /// time, also replays a sequence of overlapping launches.
     ///
     /// # Errors
     ///
@@ -89,18 +90,18 @@ impl<'s> TracedModel<'s> {
         })
     }
 
-    /// Returns true if a launch runs on the NPU of its processor.
+    /// Returns true if a launch runs on its processor's own NPU.
     pub fn launches_on_own_npu(&self) -> bool {
         self.anywhere
     }
 }
 
-/// Returns the default options, with which the job is replayed.
+/// Returns the default options; jobs read from traces are replayed with them.
 pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// Feed that keeps `at_once` launches of one program in service: whenever a launch ends, another
+/// Feed that keeps `at_once` launches of one program in service. Whenever a launch ends, another
 /// launch starts.
 struct BackToBackLaunches {
     at_once: u32,
@@ -122,7 +123,7 @@ impl BackToBackLaunches {
         queue.begin_launch(Launch::default());
     }
 
-    /// Returns the mean time between the last ends, which the first launches no longer affect.
+    /// Returns the mean time between ends, without the ends that the first launches affect.
     fn mean_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;

@@ -1,4 +1,5 @@
-//! Computes the time of a request without load, with one simulation of its jobs on free cores.
+//! Computes how long a request takes on an idle processor, by simulating its jobs once on free
+//! cores.
 
 use super::cores::CoreArray;
 use super::error::ServeError;
@@ -12,17 +13,17 @@ use chakram_engine::{
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 
-/// Jobs of a request that is alone on a processor.
+/// Jobs of a request that is the only request on a processor.
 #[derive(Debug)]
 pub struct UnloadedJobs {
-    /// The program of the jobs; `None` if the jobs form a chain. In a chain, each job finds all
-    /// cores free, so the jobs' times add up.
+    /// The program that simulates the jobs; `None` if the jobs form a chain. In a chain, each job
+    /// finds all cores free, so the jobs' times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
 
 impl UnloadedJobs {
-    /// Creates the program for the jobs of `graph`, which belong to `model`.
+    /// Creates the program for the jobs of `graph`, the jobs of `model`.
     ///
     /// # Errors
     ///
@@ -40,13 +41,13 @@ impl UnloadedJobs {
         Ok(Self { program, count })
     }
 
-    /// Returns true if the time of several jobs is the sum of their times.
+    /// Returns true if the jobs form a chain, so that their times add up.
     pub fn is_chain(&self) -> bool {
         self.program.is_none()
     }
 
     /// Returns the time of one request on `cores` cores. `size` returns the number of tasks of each
-    /// job, and the duration of a task.
+    /// job, and the duration of each task.
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl UnloadedJobs {
     }
 }
 
-/// Cores that serve only this request.
+/// Cores that serve only one request.
 struct IdleCores<F> {
     cores: CoreArray,
     size: F,

@@ -27,12 +27,12 @@ const STREAM: &[&str] = &[
 ];
 const POLICY: &[&str] = &["kind", "slots", "aging", "preemption", "batch", "wait"];
 
-/// An example of a duration, for error messages.
+/// Example of a duration, for error messages.
 const DURATION: &str = "10 ms";
 /// Maximum number of requests of a run.
 const MOST_REQUESTS: u64 = 1_000_000_000_000;
 
-/// Kinds of arrivals, by name; their parameters are not parsed yet.
+/// Name of a kind of arrivals, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StreamName {
     Poisson,
@@ -42,7 +42,7 @@ enum StreamName {
     File,
 }
 
-/// Policies, by name; their parameters are not parsed yet.
+/// Name of a policy, before its parameters are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PolicyName {
     RoundRobin,
@@ -144,7 +144,8 @@ pub(super) fn build_scenario(
     })
 }
 
-/// Rejects keys in `table` that only variants other than the chosen one have.
+/// Rejects keys in `table` that belong only to variants other than the chosen
+/// one.
 fn refuse_unused_keys(
     table: &ConfigTable<'_>,
     all: &[&str],

@@ -5,7 +5,7 @@ use crate::jobs::{ConvolutionTasks, JobBranches, JobLowering, VectorJob};
 use crate::tables::{ColumnUnit, TableReader};
 use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
 
-/// Keys that a model may have.
+/// Keys that every model may have.
 pub(super) const KEYS: &[&str] = &[
     "name",
     "class",
@@ -31,7 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "measured",
     "trace",
 ];
-/// Sources of a model's work, each with the additional keys that it uses.
+/// Sources of a model's work, each with the further keys that it uses.
 const SOURCES: [(&str, &[&str]); 7] = [
     (
         "preset",
@@ -106,7 +106,8 @@ pub(super) fn parse_model(
     }
     Ok(ServedModel {
         class: table.read_optional("class", |field| field.read_line().map(str::to_owned))?,
-        // With weight zero, a model is not in the random mix, but a file of arrivals may still name it.
+        // A model with weight zero is not in the random mix, but a file of arrivals may still name
+        // it.
         weight: table.read_or_default("weight", 1.0, |field| match field.as_whole_number() {
             Some(0) => Ok(0.0),
             _ => field.read_positive(1e9),
@@ -125,7 +126,7 @@ pub(super) fn parse_model(
     })
 }
 
-/// Rejects keys that `source` does not use but other sources of work do.
+/// Rejects keys that belong to other sources of work than `source`.
 fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result<(), ConfigError> {
     let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
     for key in others.filter(|key| !used.contains(key)) {
@@ -137,7 +138,7 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
     Ok(())
 }
 
-/// Parses the work of a model, and the name under which platforms list the model.
+/// Parses a model's work, and the name under which platforms list the model.
 fn parse_work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
@@ -289,7 +290,7 @@ fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
 }
 
 /// Opens the table that `source` names, restricted to the rows that `where` selects. `keys` are the
-/// allowed keys in addition to `file` and `where`.
+/// keys that are allowed in addition to `file` and `where`.
 fn table_of<'d>(
     source: &ConfigField<'d>,
     keys: &[&str],
@@ -312,7 +313,7 @@ fn table_of<'d>(
     Ok((reader, table))
 }
 
-/// Returns the column that the key `key` names, with its unit.
+/// Returns the index and the unit of the column that the key `key` names.
 fn time_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,
@@ -329,7 +330,8 @@ fn time_column(
     Ok((reader.column_index(name)?, unit))
 }
 
-/// Returns the column that the key `key` names; `None` if the model does not have the key.
+/// Returns the index of the column that the key `key` names; `None` if the model does not have the
+/// key.
 fn number_column(
     table: &ConfigTable<'_>,
     reader: &TableReader,

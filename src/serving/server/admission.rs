@@ -1,5 +1,5 @@
 //! Admits requests to the queue. Requests come from arrivals (a file or random numbers) and from
-//! users, and enter the queue when their datapath latency ends.
+//! users. Each request enters the queue when its datapath latency ends.
 
 use super::{RequestState, Server};
 use crate::arrivals::RequestArrival;
@@ -8,12 +8,13 @@ use crate::policy::QueuedRequest;
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An event of a request that no job triggers.
+/// An event that no job triggers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ServeTimer {
-    /// The datapath latency of a request has ended; the values are the request's number and index.
+    /// The datapath latency of a request has ended. The values are the request's number and the
+    /// index of its state.
     Ready(u64, u32),
-    /// A user's thinking time has ended.
+    /// A user's thinking time has ended, so the user sends a request.
     Ask(u64),
 }
 
@@ -45,7 +46,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Schedules a user's next request, unless all requests of the scenario have been scheduled.
+    /// Schedules a user's next request, unless the scenario's number of requests is reached.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)

@@ -27,9 +27,9 @@ impl Server<'_> {
     }
 
     /// Fills the free slots of a processor from the queue. If preempted batches continue, appends
-    /// their jobs with known times to `answered`. If `answered` is absent, the queue contains no
-    /// preempted batch, because a processor with a free slot would already have continued it.
-    /// Returns false if the queue had too few requests for the free slots.
+    /// their jobs whose times are known to `answered`. `answered` may be absent only if the queue
+    /// contains no preempted batch. A processor with a free slot would already have continued it.
+    /// Returns false if the queue had too few requests to fill the slots.
     pub(super) fn take_for(
         &mut self,
         processor: u32,
@@ -112,8 +112,8 @@ impl Server<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Returns true if a job must be held back, because the job's batch is preempted already or
-    /// now. If the batch is preempted now, another batch may begin in its place.
+    /// Returns true if a job must be held back because its batch is preempted, either earlier or
+    /// by this call. If this call preempts the batch, another batch may begin in its place.
     pub(super) fn is_held_back(
         &mut self,
         flight: u32,
@@ -125,8 +125,8 @@ impl Server<'_> {
             return false;
         };
         let state = &mut self.flights[flight];
-        // A batch can be preempted only between two jobs, when it has begun and none of its jobs
-        // runs.
+        // A batch can be preempted only between two jobs: it has begun, and none of its jobs is
+        // running.
         if state.running > 0 || state.dealt == 0 {
             return false;
         }
@@ -134,9 +134,9 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // Computing the remaining work is slow, so first compare the queue with the whole work. If
-        // no queued request is more urgent than the whole work, none is more urgent than the
-        // remaining work.
+        // Computing the remaining work is slow, so first compare queued requests with the batch's
+        // whole work. If no queued request is more urgent than the whole work, none is more urgent
+        // than the remaining work, which is smaller.
         if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Batches in flight, and slabs that store them by index.
+//! Stores batches in flight, in slabs with stable indices.
 
 use crate::cores::JobTimeRange;
 use crate::policy::QueuedRequest;
@@ -6,7 +6,7 @@ use chakram_base::units::{Span, Time};
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-/// Items with indices. The index of a removed item is reused.
+/// Items that are addressed by index. The index of a removed item is assigned to a later item.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -62,34 +62,34 @@ impl<T> IndexMut<u32> for Slab<T> {
     }
 }
 
-/// Requests of one model that are served together.
+/// A batch: requests for one model that are served together.
 #[derive(Debug, Default)]
 pub(super) struct RequestInFlight {
-    /// The batch's request that arrived first, in the form in which it was queued.
+    /// The batch's earliest request, as it was queued.
     pub first: QueuedRequest,
-    /// Indices of the batch's requests.
+    /// Indices of the states of the batch's requests.
     pub requests: Vec<u32>,
     pub processor: u32,
     /// Number of jobs that are not complete yet.
     pub left: u32,
-    /// Number of jobs whose times are known and that are not complete yet.
+    /// Number of jobs that have times but are not complete yet.
     pub running: u32,
-    /// Number of jobs whose times are known, complete or not.
+    /// Number of jobs that have times, complete or not.
     pub dealt: u64,
-    /// Total core time of the jobs whose times are known, ps.
+    /// Core time of all jobs that have times, in picoseconds.
     pub core_ps: u128,
-    /// Time without load of the incomplete jobs, if the jobs form a chain.
+    /// Time of the incomplete jobs on an unloaded processor, if the jobs form a chain.
     pub work_left: Span,
-    /// For each job, true if it is complete; used only if the jobs do not form a chain, and empty
-    /// until the first job is complete.
+    /// For each job, true if it is complete. Used only if the jobs form no chain, and empty until
+    /// the first job is complete.
     pub ended: Vec<bool>,
     /// Durations of the batch's jobs, unless they are vector products.
     pub lengths: [Span; 2],
     /// Instant at which the batch was preempted; `None` if the batch is not preempted.
     pub put_back: Option<Time>,
-    /// Ready jobs that were held back, each with its token for the loop.
+    /// Ready jobs that were held back, each with the token that identifies it in the event loop.
     pub kept: Vec<(u32, u64)>,
-    /// Total time from preemptions until the batch continued.
+    /// Total time from each preemption until the batch continued.
     pub preempted: Span,
     /// Instant at which a processor took the batch.
     pub began: Time,
@@ -97,7 +97,7 @@ pub(super) struct RequestInFlight {
 }
 
 impl RequestInFlight {
-    /// Turns a batch that has ended into a new batch that begins at `now` with `jobs` jobs and no
+    /// Turns an ended batch into a new batch, which begins at `now` and has `jobs` jobs and no
     /// requests. The new batch reuses the allocations of the ended batch.
     pub fn begin_batch(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
@@ -119,19 +119,19 @@ impl RequestInFlight {
     }
 }
 
-/// Total time during which at least one job runs.
+/// Computes the total time during which at least one job runs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningTime {
     done: Span,
-    /// Disjoint intervals in order. When the last interval was added, no interval in the list had
-    /// ended.
+    /// Disjoint intervals in which jobs run, in order of time. None of these intervals had ended
+    /// when the last interval was added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,
 }
 
 impl RunningTime {
-    /// Adds a job that gets its times at `now`; the job must not start before `now`.
+    /// Adds a job whose times became known at `now`; the job must not start before `now`.
     pub fn add_job(&mut self, now: Time, job: JobTimeRange) {
         self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
         while let Some(&(start, end)) = self.open.front() {
@@ -184,9 +184,10 @@ mod tests {
         time.add_job(Time(0), job(20, 30));
         // This job merges both intervals into one from 5 to 30.
         time.add_job(Time(2), job(8, 22));
-        // This job from 3 to 4 begins before the open interval.
+        // This job runs from 3 to 4, before the open interval begins.
         time.add_job(Time(3), job(3, 4));
-        // All intervals that ended by 40 are closed. This job from 50 to 60 starts a new interval.
+        // All intervals that ended by 40 are closed. This job runs from 50 to 60, so it starts a
+        // new interval.
         time.add_job(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.total_time(), Span(25 + 1 + 10));

@@ -1,4 +1,4 @@
-//! Determines the times of jobs on cores, and ends batches.
+//! Computes the times of jobs on cores, and ends batches.
 
 use super::flight::RequestInFlight;
 use super::{AnsweredJob, Server};
@@ -8,12 +8,12 @@ use crate::scenario::{ArrivalStream, PolicyKind};
 use chakram_base::units::Span;
 
 impl Server<'_> {
-    /// Returns true if the queue is ordered by the requests' times without load.
+    /// Returns true if the policy orders requests by their work (shortest job first).
     pub(super) fn orders_by_work(&self) -> bool {
         self.prepared.scenario.policy.kind == PolicyKind::ShortestJob
     }
 
-    /// Subtracts a completed job from its batch's remaining work.
+    /// Subtracts a completed job from the remaining work of its batch.
     pub(super) fn note_ended(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
         let model = self.model_at(state.first.model);
@@ -29,8 +29,8 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the time without load of a batch's remaining work. No job of the batch may be
-    /// running.
+    /// Returns how long the rest of a batch would take on an unloaded processor. No job of
+    /// the batch may be running.
     pub(super) fn work_left(&mut self, flight: u32) -> Span {
         let state = &self.flights[flight];
         if state.ended.is_empty() {
@@ -74,7 +74,7 @@ impl Server<'_> {
         self.notify_observer(flight, job, times);
     }
 
-    /// Passes a job to the observer, if the observer wants jobs.
+    /// Notifies the observer of a job's times, if the observer wants jobs.
     fn notify_observer(&mut self, flight: u32, job: u32, times: JobTimeRange) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
@@ -89,7 +89,8 @@ impl Server<'_> {
         }
     }
 
-    /// Records that the launch of a trace has ended, and returns its processor.
+    /// Records that the launch of a batch's trace has ended, and returns the batch's
+    /// processor.
     pub(super) fn end_trace(&mut self, flight: u32) -> u32 {
         let now = self.now;
         let state = &mut self.flights[flight];
