@@ -16,33 +16,33 @@ use std::collections::btree_map::Entry;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A workload to be added.
+/// A workload that will be added to an archive.
 #[derive(Clone, Debug)]
 pub struct WorkloadDraft {
     /// Name of the workload.
     pub name: String,
     /// Compression level.
     pub level: CompressionLevel,
-    /// Metadata given by users, by key.
+    /// Metadata from the user, by key.
     pub metadata: BTreeMap<String, MetadataValue>,
-    /// Paths that the user gave.
+    /// Paths of the sources, as the user gave them.
     pub sources: Vec<String>,
     /// Traces of the workload, and the job files next to the traces.
     pub found: FoundTraces,
-    /// Other files of the workload, each as its name in the archive and its path.
+    /// Further files of the workload: for each, its name in the archive and its path.
     pub files: Vec<(String, PathBuf)>,
-    /// Measured step times.
+    /// Step times that were measured on a real machine.
     pub measured: Option<MeasuredTimes>,
-    /// Whether the workload may replace a workload with the same name.
+    /// True if the workload may replace a workload with the same name.
     pub replace: bool,
 }
 
-/// A prediction to be recorded as a baseline.
+/// A prediction that will be recorded as a baseline.
 #[derive(Clone, Debug)]
 pub struct BaselineDraft {
     /// The workload.
     pub workload: String,
-    /// The record; its hashes must be the hashes of `report` and `machine`.
+    /// The record. Its hashes must be those that `report` and `machine` hash to.
     pub record: BaselineRecord,
     /// The report, as JSON.
     pub report: Vec<u8>,
@@ -50,8 +50,8 @@ pub struct BaselineDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive `path` in one commit. If the archive had an unfinished tail, moves
-/// the tail to a file and returns this file.
+/// Adds predictions to workloads of the archive at `path`, in one commit. If the archive had an
+/// unfinished tail, moves the tail to a file and returns this file.
 pub fn add_baselines(
     path: &Path,
     drafts: &[BaselineDraft],
@@ -88,16 +88,16 @@ pub fn add_baselines(
     })
 }
 
-/// Sizes of an added workload.
+/// Sizes of a workload that was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedSizes {
-    /// Size of the workload's files, bytes.
+    /// Size of the workload's files, in bytes.
     pub bytes: u64,
-    /// Number of bytes that the workload's new objects added to the archive.
+    /// Bytes by which the workload's new objects enlarged the archive.
     pub packed: u64,
     /// Number of the workload's objects that were already in the archive.
     pub known: u64,
-    /// File that an unfinished tail was moved to, or `None`.
+    /// File to which an unfinished tail was moved, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 
@@ -110,7 +110,7 @@ pub(super) struct ObjectPacker<'a, 'w> {
 }
 
 impl<'a, 'w> ObjectPacker<'a, 'w> {
-    /// Creates a packer, which does not pack objects of `archive` again.
+    /// Creates a packer that skips objects which `archive` already has.
     pub fn new(
         archive: Option<&'a Archive>,
         out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -136,7 +136,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         Ok(hash)
     }
 
-    /// Packs bytes whose hash the caller has computed.
+    /// Packs bytes whose hash the caller has already computed.
     pub fn pack_hashed(
         &mut self,
         bytes: &[u8],
@@ -172,7 +172,7 @@ pub(super) fn strip_digits(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Adds `draft` to the archive `path`.
+/// Adds `draft` to the archive at `path`.
 pub fn add_workload(
     path: &Path,
     draft: &WorkloadDraft,
@@ -199,8 +199,8 @@ pub fn add_workload(
     let kept_aside = writer.commit_segment(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
-        // A replaced workload keeps its predictions, so that later checks still compare the new workload with these
-        // predictions.
+        // A replaced workload keeps its predictions, so that later checks compare the new workload
+        // with them.
         if let Some(own) = before.workloads().get(&draft.name) {
             entry.baselines.clone_from(&own.baselines);
             entry.measured = entry.measured.or_else(|| own.measured.clone());
@@ -216,7 +216,7 @@ pub fn add_workload(
     })
 }
 
-/// Splits the name of a trace into prefix and ending.
+/// Splits a trace's file name into prefix and ending.
 fn split_trace_name(
     file: &chakram_trace::format::file::RankFile,
 ) -> Result<(String, String), ArchiveError> {
@@ -337,7 +337,7 @@ fn name_of(path: &Path) -> String {
     name.unwrap_or_default()
 }
 
-/// Packs all objects of the workload `entry` of the archive `from`.
+/// Packs all objects of the workload `entry`, which belongs to the archive `from`.
 pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,

@@ -1,8 +1,9 @@
 //! Chunks of an object: compresses the object's bytes to zstd frames, and decompresses these frames.
 //!
-//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked base is the
-//! dictionary of the chunk's frame; values of columns can also be predicted from values of the base. The chunks of a
-//! rank use the corresponding chunks of an earlier rank of the job as bases.
+//! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked
+//! base serves as the dictionary of the chunk's frame. Values of columns can also be predicted from
+//! the base's values. A chunk of one rank uses the corresponding chunk of an earlier rank as its
+//! base.
 
 use super::CompressionLevel;
 use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
@@ -17,21 +18,21 @@ mod frame;
 pub use decode::{ChunkBuffers, DecodedChunk, decompress_frame};
 pub use frame::compress_frame;
 
-/// Target size of a chunk, bytes.
+/// Target size of a chunk, in bytes.
 const TARGET: usize = 4 << 20;
-/// Maximum size of a chunk, packed or unpacked, bytes.
+/// Maximum size of a chunk, packed or unpacked, in bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Maximum number of objects per family (objects with similar names) whose chunks can be bases.
+/// Maximum number of objects whose chunks can be bases, per family of objects with similar names.
 const BASES: usize = 8;
 /// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
 
-/// Coding of a chunk.
+/// How a chunk's bytes are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkCoding {
-    /// The unchanged bytes, in a plain zstd frame, which any zstd reader unpacks.
+    /// The unchanged bytes, in a plain zstd frame that any zstd reader can unpack.
     Plain,
-    /// The unchanged bytes, in a zstd frame within a skippable frame, which other zstd readers skip.
+    /// The unchanged bytes, in a zstd frame within a skippable frame. Other zstd readers skip it.
     Bytes,
     /// Columns of a trace, in a zstd frame within a skippable frame.
     Columns,
@@ -54,9 +55,9 @@ pub struct EncodedChunk {
     pub frame: Vec<u8>,
     /// Coding of the chunk's bytes.
     pub coding: ChunkCoding,
-    /// Unpacked size of the frame, bytes.
+    /// Unpacked size of the frame, in bytes.
     pub unpacked: u64,
-    /// Number of bytes of the object in the chunk.
+    /// Number of the object's bytes that the chunk contains.
     pub bytes: u64,
     /// Number of records in the chunk, or 0 if the object is not a trace.
     pub records: u64,
@@ -79,11 +80,11 @@ struct BaseObject {
     chunks: Vec<BaseChunk>,
 }
 
-/// Encodes the objects of a workload; stores data that objects have in common only once.
+/// Encodes the objects of a workload, and stores data that several objects contain only once.
 pub struct ObjectEncoder {
     level: CompressionLevel,
     bases: Vec<BaseObject>,
-    /// Reusable memory of chunks that are not bases.
+    /// Memory that later chunks reuse.
     buffers: RefCell<ChunkBuffers>,
 }
 
@@ -97,8 +98,8 @@ impl ObjectEncoder {
         }
     }
 
-    /// Encodes the object with index `number` in the segment. Objects of one `family` are similar; `is_trace` states
-    /// whether the object is a trace.
+    /// Encodes the object with index `number` in the segment. Objects with the same `family` are
+    /// similar; `is_trace` states whether the object is a trace.
     pub fn encode_object(
         &mut self,
         bytes: &[u8],
@@ -332,7 +333,7 @@ fn split_records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// Returns the size of records including their lengths.
+/// Returns the total size of `records`, including their length prefixes.
 fn framed_bytes(records: &[&[u8]]) -> usize {
     let framed = |record: &&[u8]| varint_length(record.len() as u64) + record.len();
     records.iter().map(framed).sum()
@@ -352,7 +353,7 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
     bytes.split_off(..at)
 }
 
-/// Returns the number of `records` that form a chunk.
+/// Returns how many of `records`, from the first, form a chunk.
 fn target_records(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {

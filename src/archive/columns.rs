@@ -1,12 +1,14 @@
-//! Columns of a trace. The numbers of all records are stored in columns, grouped by meaning. The rest of each record,
-//! which repeats often, is stored as a template.
+//! Stores the records of a trace in columns. Numbers of all records that have the same meaning form
+//! one column. The rest of each record is stored as a template, because many records have the same
+//! rest.
 //!
 //! A record consists of a template and the values of the template's slots. A template is a list of ops: literal bytes;
 //! slots (a column's value as a varint, or in decimal digits within a text); and the ends of nested messages, whose
-//! lengths follow from their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) over
-//! all records, stored as differences from a prediction, in byte planes. A chunk with a base shares the base's
-//! templates. Values of the chunk may be predicted from the values of the record with the same index in the base.
-//! `docs/reference/archive-format.md` describes the format.
+//! lengths follow from their contents. A column contains the values with one meaning
+//! (`duration_ns`, `parent`, …) from all records. The column stores their differences from a
+//! prediction, in byte planes. A chunk with a base shares the base's templates. Values of the chunk
+//! may be predicted from the base's record with the same index. `docs/reference/archive-format.md`
+//! describes the format.
 
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteStringInterner;
@@ -31,21 +33,21 @@ mod shape;
 mod structural;
 mod template;
 
-/// Templates and columns of a chunk, and the values in them.
+/// Templates and columns of a chunk, with the columns' values.
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Encoded templates that the base lacks, each preceded by its length (empty for a chunk that was
-    /// read).
+    /// Encoded templates that the base does not have, each after its length; empty for a chunk that
+    /// was read.
     written: Vec<u8>,
     shape: Arc<RecordShape>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// Predictor of each written column, and the columns that may predict that column. A later chunk with this chunk
-    /// as its base probably needs the same predictors, so the encoder tries only these predictors and the predictors
-    /// that use the base.
+    /// For each column: the predictor that encodes it if the column was written, and the columns
+    /// that may predict it. A chunk that uses this chunk as its base probably needs the same
+    /// predictors. The encoder therefore tries only these predictors and those that use the base.
     chosen: Vec<Option<Predictor>>,
     relations: Vec<Vec<usize>>,
 }
@@ -61,13 +63,14 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Index of outlines, templates and columns by their contents, so that further records reuse existing entries.
+/// Index of outlines, templates and columns by their contents, so that equal contents are stored
+/// only once.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
-    /// Outlines, indexed by the number of the outline's key.
+    /// Outlines, by the number of their key.
     outlines: Vec<Arc<RecordOutline>>,
     keys: ByteStringInterner,
-    /// Numbers of templates, by the number of the outline and the number of the variant.
+    /// Number of each template, by the number of its outline and the number of its variant.
     templates: ByteStringInterner,
     columns: ByteStringInterner,
     structural: StructuralColumns,
@@ -82,7 +85,7 @@ pub struct ColumnBuffers {
     layers: Vec<TemplateLayer>,
 }
 
-/// Number of bytes of records that are rebuilt at once; small enough for the cache of a processor core.
+/// Number of bytes of records that are rebuilt at once. They fit in the cache of a processor core.
 const PIECE: usize = 1 << 18;
 /// Index of the column of node ids.
 const IDS: usize = 0;
@@ -176,7 +179,7 @@ impl TraceColumns {
         }
     }
 
-    /// Returns the number of records that have the same template as the record with the same index of `base`.
+    /// Returns how many records have the same template as `base`'s record with the same index.
     pub fn count_equal_templates(&self, base: &Self) -> usize {
         let pairs = self
             .shape
@@ -199,7 +202,8 @@ impl TraceColumns {
         (0..self.count).filter_map(|number| self.column_at(number))
     }
 
-    /// Encodes the columns, and the templates that `base` lacks, into `bytes`; reuses the memory of `bytes`.
+    /// Encodes the columns, and the templates that `base` does not have, into `bytes`. The previous
+    /// contents of `bytes` are dropped, and its memory is reused.
     pub fn encode_columns(
         &mut self,
         base: Option<&Self>,
@@ -227,8 +231,8 @@ impl TraceColumns {
         };
         others.resize_with(self.count, Vec::new);
         let mut chosen = vec![None; self.count];
-        // The encoder writes a column after the columns that predict it, so columns that no other column predicts
-        // come first.
+        // A column must be written after the columns that predict it, so columns without such
+        // predictors come first.
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
         for number in first.chain(then) {
@@ -277,8 +281,9 @@ impl TraceColumns {
             let length = input.read_count(encoded.len())?;
             templates.push(input.take_bytes(length)?, count)?;
         }
-        // A column is known from the base, is the id column, or occurs in a new template. A new template has at least
-        // one op for each new column, so the size of the new templates limits the number of columns.
+        // Each column is in the base, is the id column, or occurs in a new template. A new template
+        // has at least one op per new column, so the size of the new templates limits the number of
+        // columns.
         if count > known + 1 + templates.own_bytes() {
             return Err(WireError(
                 "the chunk has more columns than its templates name",
@@ -365,8 +370,8 @@ impl TraceColumns {
         buffers.layers.extend(self.templates.into_layer());
     }
 
-    /// Rebuilds the records (`bytes` bytes in total) from templates and columns, and passes the records to `out`, a few
-    /// at a time. If `framed` is true, each record is preceded by its length.
+    /// Rebuilds the records (`bytes` bytes in total) from templates and columns. Passes them to
+    /// `out`, a few records at a time. If `framed` is true, each record is preceded by its length.
     pub fn join_records<E: From<WireError>>(
         &self,
         bytes: usize,
@@ -403,7 +408,7 @@ impl TraceColumns {
         }
     }
 
-    /// Sets `ids` to the id of each record; a record without an id gets 0.
+    /// Sets `ids` to the id of each record, or to 0 for a record without an id.
     fn read_ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
         ids.resize(self.shape.template_sequence().len(), 0);
@@ -415,8 +420,8 @@ impl TraceColumns {
     }
 }
 
-/// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory costs nothing, but filling old
-/// memory costs time, so old contents are kept.
+/// Sets the length of `list` to `count`, with arbitrary contents. Filling old memory with zeros
+/// costs time, although zeroed new memory costs nothing, so old contents are kept.
 fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
@@ -426,7 +431,7 @@ fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
 }
 
 impl RecordShape {
-    /// Returns the inputs that predict column `number`, without the other columns.
+    /// Returns the inputs from which column `number` is predicted.
     fn column_view<'v>(
         &'v self,
         number: usize,
@@ -447,11 +452,11 @@ impl RecordShape {
     }
 }
 
-/// Appends the templates of records, predicted from the templates of the base.
+/// Appends the templates of all records, predicted from the base's templates.
 fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     if base == Some(sequence) {
-        // If the rank has the same sequence of templates as the base, the predictor's number alone describes the
-        // sequence.
+        // If the templates are the same as the base's, in the same order, the predictor's number
+        // alone describes them.
         return out.bytes.extend([Predictor::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
@@ -469,8 +474,8 @@ fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWrite
     choose::encode_best(&wide(sequence), &view, predictors, out);
 }
 
-/// Reads the templates of `count` records into `sequence`; returns whether these templates are exactly the templates of
-/// the base.
+/// Reads the template of each of `count` records into `sequence`. Returns true if these templates
+/// are exactly the base's templates.
 fn decode_sequence(
     input: &mut WireReader<'_>,
     count: usize,
@@ -499,7 +504,8 @@ fn decode_sequence(
         let left = (0..width).fold(0, |all, plane| {
             all | u64::from(planes[plane * count + record]) << (8 * plane)
         });
-        // Without a base, the prediction is 0. After the end of the base, the prediction is the previous value.
+        // Without a base, the prediction is 0. After the base's last record, the prediction is the
+        // previous value.
         let predicted = match (predictor, base.get(record)) {
             (0, _) => 0,
             (_, Some(&own)) => own.into(),

@@ -5,10 +5,11 @@ use super::{ArchiveError, CompressionLevel};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Schema of the documents.
+/// Schema name that every document states.
 pub const SCHEMA: &str = "chakram.archive.1";
 
-/// Changes that a segment makes: the document of the segment's `CKCT` frame.
+/// Changes that a segment makes to the archive's workloads. This document is in the segment's
+/// `CKCT` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogueChange<W = WorkloadEntry> {
@@ -31,7 +32,7 @@ impl Default for CatalogueChange {
     }
 }
 
-/// Plan of a segment: the document in the `CKST` frame at the segment's start.
+/// Plan of a segment. This document is in the `CKST` frame at the segment's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentStart {
@@ -45,7 +46,7 @@ pub struct SegmentStart {
     pub workloads: Vec<String>,
 }
 
-/// Objects of a segment: the document of its `CKIX` frame.
+/// Index of a segment's objects. This document is in the segment's `CKIX` frame.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectIndex {
@@ -59,15 +60,16 @@ pub struct ObjectIndex {
 pub struct ObjectRow {
     /// BLAKE3 hash of the object's contents, in hexadecimal.
     pub blake3: String,
-    /// Size in bytes.
+    /// Size of the object, in bytes.
     pub bytes: u64,
     /// Chunks of the object, in order.
     pub chunks: Vec<ChunkRow>,
 }
 
-/// Chunk of an object. The fields are, in order: offset of the chunk's zstd frame from the start of the segment;
-/// length of the frame; coding (0 plain, 1 bytes, 2 columns); unpacked bytes of the frame; bytes of the object in the
-/// chunk; records in the chunk; object and chunk of the chunk's base, both -1 if the chunk has no base.
+/// A chunk of an object. The fields are, in order: offset of the chunk's zstd frame from the start
+/// of the segment; length of the frame; coding (0 plain, 1 bytes, 2 columns); unpacked bytes of the
+/// frame; bytes of the object in the chunk; records in the chunk; object and chunk of the chunk's
+/// base, both -1 if the chunk has no base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkRow(
     pub u64,
@@ -81,7 +83,7 @@ pub struct ChunkRow(
 );
 
 impl ChunkRow {
-    /// Returns the indices of the object and the chunk that are the chunk's base.
+    /// Returns two indices that identify the chunk's base: its object and its chunk.
     pub fn base_chunk(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
         Some((number(self.6)?, number(self.7)?))
@@ -124,7 +126,8 @@ pub struct Provenance {
     pub tool_version: String,
     /// Paths that the user gave to the program.
     pub sources: Vec<String>,
-    /// Archive and tool version that the workload was merged from (empty if the workload was added directly).
+    /// Archive from which the workload was merged, and the tool version that had added it there;
+    /// empty if the workload was added directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }
@@ -141,7 +144,7 @@ pub struct TraceRow {
     pub ending: String,
     /// Hash of the object.
     pub blake3: String,
-    /// Size of the object, bytes.
+    /// Size of the object, in bytes.
     pub bytes: u64,
 }
 
@@ -153,37 +156,38 @@ pub struct FileRow {
     pub name: String,
     /// Hash of the object.
     pub blake3: String,
-    /// Size of the object, bytes.
+    /// Size of the object, in bytes.
     pub bytes: u64,
 }
 
-/// Prediction for a workload on a machine.
+/// A recorded prediction for a workload on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BaselineRecord {
     /// Machine: a preset, or a file of the workload.
     pub machine: String,
-    /// Hash of the object with the machine file's text.
+    /// Hash of the object that contains the machine file's text.
     pub machine_blake3: String,
-    /// Size of the machine file's text, bytes.
+    /// Size of the machine file's text, in bytes.
     pub machine_bytes: u64,
     /// Options of the replay, as on the command line.
     pub arguments: Vec<String>,
-    /// Hash of the traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
+    /// Hash of all traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Duration of the replay in milliseconds, rounded up; later checks use the duration to plan their work.
+    /// Time that the replay took, in milliseconds, rounded up. Later checks use it to plan their
+    /// work.
     pub replay_ms: u64,
-    /// Features of the job that the prediction covers: operators, groups, size, schema, machine.
+    /// Features of the job that the prediction exercises: operators, groups, size, schema, machine.
     pub features: Vec<String>,
     /// Version of the program that made the prediction.
     pub tool_version: String,
     /// Predicted makespan in picoseconds.
     pub makespan_ps: u64,
-    /// Hash of the object with the report, as JSON.
+    /// Hash of the object that contains the report, as JSON.
     pub report: String,
-    /// Size of the report, bytes.
+    /// Size of the report, in bytes.
     pub report_bytes: u64,
-    /// The user's reason for recording the prediction.
+    /// Reason that the user gave for the recording.
     pub reason: String,
 }
 
@@ -200,12 +204,12 @@ pub struct MeasuredTimes {
 }
 
 impl WorkloadEntry {
-    /// Returns the number of the workload's ranks.
+    /// Returns the workload's number of ranks.
     pub fn rank_count(&self) -> u64 {
         self.traces.iter().map(|row| u64::from(row.ranks)).sum()
     }
 
-    /// Returns the total size of the workload's traces as files, bytes.
+    /// Returns the total size of the workload's traces as separate files, in bytes.
     pub fn trace_bytes(&self) -> u64 {
         let bytes = self
             .traces
@@ -225,7 +229,8 @@ impl WorkloadEntry {
         traces.chain(files).chain(reports).chain(machines)
     }
 
-    /// Returns the BLAKE3 hash of the names and hashes of the workload's traces and files, in hexadecimal.
+    /// Returns a BLAKE3 hash in hexadecimal. It covers the names and hashes of the workload's
+    /// traces and files.
     pub fn contents_hash(&self) -> String {
         let text = serde_json::to_vec(&(&self.prefix, &self.traces, &self.files));
         let text = text.expect("names and numbers are JSON");
@@ -238,7 +243,8 @@ impl WorkloadEntry {
         latest.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Fails if a name would lead outside a folder, a rank occurs twice, or a hash is malformed.
+    /// Fails if a name would lead outside a folder, if a rank occurs twice, or if a hash is
+    /// malformed.
     pub fn check_names(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
             Err(ArchiveError::broken_archive(format!(
@@ -280,13 +286,14 @@ impl WorkloadEntry {
     }
 }
 
-/// Returns whether `name` is a valid name of a file in a folder.
+/// Returns true if `name` is a valid file name without a folder.
 fn is_file_name(name: &str) -> bool {
     let special = name.is_empty() || name == "." || name == "..";
     !special && !name.contains(['/', '\\']) && !name.chars().any(char::is_control)
 }
 
-/// Fails if `name` is not a valid workload name: parts separated by slashes, but no part `.` or `..`.
+/// Fails if `name` is not a valid workload name: parts separated by slashes, none of them `.` or
+/// `..`.
 pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     if name.split('/').all(is_file_name) && !name.contains("::") && name.len() <= 255 {
         return Ok(());

@@ -1,4 +1,5 @@
-//! Resolves `ARCHIVE::WORKLOAD` in place of a path, so that commands read traces directly from an archive.
+//! Resolves paths of the form `ARCHIVE::WORKLOAD`, so that commands read traces directly from an
+//! archive.
 
 use super::ArchiveError;
 use super::store::Archive;

@@ -11,12 +11,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A range of ranks or nodes.
+/// An inclusive range of rank or node numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberRange {
     /// First number.
     pub first: u64,
-    /// Last number, included.
+    /// Last number of the range, which belongs to it.
     pub last: u64,
 }
 
@@ -25,12 +25,13 @@ pub struct NumberRange {
 pub struct WorkloadPart {
     /// Range of ranks to extract, or `None` for all ranks.
     pub ranks: Option<NumberRange>,
-    /// Nodes of each rank to extract, by index in the rank's trace from 0, or `None` for all nodes.
+    /// Nodes of each rank to extract, as indices (from 0) into the rank's trace, or `None` for all
+    /// nodes.
     pub nodes: Option<NumberRange>,
 }
 
 impl WorkloadEntry {
-    /// Returns the ranks of the workload's traces, each with its row.
+    /// Returns each rank of the workload with the row of its trace.
     pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &TraceRow)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
@@ -42,12 +43,12 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns the least disk space, in bytes, that the traces of `ranks` can take: the space
-    /// for their names and for one file per distinct trace. Ranks with the same trace share one
-    /// file under several names.
+    /// Returns the minimum disk space, in bytes, of the traces of `ranks`: the space for all names,
+    /// and for one file per distinct trace. Ranks with the same trace share one file under several
+    /// names.
     fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
-            // A name has at least a dot and a digit between prefix and ending.
+            // Between prefix and ending, a name has at least a dot and a digit.
             let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
             let names = row.ranks_within(ranks);
             names.saturating_mul(NAME_BYTES + letters) + INODE_BYTES * names.min(1)
@@ -62,7 +63,7 @@ impl WorkloadEntry {
 }
 
 impl TraceRow {
-    /// Returns the number of the row's ranks that are in `wanted`.
+    /// Returns how many of the row's ranks are in `wanted`.
     fn ranks_within(&self, wanted: NumberRange) -> u64 {
         let first = u64::from(self.rank);
         let last = first + u64::from(self.ranks) - 1;
@@ -77,8 +78,8 @@ const INODE_BYTES: u64 = 256;
 /// Size of a folder entry in addition to its name, as in ext4.
 const NAME_BYTES: u64 = 8;
 
-/// Checks that writing a file with this hash to `path` overwrites no other contents; `hash` is `None` if the hash is
-/// unknown before writing.
+/// Checks that a file with hash `hash` can be written to `path` without overwriting other contents;
+/// `hash` is `None` if the hash is unknown before the file is written.
 ///
 /// # Errors
 ///
@@ -104,8 +105,8 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for the traces of `ranks` of `entry`, because a damaged catalogue may
-    /// state any number of ranks.
+    /// Checks that the archive is large enough for the traces of `ranks`, because a damaged
+    /// catalogue may state any number of ranks in `entry`.
     ///
     /// # Errors
     ///
@@ -132,9 +133,9 @@ impl Archive {
         })
     }
 
-    /// Writes the traces of `part` and the other files of `entry` into `folder`, either all files or none; returns
-    /// the files. If `part` selects only some ranks or nodes, the function omits the job file, because the job file
-    /// describes the whole job.
+    /// Writes the traces of `part` and the other files of `entry` into `folder`. Writes either all
+    /// files or none, and returns the files. If `part` selects only some ranks or nodes, the job
+    /// file is omitted, because it describes the whole job.
     pub fn extract_workload(
         &self,
         entry: &WorkloadEntry,
@@ -155,7 +156,7 @@ impl Archive {
         let whole = part == WorkloadPart::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
-        // The job file refers to the traces, so the function writes the job file last.
+        // The job file refers to the traces, so write it last.
         let mut all: Vec<(String, &String, Option<NumberRange>)> = traces.chain(files).collect();
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputSet::default();
@@ -190,7 +191,7 @@ impl Archive {
         Ok(written)
     }
 
-    /// Passes the metadata and the selected nodes of a trace to `out`, with length prefixes.
+    /// Passes a trace's metadata and selected nodes to `out`, with length prefixes.
     fn copy_nodes(
         &self,
         hash: &str,

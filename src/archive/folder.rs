@@ -1,7 +1,7 @@
-//! Archives in folders: packs, which are files with one segment each, and a manifest that lists the packs.
+//! Archives in folders. Each pack is a file with one segment, and a manifest lists the packs.
 //!
-//! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the manifest by renaming, so
-//! a reader sees the archive either before or after the commit.
+//! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the
+//! manifest by renaming a file, so a reader sees the archive either before or after the commit.
 
 use super::document::{SCHEMA, SegmentStart};
 use super::segment::{Segment, SegmentFile, compute_crc32, start_of};
@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// Name of the manifest.
 const MANIFEST: &str = "manifest";
-/// Name of the file that writers lock.
+/// Name of the file that writers lock to exclude one another.
 pub const LOCK: &str = "lock";
 const PACKS: &str = "packs";
 
@@ -91,7 +91,8 @@ fn pack_name(number: u64) -> String {
     format!("{number:08}{ENDING}")
 }
 
-/// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest.
+/// Opens the segments of the archive `path`, and finds a pack that was written but not committed to
+/// the manifest.
 pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::request_refused(
@@ -99,8 +100,8 @@ pub fn open_archive(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), 
             "chakram archive create",
         ));
     }
-    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after the manifest was
-    // read.
+    // Maximum number of attempts to open the packs. An attempt fails if a `gc` removes packs after
+    // this process read the manifest.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
@@ -140,7 +141,8 @@ fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveE
     Ok(all)
 }
 
-/// Finds a pack that a command wrote but did not commit; the name of its file has the manifest's next number.
+/// Finds a pack that a command wrote but did not commit. The name of its file contains the
+/// manifest's next number.
 fn find_uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
@@ -195,7 +197,7 @@ fn write_pack(
     })
 }
 
-/// Writes a pack; returns the manifest with that pack appended.
+/// Writes a pack, and returns the manifest with this pack appended.
 fn with_pack(
     path: &Path,
     start: SegmentStart,
@@ -227,7 +229,8 @@ pub fn replace_packs(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write_file(path)?;
-    // Remove all other packs, including packs of interrupted commands, because they are unused now.
+    // Remove all other packs, including packs that interrupted commands left, because no manifest
+    // lists them now.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

@@ -1,10 +1,10 @@
-//! Archives of workloads. An archive contains many workloads in a file or a folder; workloads are verified, compressed
-//! and immutable.
+//! Archives of workloads. An archive contains many workloads in one file or in a folder. The
+//! workloads are verified, compressed and immutable.
 //!
-//! An archive is a sequence of *segments*, in one file (`.etz`) one after another, or in a folder as separate files.
-//! A segment contains objects and lists the workloads that the segment adds, replaces and drops. The name of an
-//! object is its BLAKE3 hash, and an archive stores each object once. `docs/reference/archive-format.md` is the
-//! specification.
+//! An archive is a sequence of *segments*: one after another in a single file (`.etz`), or as
+//! separate files in a folder. A segment contains objects, and lists the workloads that it adds,
+//! replaces and drops. The name of an object is its BLAKE3 hash, and an archive stores each object
+//! once. `docs/reference/archive-format.md` is the specification.
 
 mod add;
 mod chunk;
@@ -49,15 +49,15 @@ pub const ENDING: &str = ".etz";
 /// Function that is called after each object of a workload, for progress displays.
 pub type ObjectCallback<'a> = &'a dyn Fn();
 
-/// Compression level of a workload.
+/// How strongly a workload is compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CompressionLevel {
     /// Traces as consecutive zstd frames, which `zstd -d` can also read.
     Plain,
-    /// Columns with zstd level 3.
+    /// Columns, compressed with zstd level 3.
     Default,
-    /// Columns with zstd level 19.
+    /// Columns, compressed with zstd level 19.
     Best,
 }
 
@@ -89,14 +89,14 @@ impl CompressionLevel {
 /// Error of an operation on an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The archive's bytes were changed, or the file is not an archive.
+    /// The archive's bytes were modified, or the file is not an archive.
     #[error("{}{found}", Self::describe_location(.file.as_deref(), *.at))]
     Broken {
         /// Path of the archive, or of the damaged file in the archive's folder.
         file: Option<PathBuf>,
-        /// Offset in the file.
+        /// Offset of the damage in the file.
         at: Option<u64>,
-        /// Sentence part that describes the damage.
+        /// Description of the damage, as a part of a sentence.
         found: String,
     },
     /// The archive is valid, but the operation is not possible.
@@ -112,7 +112,7 @@ pub enum ArchiveError {
     Io {
         /// The file.
         file: PathBuf,
-        /// The attempted operation, which completes a message that begins with "cannot".
+        /// The attempted operation, as the verb after "cannot".
         doing: &'static str,
         /// Error of the operating system.
         source: io::Error,
@@ -166,7 +166,7 @@ impl ArchiveError {
         self
     }
 
-    /// Inserts the subject `name` before the reason in an error about invalid input.
+    /// Inserts the subject `name` before the reason, if the error is about invalid input.
     fn about_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape_name(name));

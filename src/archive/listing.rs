@@ -1,4 +1,5 @@
-//! Reads listings: only the facts about workloads that queries and tables need.
+//! Reads listings. A listing contains only the facts that queries and tables
+//! need about a workload.
 
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{DescribedWorkload, MetadataValue};
@@ -35,7 +36,7 @@ pub struct ListedWorkload<'t> {
     /// Metadata by key.
     #[serde(borrow, default)]
     pub metadata: ListedMetadata<'t>,
-    /// Number of the workload's ranks, and size of their traces.
+    /// Number of the workload's ranks, and total size of their traces.
     #[serde(rename = "traces")]
     pub amounts: TraceAmounts,
 }
@@ -49,7 +50,7 @@ pub struct ListedMetadata<'t>(pub Vec<(Cow<'t, str>, MetadataValue)>);
 pub struct TraceAmounts {
     /// Number of ranks.
     pub ranks: u64,
-    /// Total size of the traces as files, bytes.
+    /// Total size of the traces as separate files, in bytes.
     pub bytes: u64,
 }
 
@@ -68,7 +69,8 @@ impl DescribedWorkload for ListedWorkload<'_> {
     }
 }
 
-/// Text that is borrowed, or copied if it contains JSON escapes.
+/// Text that is borrowed from the document, or copied if it contains JSON
+/// escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct BorrowedText<'t>(#[serde(borrow)] Cow<'t, str>);
@@ -124,7 +126,7 @@ impl<'de> Deserialize<'de> for TraceAmounts {
     }
 }
 
-/// Catalogues of an archive, which contain the facts of listings.
+/// Catalogues of an archive, from which listings are read.
 #[derive(Debug)]
 pub struct ArchiveListing {
     catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
@@ -157,12 +159,12 @@ impl ArchiveListing {
         self.tail.as_ref()
     }
 
-    /// Returns the total size of the archive's segments, bytes.
+    /// Returns the total size of the archive's segments, in bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
-    /// Returns the archive's workloads, by name.
+    /// Returns the archive's workloads, sorted by name.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ pub struct MergeResult {
     pub added: Vec<String>,
     /// Names of workloads that the archive already had, with the same contents.
     pub known: Vec<String>,
-    /// File that an unfinished tail was moved to, or `None`.
+    /// File to which an unfinished tail was moved, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 
@@ -33,7 +33,7 @@ pub fn merge_archives(
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
-        // Without this check, the contents of a damaged tail would silently be missing from the merge.
+        // Without this check, a merge would silently omit the contents of a damaged tail.
         source
             .uncommitted_tail()
             .map_or(Ok(()), ArchiveTail::check_removable)?;
@@ -102,15 +102,15 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 pub struct GarbageCollectionResult {
     /// Names of workloads that were dropped because their retention expired.
     pub dropped: Vec<String>,
-    /// Size of the archive before the collection, bytes.
+    /// Size of the archive before the collection, in bytes.
     pub before: u64,
-    /// Size of the archive after the collection, bytes.
+    /// Size of the archive after the collection, in bytes.
     pub after: u64,
-    /// File that an unfinished tail was moved to, or `None`.
+    /// File to which an unfinished tail was moved, or `None`.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Returns the workloads whose last day of retention is before the day `as_of`.
+/// Returns the workloads whose retention ended before the day `as_of`.
 pub fn expired_workloads(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
         return Err(ArchiveError::request_refused(

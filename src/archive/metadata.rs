@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Value of a key.
+/// Value of a metadata key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MetadataValue {
@@ -19,7 +19,7 @@ pub enum MetadataValue {
     Date(String),
 }
 
-/// Type of a key's values.
+/// Type of a metadata key's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MetadataType {
     Text,
@@ -45,8 +45,7 @@ const KEYS: [(&str, MetadataType); 12] = [
 ];
 
 impl MetadataValue {
-    /// Parses the value of `key`. The value has the key's type if the key has a fixed type; otherwise the function
-    /// guesses the type from the text.
+    /// Parses the value of `key`. If the key has no fixed type, the type is guessed from the text.
     pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
         let own = KEYS.iter().find(|(known, _)| *known == key);
         let Some((_, kind)) = own else {
@@ -136,7 +135,7 @@ pub fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Splits a version into parts that sort like versions: numbers are compared by length, then by
+/// Splits a version into parts that sort as versions do. Numbers are compared by length, then by
 /// digits, and other text comes last.
 fn version_parts(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
@@ -163,7 +162,7 @@ fn version_parts(text: &str) -> Vec<(usize, &str)> {
 pub enum MetadataQuery {
     /// Compares a key's value with a text.
     Compare(String, Comparison, String),
-    /// Conjunction: true if the two queries are true.
+    /// True if both queries are true.
     And(Box<Self>, Box<Self>),
     /// True if at least one of the queries is true.
     Or(Box<Self>, Box<Self>),
@@ -171,7 +170,7 @@ pub enum MetadataQuery {
     Not(Box<Self>),
 }
 
-/// Comparison of a value with a text.
+/// How a value is compared with a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// The value equals the text.
@@ -193,7 +192,7 @@ pub enum Comparison {
 /// Maximum nesting of parentheses and negations.
 const DEPTH: usize = 64;
 
-/// Facts about a workload that queries use.
+/// Facts about a workload for queries.
 pub trait DescribedWorkload {
     /// Returns the workload's name.
     fn workload_name(&self) -> &str;
@@ -253,10 +252,10 @@ impl MetadataQuery {
     }
 }
 
-/// A word or sign of a query.
+/// A token of a query: a word or a sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueryToken {
-    /// A word, and whether the word is quoted; a quoted word is never `and`, `or` or `not`.
+    /// A word, and whether it is quoted. A quoted word is never `and`, `or` or `not`.
     Word(String, bool),
     Sign(&'static str),
 }

@@ -1,12 +1,13 @@
-//! Segments: frames of objects, followed by their description.
+//! Reads and writes segments: frames of objects, followed by frames that describe them.
 //!
 //! ```text
 //! CKST start │ objects: plain zstd frames, or CKOB frames │ CKCT catalogue │ CKIX objects │ CKEN end
 //! ```
 //!
-//! Everything except plain objects is in skippable zstd frames, whose contents begin with four letters, such as
-//! `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a fixed size, so readers find
-//! it at the end of a file. The `CKEN` frame contains the locations of the catalogue and of the object index.
+//! Plain objects are zstd frames. Everything else is in skippable zstd frames, whose contents begin
+//! with four letters, such as `CKST`. Documents are JSON in zstd frames. The `CKEN` frame has a
+//! fixed size, so readers can find it at the end of a file. It contains the locations of the
+//! catalogue and of the object index.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress_frame, decompress_frame};
@@ -23,10 +24,10 @@ use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that is written. Version 1 had no decimal numbers in templates; version 2 had no predictor
-/// that adds columns.
+/// Version of the format that this program writes. Version 1 had no decimal numbers in templates,
+/// and version 2 had no predictor that adds columns.
 pub const VERSION: u32 = 3;
-/// Size of the end of a segment, bytes.
+/// Size of a segment's end, in bytes.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
 /// First letters of each kind of frame.
 pub const START: [u8; 4] = *b"CKST";
@@ -35,15 +36,16 @@ pub const CATALOGUE: [u8; 4] = *b"CKCT";
 pub const INDEX: [u8; 4] = *b"CKIX";
 pub const END: [u8; 4] = *b"CKEN";
 
-/// End of a segment.
+/// The end of a segment, which locates its catalogue and its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentEnd {
-    /// Size of the segment including its end, bytes.
+    /// Size of the segment, including its end, in bytes.
     pub length: u64,
-    /// Offset and length of the zstd frame of the catalogue, from the start of the segment.
+    /// Offset and length of the catalogue's zstd frame; the offset is relative to the start of the
+    /// segment.
     catalogue: (u64, u64),
-    /// Offset (from the start of the segment) and length of the zstd frame that contains the
-    /// index of objects.
+    /// Offset and length of the object index's zstd frame; the offset is relative to the start of
+    /// the segment.
     index: (u64, u64),
     /// BLAKE3 hash of the segment without its end.
     pub digest: [u8; 32],
@@ -65,8 +67,8 @@ impl SegmentEnd {
         out
     }
 
-    /// Parses the last bytes of a segment. Returns `None` if the bytes are not the end of a segment, and `Err` with
-    /// the version if the version is unknown.
+    /// Parses the end of a segment from a file's last bytes. Returns `None` if the bytes are not
+    /// the end of a segment, and `Err` with the version if this program does not know the version.
     pub fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
         let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
@@ -167,7 +169,7 @@ impl<W: Write> SegmentWriter<W> {
         self.hashes.contains(hash)
     }
 
-    /// Writes the chunks of an object of `bytes` bytes.
+    /// Writes the chunks of an object that has `bytes` bytes.
     pub fn write_object(
         &mut self,
         hash: String,
@@ -207,8 +209,8 @@ impl<W: Write> SegmentWriter<W> {
         Ok(())
     }
 
-    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end, which the caller must
-    /// write after everything else is synced.
+    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end. The
+    /// caller must write the end after everything else has been synced.
     pub fn finish_segment(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = ObjectIndex {
@@ -249,7 +251,7 @@ impl SegmentFile {
         Ok(file)
     }
 
-    /// Returns the length of the file, bytes.
+    /// Returns the length of the file, in bytes.
     pub fn file_length(&self) -> Result<u64, ArchiveError> {
         let file = self
             .file
@@ -261,7 +263,7 @@ impl SegmentFile {
             .map_err(|error| ArchiveError::io_error(&self.path, "read the size of", error))
     }
 
-    /// Reads `length` bytes at offset `at`. All bytes in this range must be within the file.
+    /// Reads `length` bytes at offset `at`. The file must contain all of these bytes.
     pub fn read_exact_at(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         self.read_into(at, length, &mut out)?;
@@ -279,7 +281,7 @@ impl SegmentFile {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         file.seek(SeekFrom::Start(at)).map_err(io)?;
         out.clear();
-        // The file may be shorter than stated, so the allocation is limited to the file's size.
+        // The file may be shorter than stated, so limit the allocation to the file's size.
         let there = file.metadata().map_err(io)?.len().saturating_sub(at);
         out.reserve_exact(length.min(there) as usize);
         (&mut *file).take(length).read_to_end(out).map_err(io)?;
@@ -325,7 +327,8 @@ impl Segment {
         parsed.map_err(|error| self.unreadable_document(self.end.catalogue.0, "catalogue", &error))
     }
 
-    /// Reads the index of the segment's objects, and checks that chunks are consecutive within the segment.
+    /// Reads the index of the segment's objects. Checks that the chunks follow one another within
+    /// the segment.
     pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
         let text = self.read_document(self.end.index, "index")?;
         let index: ObjectIndex = serde_json::from_slice(&text)
@@ -365,7 +368,8 @@ impl Segment {
     }
 }
 
-/// Unpacks the frame of a document, within the limits for compressed input; the frame must state its unpacked size.
+/// Unpacks the frame of a document, within the limits for compressed input. The frame must state
+/// its unpacked size.
 pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(frame);
     let size = size
@@ -386,7 +390,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     decompress_frame(frame, size, None)
 }
 
-/// Parses the plan of the segment that begins with `bytes`.
+/// Parses the plan of a segment from the segment's first bytes.
 pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

@@ -6,11 +6,11 @@ use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Function that writes the objects of a segment, and returns the segment's catalogue changes.
+/// Function that writes a segment's objects, and returns its catalogue changes.
 pub type SegmentBody<'b> =
     dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
 
-/// Writes a segment without the segment's end, and returns that end.
+/// Writes a segment except for its end, and returns the end.
 pub fn write_segment(
     out: &mut dyn Write,
     start: SegmentStart,
@@ -24,7 +24,8 @@ pub fn write_segment(
     Ok(end)
 }
 
-/// Writes a file with one segment. The file gets its final name only when it is complete.
+/// Writes a file with one segment. The file receives its final name only when it is
+/// complete.
 pub fn write_file(
     path: &Path,
     start: SegmentStart,

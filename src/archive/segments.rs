@@ -16,10 +16,12 @@ pub fn find_segments(
     if tail == 0 {
         return Ok((found, None));
     }
-    // A writer keeps the lock until its segment is committed, so a locked archive may have a growing tail.
+    // A writer keeps the lock until it has committed its segment, so the tail of a locked archive
+    // may still grow.
     let lock = file.try_lock_shared();
     let (found, bytes) = match lock {
-        // Search again, because bytes that looked like a tail before the lock was acquired may be committed now.
+        // Search again, because bytes that looked like a tail before the lock was acquired may have
+        // been committed since.
         Ok(_) => committed_segments(&file)?,
         Err(_) => (found, tail),
     };
@@ -30,16 +32,18 @@ pub fn find_segments(
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
     match ArchiveTail::examine_tail(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
-        // Ignore the error, because a writer that fails may remove the tail while this function reads the tail.
+        // Ignore the error, because a writer that fails may remove the tail while this function
+        // reads it.
         Err(_) if is_locked => Ok((found, None)),
         Err(error) => Err(error),
     }
 }
 
-/// Finds the segments of a file in order, and the number of bytes after them.
+/// Finds the segments of a file in order, and returns how many bytes follow them.
 ///
-/// A candidate counts as the last segment only if a chain of segment ends leads from it back to byte 0. The chain is
-/// necessary because a tail may contain another archive, which has segment ends of its own.
+/// A segment end counts as the last one only if a chain of segment ends leads from it back to byte
+/// 0. A tail may contain another archive, which has its own segment ends, so the chain is
+/// necessary.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.file_length()?;
     let mut failed = BTreeSet::new();
@@ -52,7 +56,8 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
         }
         match follow_chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
-            // The file ends with a segment's end, so there is no tail, and a segment must be damaged.
+            // The file ends with a segment's end. So there is no tail, and a segment must be
+            // damaged.
             Err(error) if end == length => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
         }
@@ -123,7 +128,7 @@ fn find_last_segment_end(file: &SegmentFile, length: u64) -> Result<u64, Archive
         if from == 0 {
             return Ok(0);
         }
-        // Successive windows overlap, because a segment end may cross the boundary of two windows.
+        // Successive windows overlap, because a segment end may be partly in two windows.
         to = from + END_BYTES - 1;
         window = (window * 16).min(WINDOW);
     }

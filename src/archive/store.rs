@@ -1,5 +1,5 @@
-//! The committed state of an archive on disk: a file of segments, or a folder of files with one segment each and a
-//! manifest.
+//! The committed state of an archive on disk. The archive is a file of segments, or a folder with a
+//! manifest and one file per segment.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
 use super::segment::{Segment, SegmentFile};
@@ -16,7 +16,7 @@ mod writer;
 
 pub use writer::{ArchiveWriter, CommitPlan, create_empty};
 
-/// An archive that is open for reading, in the state that was committed when the archive was opened.
+/// An archive that is open for reading. It shows the state that was committed when it was opened.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
@@ -53,7 +53,7 @@ impl Archive {
         })
     }
 
-    /// Returns the path that the archive was opened with.
+    /// Returns the path from which the archive was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -63,7 +63,7 @@ impl Archive {
         self.tail.as_ref()
     }
 
-    /// Returns the archive's workloads, by name.
+    /// Returns the archive's workloads, sorted by name.
     pub fn workloads(&self) -> &BTreeMap<String, WorkloadEntry> {
         &self.workloads
     }
@@ -73,7 +73,7 @@ impl Archive {
         &self.segments
     }
 
-    /// Returns the total size of the archive's segments, bytes.
+    /// Returns the total size of the archive's segments, in bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end.length).sum()
     }
@@ -118,7 +118,7 @@ pub(super) fn locate_segments(
     Ok((found, tail))
 }
 
-/// Applies the changes of a segment to the workloads of the earlier segments.
+/// Applies a segment's changes to the workloads of the earlier segments.
 pub(super) fn apply_change<N: Ord + Borrow<str>, W>(
     workloads: &mut BTreeMap<N, W>,
     change: CatalogueChange<W>,

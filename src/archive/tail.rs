@@ -1,8 +1,8 @@
 //! Bytes after the last committed segment: a segment that is being written, unfinished or damaged.
 //!
-//! A command that is killed, or a truncated copy, leaves the first frames of a segment. If a tail is anything else,
-//! it was modified after a command wrote it. Commands never remove a modified tail, because the tail may contain the
-//! only copy of a workload.
+//! If a command is killed or a copy is truncated, the tail consists of a segment's first frames.
+//! Any other tail was modified after a command wrote it. Commands never remove such a tail, because
+//! it may contain the only copy of a workload.
 
 use super::ArchiveError;
 use super::document::SegmentStart;
@@ -20,10 +20,11 @@ use std::path::{Path, PathBuf};
 pub enum TailState {
     /// Another process has the writers' lock and is writing the tail.
     Growing,
-    /// The tail stops before the segment's end is complete, because a command was interrupted or a copy is truncated.
+    /// The tail ends before the segment's end is complete, because a command was interrupted or a
+    /// copy was truncated.
     Unfinished,
-    /// No interruption explains the tail: the segment's end is present but invalid, or the frames are in the wrong
-    /// order.
+    /// The tail cannot result from an interruption: the segment's end is present but invalid, or
+    /// the frames are in the wrong order.
     Damaged,
 }
 
@@ -34,20 +35,20 @@ pub struct ArchiveTail {
     pub file: PathBuf,
     /// Offset of the tail's first byte in the file.
     pub at: u64,
-    /// Length of the tail, bytes.
+    /// Length of the tail, in bytes.
     pub bytes: u64,
-    /// Whether the tail stops before the segment's end is complete.
+    /// True if the tail ends before the segment's end is complete.
     pub(super) is_cut: bool,
-    /// Whether a writer has the lock.
+    /// True if a writer has locked the archive.
     pub(super) is_locked: bool,
-    /// Command that wrote the tail, if the first frame states the command.
+    /// Command that wrote the tail, if the tail's first frame names it.
     pub operation: Option<String>,
     /// Workloads that the command was going to add or replace.
     pub workloads: Vec<String>,
 }
 
 impl ArchiveTail {
-    /// Examines the `bytes` bytes at offset `at` of `file`.
+    /// Examines the tail of `bytes` bytes at offset `at` of `file`.
     pub(super) fn examine_tail(
         file: &SegmentFile,
         at: u64,
@@ -59,7 +60,6 @@ impl ArchiveTail {
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
     }
 
-    /// Creates the description of a tail.
     pub(super) fn new(
         file: &Path,
         range: std::ops::Range<u64>,
@@ -113,7 +113,8 @@ impl ArchiveTail {
         Err(ArchiveError::broken_archive(found).in_file(&self.file))
     }
 
-    /// Copies the tail to a new file next to `beside`, named after `beside`; returns the new file.
+    /// Copies the tail to a new file next to `beside`, and returns the new file. The new name is
+    /// derived from `beside`.
     pub(super) fn keep_aside(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
         let name = beside.file_name().unwrap_or_default();
         for number in 1u32.. {
@@ -173,11 +174,11 @@ impl fmt::Display for ArchiveTail {
     }
 }
 
-/// Returns whether the bytes `from..to` of `path` are the first frames of a segment whose end is missing or
-/// incomplete.
+/// Returns true if the bytes `from..to` of `path` are the first frames of a segment, and the
+/// segment's end is missing or incomplete.
 fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     let mut file = BufReader::new(File::open(path)?);
-    // A segment with a complete end is not truncated, whatever bytes precede the end.
+    // A segment with a complete end is not truncated, whatever the bytes before the end are.
     if to - from >= END_BYTES {
         file.seek(SeekFrom::Start(to - END_BYTES))?;
         let mut head = [0; 12];
@@ -191,7 +192,7 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
         file,
         left: to - from,
     };
-    // Kinds of frames that may come next.
+    // Kinds of frames that may follow.
     let mut next: &[[u8; 4]] = &[START];
     loop {
         if next == [END] {
@@ -224,7 +225,7 @@ enum TailFrame {
     Unknown,
 }
 
-/// Iterates over frames by reading their headers.
+/// Iterates over frames; reads only their headers.
 struct FrameIterator {
     file: BufReader<File>,
     /// Number of bytes left.

@@ -1,4 +1,4 @@
-//! Tests of archives whose catalogue or index states more data than the archive contains.
+//! Tests archives whose catalogue or index states more data than the archive contains.
 
 use super::chunk::{ChunkCoding, EncodedChunk};
 use super::document::{CatalogueChange, SCHEMA, SegmentStart};

@@ -1,4 +1,5 @@
-//! Verifies an archive: checks all bytes against the archive's checksums, and every object against its hash.
+//! Verifies an archive: compares all bytes with the archive's checksums, and every object with its
+//! hash.
 
 use super::store::Archive;
 use super::tail::{ArchiveTail, TailState};
@@ -12,11 +13,11 @@ pub struct ArchiveVerdict {
     pub segments: u64,
     /// Number of objects read.
     pub objects: u64,
-    /// Unpacked size of the objects that were read, bytes.
+    /// Total unpacked size of the objects that were read, in bytes.
     pub bytes: u64,
     /// Descriptions of the damage.
     pub faults: Vec<String>,
-    /// Workloads that cannot be extracted completely.
+    /// Workloads that can no longer be extracted completely.
     pub lost: Vec<String>,
     /// Bytes after the last committed segment, or `None`.
     pub tail: Option<ArchiveTail>,
@@ -29,22 +30,23 @@ impl ArchiveVerdict {
         self.faults.is_empty() && self.lost.is_empty() && !is_damaged
     }
 
-    /// Returns whether a command was interrupted before its commit.
+    /// Returns true if a command was interrupted before its commit.
     pub fn is_unfinished(&self) -> bool {
         let tail = self.tail.as_ref();
         tail.is_some_and(|tail| tail.tail_state() == TailState::Unfinished)
     }
 }
 
-/// Maximum number of faults listed.
+/// Maximum number of faults that are listed.
 const FAULTS: usize = 20;
 
 impl Archive {
-    /// Reads all bytes and checks them against the archive's checksums.
+    /// Reads all bytes, and compares them with the archive's checksums.
     ///
     /// # Errors
     ///
-    /// Fails if the archive cannot be read at all; the result describes damage of the archive's contents.
+    /// Damage to the archive's contents is described in the result. Fails only if the archive
+    /// cannot be read at all.
     pub fn verify_all(&self, done: ObjectCallback<'_>) -> Result<ArchiveVerdict, ArchiveError> {
         let mut verdict = ArchiveVerdict {
             tail: self.uncommitted_tail().cloned(),

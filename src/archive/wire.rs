@@ -1,15 +1,16 @@
-//! Reads and writes varints, which must have the minimal encoding, and reads encoded data with limits on counts.
+//! Reads and writes varints, which must be minimally encoded, and reads encoded data with limits on
+//! counts.
 
 use chakram_trace::format::wire::decode_varint;
 
 pub use chakram_trace::format::encoder::{put_varint, varint_length};
 
-/// Error for invalid encoded data, with a description of the problem.
+/// Error for invalid encoded data, with a description of the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(pub &'static str);
 
-/// Reader of a byte string from front to back.
+/// Reads a byte string from front to back.
 #[derive(Debug)]
 pub struct WireReader<'a> {
     rest: &'a [u8],
@@ -91,7 +92,8 @@ mod tests {
             // A truncated varint has no end.
             assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
         }
-        // The invalid encodings are 0 with a second group of zeros, 2^64 in ten groups, and eleven groups.
+        // Invalid encodings are 0 with a second group of zeros, 2^64 in ten groups, and eleven
+        // groups.
         assert_eq!(shortest_varint(&[0x80, 0]), None);
         assert_eq!(
             shortest_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2]),

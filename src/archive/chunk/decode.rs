@@ -13,12 +13,12 @@ use zstd::zstd_safe::{DCtx, get_error_name};
 pub struct DecodedChunk {
     pub(super) unpacked: Vec<u8>,
     pub(super) columns: Option<TraceColumns>,
-    /// Whether records in the columns have length prefixes.
+    /// True if records in the columns have length prefixes.
     pub(super) framed: bool,
 }
 
-/// Memory of chunks that were read or written. Later chunks reuse the memory, because allocating new memory takes as
-/// long as unpacking.
+/// Memory of chunks that have been read or written. Later chunks reuse the memory, because
+/// allocating new memory takes as long as unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
     /// Memory of the frame that is read.
@@ -37,7 +37,8 @@ impl ChunkBuffers {
     }
 }
 
-/// Magic number of trained zstd dictionaries, which zstd treats differently from raw content.
+/// Magic number of trained zstd dictionaries. zstd treats such dictionaries differently from raw
+/// content.
 const TRAINED: [u8; 4] = 0xEC30_A437_u32.to_le_bytes();
 
 thread_local! {
@@ -99,7 +100,8 @@ fn decompress_into(
 }
 
 impl DecodedChunk {
-    /// Reads a chunk that contains `bytes` bytes of an object, and whose frame unpacks to `unpacked` bytes.
+    /// Decodes a chunk that contains `bytes` bytes of an object. The chunk's frame unpacks to
+    /// `unpacked` bytes.
     pub fn decode_frame(
         frame: &[u8],
         coding: ChunkCoding,
@@ -129,7 +131,8 @@ impl DecodedChunk {
         })
     }
 
-    /// Passes the `bytes` bytes of the object to `out`; uses `joined` as memory if the chunk consists of columns.
+    /// Passes the object's `bytes` bytes to `out`. If the chunk consists of columns, `joined` is
+    /// used as memory.
     pub fn write_contents(
         &self,
         bytes: u64,

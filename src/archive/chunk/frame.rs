@@ -7,9 +7,9 @@ use zstd::zstd_safe::{
     CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, SafeResult, get_error_name,
 };
 
-/// Minimum size of a part that gets a separate block, bytes.
+/// Minimum size, in bytes, of a part that gets its own block.
 const PART: usize = 1 << 10;
-/// Initial capacity for a frame, bytes.
+/// Initial capacity for a frame, in bytes.
 const ROOM: usize = 1 << 12;
 
 thread_local! {
@@ -22,8 +22,8 @@ pub fn compress_frame(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io
     compress_parts(bytes, &[], level, dictionary)
 }
 
-/// Compresses `bytes`; the parts of `bytes` end at `ends` and have different statistics. A zstd block uses one
-/// entropy code for all of its bytes, so each part that is large enough gets a separate block.
+/// Compresses `bytes`, whose parts end at `ends` and have different statistics. A zstd block uses
+/// one entropy code for all of its bytes, so each part that is large enough gets a separate block.
 pub fn compress_parts(
     bytes: &[u8],
     ends: &[usize],
@@ -66,8 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes. The old lifetime is the dictionary's, but after the
-    // reset the context no longer refers to the dictionary.
+    // SAFETY: only the lifetime changes. Before, the lifetime was the dictionary's. After the
+    // reset, the context no longer refers to the dictionary.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

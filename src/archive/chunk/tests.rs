@@ -169,8 +169,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the base's durations by 31 per rank modulo 256, so each difference is one byte with few
-        // distinct values.
+        // Durations differ from the base's durations by 31 per rank, modulo 256. So each difference
+        // is one byte with few distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));
@@ -179,7 +179,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
 
 #[test]
 fn ranks_that_differ_in_structure_come_back() {
-    // Names determine the types of nodes. The second and third ranks also have types that the first rank lacks.
+    // Names determine the types of nodes. The second and third ranks also have types that the first
+    // rank does not have.
     let rank = |every: u64| {
         let mut records = vec![vec![]];
         for id in 1..2000 {
@@ -223,7 +224,8 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
         // The values of every column are constant or increase by one, so the frame is small.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
-    // The encoder stores random bytes without columns, because the lines of these bytes have no structure.
+    // Random bytes have no lines with a common structure, so the encoder stores them without
+    // columns.
     let noise: Vec<u8> = (0..4096u64)
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();
@@ -253,8 +255,8 @@ fn a_frame_that_claims_too_much_is_refused() {
 
 #[test]
 fn columns_that_no_template_names_are_refused() {
-    // The input states 60 million columns, but no records or templates. The chunk is large enough that a column count
-    // of this size passes the first check.
+    // The input states 60 million columns, but no records or templates. The chunk is large enough
+    // for this number of columns to pass the first check.
     let count = 60_000_000;
     let mut encoded = vec![0];
     crate::wire::put_varint(&mut encoded, count);

@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Byte strings with their numbers. Clones share the strings.
+/// Interned byte strings, each with its number. Clones share the memory of the strings.
 #[derive(Clone, Debug, Default)]
 pub struct ByteStringInterner {
     numbers: HashMap<Arc<[u8]>, u32, RandomState>,

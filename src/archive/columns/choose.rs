@@ -3,13 +3,14 @@
 use super::predict::{ColumnSlice, ColumnView, Predictor, scan_by_key};
 use crate::wire::{WireError, WireReader, put_varint};
 
-/// Predictors that the encoder tries for columns.
+/// All predictors that the encoder tries for a column.
 pub const ALL: &[Predictor] = &Predictor::ALL;
 
 /// Maximum number of values that the encoder samples to choose a predictor.
 const SAMPLE: usize = 1 << 11;
 
-/// Moves the sign of a difference to the lowest bit, so that small differences of either sign become small numbers.
+/// Moves the sign of a difference to the lowest bit, so that small differences have small numbers
+/// whatever their sign.
 fn encode_zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
@@ -19,7 +20,7 @@ pub fn decode_zigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
-/// Sets `left` to the residuals: the differences of `values` from the predictions of `predictor`.
+/// Sets `left` to the residuals: the values minus their predictions by `predictor`.
 fn compute_residuals(
     values: &[u64],
     predictor: Predictor,
@@ -68,12 +69,13 @@ fn estimate_cost(values: &[u64]) -> u64 {
     planes.sum()
 }
 
-/// Encoded columns, with the ends of their byte planes.
+/// Encoded columns, and the positions at which their byte planes end.
 #[derive(Debug)]
 pub struct ColumnWriter {
     /// The encoded bytes.
     pub bytes: Vec<u8>,
-    /// Ends of planes, in ascending order. The bytes of different planes have different statistics.
+    /// End of each byte plane, in ascending order. The bytes of different planes have different
+    /// statistics.
     pub ends: Vec<usize>,
     /// Reusable memory for residuals.
     pub left: Vec<u64>,
@@ -88,8 +90,8 @@ impl ColumnWriter {
     }
 }
 
-/// Appends `values`, encoded with the predictor of `candidates` that gives the smallest estimated size; returns that
-/// predictor.
+/// Appends `values`. Encodes them with the predictor among `candidates` that has the smallest
+/// estimated size, and returns that predictor.
 pub fn encode_best(
     values: &[u64],
     view: &ColumnView<'_>,
@@ -125,8 +127,8 @@ pub fn encode_best(
     best
 }
 
-/// Reads a column into `values`, one value per record of `view`; `others` returns columns that were already read.
-/// Returns whether every value equals its prediction from the base.
+/// Reads a column into `values`, one value per record of `view`; `others` returns columns that were
+/// already read. Returns true if every value equals its prediction from the base.
 pub fn decode_column<'v>(
     input: &mut WireReader<'_>,
     values: &mut [u64],
@@ -169,7 +171,7 @@ pub fn decode_column<'v>(
     Ok(width == 0 && predictor == Predictor::Base)
 }
 
-/// Sets each value to its prediction plus the residual from `W` byte planes, in one pass.
+/// Sets each value to its prediction plus its residual, which is stored in `W` byte planes.
 fn add_planes<const W: usize>(
     predictor: Predictor,
     view: &ColumnView<'_>,

@@ -5,9 +5,10 @@ use crate::wire::put_varint;
 /// Number of digits of the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;
 
-/// Appends to `key` the number of numbers in `text`, then the parts of the text between the numbers, each part preceded
-/// by its length. Appends the numbers to `slots`. A number must have no leading zero, so that its value determines its
-/// spelling. A sequence of more than 19 digits is not a number.
+/// Appends two things to `key`: the count of numbers in `text`, and the parts of the text between
+/// the numbers, each after its length. Appends the numbers to `slots`. A number must have no
+/// leading zero, so that its digits follow from its value. A sequence of more than 19 digits is not
+/// a number.
 pub fn split_numbers(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();

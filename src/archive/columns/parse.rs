@@ -1,9 +1,11 @@
 //! Splits a record into its template and the values of its slots.
 //!
-//! A *key* is the record without its numbers. A key contains tags; texts, split at decimal numbers, with the length
-//! of each part; and nested messages, each between its tag and a zero byte (never a valid tag). A key identifies a
-//! template and is cheaper to compute, so the encoder builds a template only for a new key. The first byte of a key
-//! is the kind of the record: a node, metadata, or a literal for records that are not encoded minimally.
+//! A *key* is the record without its numbers. A key contains three kinds of items: tags; texts,
+//! split at decimal numbers, with the length of each part; and nested messages, each between its
+//! tag and a zero byte, which is never a valid tag. A key is cheaper to compute than a template,
+//! and it identifies the template. The encoder therefore builds a template only for a new key. The
+//! first byte of a key is the kind of the record: a node, metadata, or a literal for records that
+//! are not encoded minimally.
 
 use super::byte_numbers::ByteStringInterner;
 use super::decimals;
@@ -13,16 +15,18 @@ use crate::wire::{put_varint, shortest_varint};
 /// Path of the id column: a node message, no attribute name, and field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
 
-/// Maximum number of numbers in a text that have columns of their own; further numbers share one column.
+/// Maximum number of numbers of a text that get their own columns; the other numbers share one
+/// column.
 const MOST_PLACES: u64 = 8;
 
 /// First byte of a record's key if the record is stored unchanged.
 const LITERAL_KEY: u8 = 0;
 /// First byte of a text line's key.
 const LINE_KEY: u8 = 5;
-/// Maximum number of bytes before a line's first number that identify the meaning of the line's numbers.
+/// Maximum number of bytes, before the first number of a line, that identify the meaning of the
+/// line's numbers.
 const MEANING: usize = 24;
-/// Maximum number of columns; further meanings share one column.
+/// Maximum number of columns with a meaning of their own; further meanings share one column.
 const MOST_COLUMNS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,8 @@ enum MessageKind {
 }
 
 impl MessageKind {
-    /// Returns the kind of the message in field `field`, if such messages are parsed.
+    /// Returns the kind of the message in field `field`, or `None` if the field is not parsed as a
+    /// message.
     fn of_field(self, field: u64) -> Option<Self> {
         match (self, field) {
             (Self::Node, 8 | 9) => Some(Self::Io),
@@ -43,21 +48,21 @@ impl MessageKind {
         }
     }
 
-    /// Returns whether texts in field `field` are not split. Names of attributes are not split, because they identify
-    /// columns. Values and shapes of tensors are not split, because they repeat as whole texts and would be larger as
-    /// numbers.
+    /// Returns true if texts in field `field` are stored whole, not split at numbers. Names of
+    /// attributes are stored whole, because they identify columns. Values and shapes of tensors are
+    /// stored whole, because they repeat as whole texts and would be larger as numbers.
     fn keeps_text(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
 
-    /// Returns whether field `field` is a list of varints (dependencies).
+    /// Returns true if field `field` is a list of varints (dependencies).
     fn is_list(self, field: u64) -> bool {
         self == Self::Node && matches!(field, 4 | 5)
     }
 }
 
-/// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally.
-/// If the record is not encoded minimally, `key` and `slots` get only a part of it.
+/// Appends the key of `record` to `key` and its values to `slots`. Returns true if the record is
+/// encoded minimally. Otherwise `key` and `slots` contain only a part of the record.
 pub fn parse_record(
     record: &[u8],
     metadata: bool,
@@ -86,7 +91,8 @@ pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.extend_from_slice(record);
 }
 
-/// Appends `part` to `key`. Half of the parts are a single tag, which a push appends faster than a copy.
+/// Appends `part` to `key`. Half of the parts are a single tag, and pushing one byte is faster than
+/// copying a slice.
 #[inline]
 fn append_prefixed(part: &[u8], key: &mut Vec<u8>) {
     match *part {
@@ -154,12 +160,12 @@ fn parse_message(
     Some(())
 }
 
-/// Template form of a record's key, with a slot (a gap) for every number.
+/// A record's key as a template, with a slot (a gap) for every number.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOutline {
     /// Ops of the template.
     pub ops: Vec<u8>,
-    /// Columns of the template's slots.
+    /// Column of each slot.
     pub slots: Vec<u32>,
     /// Indices of the columns for decimal numbers that occur inside texts.
     pub decimals: Vec<u32>,
@@ -214,7 +220,8 @@ impl OutlineBuilder {
 }
 
 impl RecordOutline {
-    /// Returns the ops of the outline; a slot with a value in `fixed` becomes that value.
+    /// Returns the ops of the outline. Slots that have a value in `fixed` are replaced by that
+    /// value.
     pub fn fix_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
         let mut ops = OutlineBuilder::with_capacity_for(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
@@ -237,7 +244,7 @@ impl RecordOutline {
     }
 }
 
-/// Returns the outline of `key`; adds new columns to `columns`.
+/// Returns the outline that `key` describes, and adds its new columns to `columns`.
 pub fn parse_outline(key: &[u8], columns: &mut ByteStringInterner) -> RecordOutline {
     let mut ops = OutlineBuilder::with_capacity_for(key.len() + key.len() / 4);
     let (first, mut rest) = key.split_first().expect("a key has a first byte");
@@ -278,8 +285,8 @@ fn column_index(columns: &mut ByteStringInterner, path: Vec<u8>) -> u64 {
     number.into()
 }
 
-/// Appends the ops of a text: the text's parts and numbers. `path` computes the path of the text's columns from the
-/// first part of the text.
+/// Appends the ops of a text: its parts and its numbers. `path` computes the path of the text's
+/// columns from the text's first part.
 fn text_of(
     rest: &mut &[u8],
     ops: &mut OutlineBuilder,
@@ -292,7 +299,8 @@ fn text_of(
     ops.literal.extend_from_slice(first);
     let path = path(first);
     for number in 0..numbers {
-        // Numbers at the same position of a text have the same meaning, except numbers far from the start.
+        // Numbers at the same position of a text have the same meaning, unless they are far from
+        // the start.
         let place = number.min(MOST_PLACES) as u8;
         ops.push_decimal(column_index(columns, [&path[..], &[place]].concat()));
         ops.literal.extend_from_slice(take_text(rest)?);
@@ -348,7 +356,7 @@ fn ops_of(
             }
             2 => {
                 if rest.first() == Some(&0) {
-                    // A text without numbers is a literal, including the text's length.
+                    // If a text has no numbers, the text and its length are one literal.
                     *rest = &rest[1..];
                     let before = *rest;
                     take_text(rest)?;

@@ -1,9 +1,9 @@
-//! Predicts the values of a column; the encoder and the decoder make the same predictions.
+//! Predicts the values of a column. The encoder and the decoder make the same predictions.
 
-/// Records and values of a column.
+/// A column: the record index of each value, and the values.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
 
-/// Inputs for the prediction of a column.
+/// Inputs from which a column is predicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ColumnView<'v> {
     /// Record index of each value, ascending.
@@ -14,9 +14,9 @@ pub struct ColumnView<'v> {
     pub sequence: &'v [u32],
     /// Number of templates.
     pub templates: usize,
-    /// Records and values of the same column in the base.
+    /// The same column of the base.
     pub base: Option<ColumnSlice<'v>>,
-    /// Number, records and values of each other column that may predict this column.
+    /// Index and contents of each other column that may predict this column.
     pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
 }
 
@@ -24,7 +24,8 @@ impl<'v> ColumnView<'v> {
     /// Returns the base's values if they correspond one to one to the column's values.
     fn aligned_base(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
-        // Ranks with the same templates share the list of records, so equal pointers make the comparison fast.
+        // Ranks with equal templates share the list of records, so comparing pointers is usually
+        // enough.
         let same = std::ptr::eq(records, self.records) || records == self.records;
         same.then(|| &values[..records.len()])
     }
@@ -38,7 +39,7 @@ impl<'v> ColumnView<'v> {
     }
 }
 
-/// Prediction of a value.
+/// Rule by which a value is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Predictor {
     /// Zero.
@@ -51,13 +52,14 @@ pub enum Predictor {
     PreviousById = 3,
     /// The last value in a record with the same template, or 0 for the first such value.
     Template = 4,
-    /// The value in the same record of the base; the previous value if that record has no value.
+    /// The value in the base's record with the same index, or the previous value if that record has
+    /// none.
     Base = 5,
-    /// The prediction of `Base`, plus the difference between the previous value and the previous value's
-    /// counterpart in the base.
+    /// The prediction of `Base`, plus the previous value's difference from its counterpart in the
+    /// base.
     BaseShifted = 6,
-    /// The value of another column in the same record divided by 1000, rounded down, or 0 if the record has no
-    /// such value.
+    /// A thousandth of another column's value in the same record, rounded down, or 0 if the record
+    /// has no such value.
     Thousandth = 7,
     /// The sum of the values of two other columns in the same record; a missing value counts as 0.
     Sum = 8,
@@ -86,7 +88,7 @@ impl Predictor {
         }
     }
 
-    /// Returns whether `view` has the inputs that the predictor needs.
+    /// Returns true if `view` has the inputs that the predictor needs.
     pub fn has_inputs(self, view: &ColumnView<'_>) -> bool {
         match self {
             Self::Zero | Self::Previous => true,
@@ -113,7 +115,7 @@ impl<'v> RecordCursor<'v> {
         }
     }
 
-    /// Returns the next value of `record`. Each value is returned only once.
+    /// Returns the next value, if it belongs to `record`. Each value is returned only once.
     #[inline]
     pub fn next(&mut self, record: u32) -> Option<u64> {
         let (records, values) = self.column;

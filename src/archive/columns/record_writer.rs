@@ -1,10 +1,11 @@
-//! A buffer for writing records; the length of a message is written only when the message ends.
+//! Buffers records while they are written. The length of a message is known only when the message
+//! ends.
 
 use super::decimals::digit_count;
 use crate::wire::WireError;
 
-/// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into the margin; later
-/// writes overwrite the excess bytes.
+/// Writes into a buffer with a margin after the usable part. Copies of fixed size may reach into
+/// the margin, and later writes overwrite the excess bytes.
 #[derive(Debug)]
 pub struct RecordWriter<'b> {
     buffer: &'b mut Vec<u8>,
@@ -13,7 +14,7 @@ pub struct RecordWriter<'b> {
 
 /// Size of a fixed-size copy, which is faster than an exact copy.
 const ONCE: usize = 64;
-/// Size of a fixed-size copy for short literals; most literals are short.
+/// Size of a fixed-size copy for short literals. Most literals are this short.
 const SHORT: usize = 32;
 
 /// Maximum length of a varint, and of a number in decimal digits.
@@ -22,7 +23,8 @@ pub const DIGITS: usize = 20;
 
 pub const TOO_LARGE: WireError = WireError("the chunk's records are larger than stated");
 
-/// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns these bytes and their number.
+/// Spreads `value`, which must be below 2^56, into bytes with seven bits each. Returns these bytes,
+/// and how many of them are needed.
 #[inline(always)]
 fn spread_septets(value: u64) -> (u64, usize) {
     // Three steps split the value into groups of 28 bits, then 14, then 7.
@@ -50,7 +52,7 @@ impl<'b> RecordWriter<'b> {
         }
     }
 
-    /// Returns the remaining capacity, bytes.
+    /// Returns the remaining capacity, in bytes.
     #[inline]
     pub fn remaining_capacity(&self) -> usize {
         self.buffer.len().saturating_sub(self.at + ONCE)
@@ -66,15 +68,15 @@ impl<'b> RecordWriter<'b> {
         self.at = 0;
     }
 
-    /// Reserves `bytes` bytes for a length; returns the offset of the contents.
+    /// Reserves `bytes` bytes for a length, and returns the offset at which the contents begin.
     #[inline(always)]
     pub fn reserve_length_byte(&mut self, bytes: usize) -> usize {
         self.at += bytes;
         self.at
     }
 
-    /// Writes the length of the contents that begin at `from`; the length precedes the contents. If the length needs
-    /// more or fewer bytes than the `left` reserved bytes, the contents are moved.
+    /// Writes the length of the contents that begin at `from` before these contents. If the length
+    /// needs more or fewer bytes than the `left` reserved bytes, moves the contents.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);
@@ -126,8 +128,8 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint. If the varint ends a message, also writes the message's length (one byte), `length` bytes
-    /// before the varint. `length` is 0 if the varint ends no message.
+    /// Writes a varint. If the varint ends a message, also writes the message's length, one byte,
+    /// `length` bytes before the varint. `length` is 0 if the varint ends no message.
     #[inline(always)]
     pub fn write_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
@@ -136,7 +138,7 @@ impl<'b> RecordWriter<'b> {
             return self.write_long_varint(value, length);
         }
         let (bytes, own) = spread_septets(value);
-        // If the varint ends no message, the varint overwrites this byte.
+        // If the varint ends no message, this byte is overwritten by the varint.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;
@@ -188,7 +190,7 @@ mod tests {
         for &value in &values {
             put_varint(&mut expected, value);
             out.write_varint(value, 0).unwrap();
-            // The expected message is its length, "ab" and the value.
+            // The expected message consists of its length, "ab" and the value.
             let at = expected.len();
             expected.extend_from_slice(b"\0ab");
             put_varint(&mut expected, value);

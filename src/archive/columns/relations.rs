@@ -1,19 +1,20 @@
-//! Finds relations between columns of a record, so that the encoder can predict a column from other columns. The
-//! relations are found in a sample of a chunk's records.
+//! Finds relations between the columns of a chunk, so that the encoder can predict one column from
+//! others. The relations are found in a sample of a chunk's records.
 
 use super::predict::{ColumnSlice, RecordCursor};
 
 /// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
 /// differ from later records.
 const SAMPLE: usize = 512;
-/// Number of sampled records checked first; a relation is dropped if it fits none of these records.
+/// Number of sampled records that are checked first. If a relation fits none of them, it is
+/// dropped.
 const GLANCE: usize = 16;
-/// Minimum value of columns that are worth predicting as the sum of two other columns.
+/// Minimum value at which a column is worth predicting as the sum of two others.
 const LARGE: u64 = 1 << 8;
 
-/// Returns, for each column, the columns that probably predict its values: one column with values about 1000 times as
-/// large, or two columns with the values as their sums. A column that predicts another column is not predicted
-/// itself; the first column (ids) is not predicted either.
+/// For each column, returns the columns that probably predict its values: one column whose values
+/// are about 1000 times as large, or two columns whose sums are the values. A column that predicts
+/// another column is not predicted itself; the first column (ids) is not predicted either.
 pub fn find_related_columns<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,
@@ -66,7 +67,7 @@ fn sample_column(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
 #[derive(Debug)]
 struct NonzeroValues {
     all: Vec<(usize, u64)>,
-    /// A few of the nonzero values, for quick checks (empty if too few exist to be significant).
+    /// A few nonzero values for quick checks; empty if there are too few values to be significant.
     few: Vec<(usize, u64)>,
 }
 
@@ -82,10 +83,10 @@ impl NonzeroValues {
         }
     }
 
-    /// Returns whether most values equal the prediction.
+    /// Returns true if most values equal their prediction.
     fn mostly_equal(&self, predicted: impl Fn(usize) -> u64) -> bool {
         let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
-        // The quick check rejects most pairs of columns.
+        // This quick check rejects most pairs of columns.
         (self.few.is_empty() || self.few.iter().any(|value| same(&value)))
             && 2 * self.all.iter().filter(same).count() > self.all.len()
     }

@@ -1,5 +1,5 @@
-//! The shape of a chunk: the template of each record. The templates determine which record each value of a column
-//! belongs to.
+//! The shape of a chunk: which template each record has. The templates determine to which record
+//! each value of a column belongs.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;
@@ -10,7 +10,7 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub struct RecordShape {
     sequence: Vec<u32>,
-    /// Start of each column among all values, and the end of the last column.
+    /// Index of each column's first value among all values, followed by the number of values.
     starts: Vec<usize>,
     /// Record of each value, column by column.
     records: Vec<u32>,
@@ -31,8 +31,8 @@ impl RecordShape {
         &mut self.sequence
     }
 
-    /// For each value of `columns` columns, computes the record that contains the value; fails
-    /// if the columns have more than `most` values.
+    /// Computes, for each value of `columns` columns, the record to which it belongs. Fails if the
+    /// columns have more than `most` values.
     pub fn place_values(
         &mut self,
         templates: &TemplateTable,
@@ -50,8 +50,8 @@ impl RecordShape {
             let slots = templates.slot_columns(number);
             all = all.saturating_add(count.saturating_mul(slots.len()));
             for &column in slots {
-                // The values of a column are first counted in the entry after the column's own entry. The prefix sum
-                // below turns the counts into starts.
+                // First, count each column's values in the entry after the column's own entry. The
+                // prefix sum below then turns the counts into start indices.
                 let end = self.starts.get_mut(column as usize + 1);
                 *end.ok_or(WireError("a template names a missing column"))? += count;
             }
@@ -74,7 +74,7 @@ impl RecordShape {
         Ok(())
     }
 
-    /// Writes `values` to `out`, reordered from record order to column order.
+    /// Writes `values` to `out`, and changes their order from record by record to column by column.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
         super::resize_uninitialised(out, values.len());

@@ -1,26 +1,26 @@
-//! Structural columns: columns with few distinct values, such as types, lanes and flags, which the rest of a record
-//! nearly always determines. Templates contain the values of structural columns, which reduces the number of values
-//! per record.
+//! Finds structural columns: columns with few distinct values, such as types, lanes and flags. The
+//! rest of a record nearly always determines these values. Templates contain the values of
+//! structural columns, so records have fewer values.
 
 use super::parse::RecordOutline;
 use std::sync::Arc;
 
-/// Structural columns, and for each of these columns the values that templates contain. A record
-/// with a different value stores this value in the column.
+/// Structural columns, and for each of these columns the values that templates contain. If a record
+/// has another value, the record stores it in the column.
 #[derive(Clone, Debug, Default)]
 pub struct StructuralColumns {
-    /// Values by column; the list of a column that is not structural is empty.
+    /// Values of each column; empty for a column that is not structural.
     values: Vec<Vec<u64>>,
 }
 
 /// Maximum number of distinct values of a structural column, so that an index needs three bits.
 const FEW: usize = 7;
-/// Minimum number of occurrences per distinct value of a structural column.
+/// Minimum mean number of occurrences of each distinct value of a structural column.
 const OFTEN: usize = 32;
 
 impl StructuralColumns {
-    /// Finds the structural columns of records from the outline number of each record and from all values of the
-    /// records.
+    /// Finds the structural columns of records. The inputs are each record's outline number, and
+    /// all values of the records.
     pub fn find_structural(
         outlines: &[Arc<RecordOutline>],
         columns: usize,
@@ -28,7 +28,8 @@ impl StructuralColumns {
         values: &[u64],
     ) -> Self {
         let mut found = vec![Vec::new(); columns];
-        // Numbers in texts are excluded, because some are parts of names of groups, which differ between ranks.
+        // Numbers in texts are excluded, because some of them are parts of group names, which
+        // differ between ranks.
         let texts = outlines.iter().flat_map(|outline| &outline.decimals);
         texts.for_each(|&column| found[column as usize] = vec![0; FEW + 1]);
         let mut counts = vec![0usize; columns];
@@ -37,7 +38,7 @@ impl StructuralColumns {
             *all += outline.slots.len();
             Some(*all)
         }));
-        // `seen` has, for each slot of an outline, a bit set of the values that occur.
+        // For each slot of an outline, `seen` is a bit set of the values that occur in the slot.
         let mut seen = vec![0u8; starts[outlines.len()]];
         let mut rest = values;
         for &number in sequence {
@@ -66,8 +67,8 @@ impl StructuralColumns {
         }
         for (column, values) in found.iter_mut().enumerate() {
             let often = counts[column] >= OFTEN * values.len();
-            // A column is worthwhile only if outlines nearly determine its value, because each additional value per
-            // outline costs one more template.
+            // Each further value per outline costs one more template, so a column is worthwhile
+            // only if outlines nearly determine its value.
             if values.len() > FEW || !often || 4 * pairs[column] > 5 * told[column] {
                 values.clear();
             }
@@ -75,8 +76,9 @@ impl StructuralColumns {
         Self { values: found }
     }
 
-    /// Sets `fixed` to the values in the template of a record; a slot with a value in a column gets `None`. Returns a
-    /// number that distinguishes the template from other templates with the same outline.
+    /// Sets `fixed` to the values that a record's template contains. A slot whose value is stored
+    /// in a column gets `None`. Returns a number that distinguishes the template from others with
+    /// the same outline.
     pub fn fix_values(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
         let mut variant = 1;
         fixed.clear();
@@ -132,7 +134,7 @@ mod tests {
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
         let found = StructuralColumns::find_structural(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
-        // With few records, no column counts as structural.
+        // A column of a few records is never structural.
         let found =
             StructuralColumns::find_structural(&outlines, 3, &sequence[..60], &values[..180]);
         assert!(found.values.iter().all(Vec::is_empty));

@@ -1,11 +1,11 @@
-//! Templates of records: as ops in a chunk, and as steps that write a record.
+//! Templates of records, in two forms: as ops in a chunk, and as steps that write a record.
 
 use super::record_writer::{DIGITS, LONGEST, RecordWriter};
 use crate::wire::{WireError, WireReader, put_varint};
 use std::sync::Arc;
 
-/// Templates of a chunk by number: first the templates shared with the base, then the chunk's own templates. If all
-/// nodes of a trace have distinct names, almost every record has its own template.
+/// Templates of a chunk by number: first the templates that it shares with its base, then its own.
+/// If all nodes of a trace have distinct names, almost every record has its own template.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateTable {
     layers: Vec<Arc<TemplateLayer>>,
@@ -14,9 +14,9 @@ pub struct TemplateTable {
 /// Templates that a chunk adds to its base's templates, stored in a few arrays.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateLayer {
-    /// Number of the layer's first template.
+    /// Number of the layer's first template in the table.
     first: usize,
-    /// Encoded size of all templates of the layer in a chunk, bytes.
+    /// Encoded size of all templates of the layer, in bytes.
     bytes: usize,
     steps: Vec<TemplateStep>,
     /// Literals of all steps.
@@ -26,7 +26,7 @@ pub struct TemplateLayer {
     ends: Vec<TemplateEnd>,
 }
 
-/// Ends of a template's ranges in the arrays of its layer.
+/// For each array of a layer, the index at which a template's range ends.
 #[derive(Clone, Copy, Debug, Default)]
 struct TemplateEnd {
     steps: usize,
@@ -34,34 +34,35 @@ struct TemplateEnd {
     slots: usize,
 }
 
-/// A template in the form for writing records.
+/// A template in the form that writes records.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordTemplate<'t> {
     steps: &'t [TemplateStep],
     /// Literals of the steps; literals of later templates may follow.
     literals: &'t [u8],
-    /// Total length of the steps' literals.
+    /// Total length of the literals of all steps.
     length: usize,
 }
 
-/// A step in writing a record: a literal, and the part after the literal.
+/// A step in writing a record: a literal, and what follows the literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TemplateStep {
     /// Length of the literal.
     literal: u32,
-    /// Column of the slot, if a slot follows the literal.
+    /// Column of the slot, if a slot follows.
     column: u32,
     behind: AfterLiteral,
-    /// Distance from the message's length byte to the slot if the slot ends a message; otherwise 0.
+    /// If the slot ends a message, the distance from the message's length byte to the slot;
+    /// otherwise 0.
     field: u8,
 }
 
 /// Part of a record that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterLiteral {
-    /// A slot. The slot may also end a message that contains only a literal and the slot, as most attributes do. The
-    /// literal before such a slot includes the message's length byte, which the writer corrects once the value is
-    /// known.
+    /// A slot. The slot may also end a message that contains only a literal and the slot, as most
+    /// attributes do. The literal before such a slot includes the message's length byte. The writer
+    /// corrects this byte when the value is known.
     Slot,
     Nothing,
     Decimal,
@@ -87,8 +88,8 @@ const DEPTH: usize = 16;
 const TOO_DEEP: WireError = WireError("the messages of a template are nested too deep");
 const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
 const NO_COLUMN: WireError = WireError("a template names a missing column");
-/// Maximum length of the literal in a message with a slot; a longer literal could give the message a length of two
-/// bytes.
+/// Maximum length of the literal in a message with a slot. With a longer literal, the message's
+/// length could need two bytes.
 const INNER: usize = 0x7f - LONGEST;
 
 impl TemplateTable {
@@ -98,7 +99,7 @@ impl TemplateTable {
         last.map_or(0, |layer| layer.first + layer.ends.len())
     }
 
-    /// Starts a layer of the chunk's own templates after the existing templates, in the memory of `layer`.
+    /// Starts a layer for the chunk's own templates, and reuses the memory of `layer`.
     pub fn begin_layer(&mut self, mut layer: TemplateLayer) {
         layer.first = self.len();
         layer.bytes = 0;
@@ -127,12 +128,12 @@ impl TemplateTable {
         (layer, [before.unwrap_or_default(), layer.ends[number]])
     }
 
-    /// Returns the encoded size of the last layer's templates, bytes.
+    /// Returns the encoded size of the last layer's templates, in bytes.
     pub fn own_bytes(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.bytes)
     }
 
-    /// Returns the columns of the slots of template `number`, in record order.
+    /// Returns the column of each slot of template `number`, in record order.
     #[inline]
     pub fn slot_columns(&self, number: usize) -> &[u32] {
         let (layer, [from, to]) = self.template_ends(number);
@@ -150,7 +151,8 @@ impl TemplateTable {
         }
     }
 
-    /// Adds a template with these ops to the last layer; column indices must be below `columns`.
+    /// Adds a template to the last layer. `encoded` contains its ops, and column indices must be
+    /// below `columns`.
     pub fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let layer = self.layers.last_mut().expect("a layer was begun");
         Arc::make_mut(layer).push(encoded, columns)
@@ -160,8 +162,9 @@ impl TemplateTable {
 impl TemplateLayer {
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let mut input = WireReader::new(encoded);
-        // `literal` is the number of literal bytes since the last step. `open` contains, for each open message, the
-        // index after its first step, and the offset of its contents among the literals.
+        // `literal` counts the literal bytes since the last step. `open` has an entry for each open
+        // message: the index after the message's first step, and the offset of its contents among
+        // the literals.
         let mut literal = 0;
         let mut open = [(0, 0); DEPTH];
         let mut depth = 0usize;
@@ -212,7 +215,8 @@ impl TemplateLayer {
         Ok(())
     }
 
-    /// Adds a step. The literal of the step consists of the `literal` bytes so far and `more` further bytes.
+    /// Adds a step. The step's literal consists of the `literal` bytes so far and `more` further
+    /// bytes.
     fn add_step(&mut self, literal: &mut usize, more: usize, behind: AfterLiteral, column: u32) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
@@ -222,10 +226,11 @@ impl TemplateLayer {
         });
     }
 
-    /// Ends the message whose contents begin after `steps` steps, at offset `contents` among the literals.
+    /// Ends a message. Its contents begin after `steps` steps, at offset `contents` among the
+    /// literals.
     fn close_message(&mut self, steps: usize, contents: usize, literal: &mut usize) {
         match self.steps[steps - 1..] {
-            // A message without slots is constant, so the message, including its length, becomes a literal.
+            // A message without slots is constant, so it becomes a literal, including its length.
             [open] => {
                 self.steps.pop();
                 if *literal < 0x80 {
@@ -254,10 +259,11 @@ impl TemplateLayer {
 }
 
 impl RecordTemplate<'_> {
-    /// Returns the maximum size of a record while it is written.
+    /// Returns the maximum number of bytes that a record needs while it is written.
     #[inline]
     pub fn max_record_bytes(&self) -> usize {
-        // At most one number follows each literal, and the record's length precedes all literals.
+        // At most one number follows each literal. The record's own length comes before all
+        // literals.
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
@@ -273,8 +279,7 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // The writer reserves space for the length, computed as if every number took one byte. The reserved space
-        // usually fits.
+        // Reserve space for the length as if every number took one byte, which usually fits.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed {
             out.reserve_length_byte(left)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Index of all segments, and decoded chunks; filled on first use.
+/// Object index of all segments, and cache of decoded chunks. Both are filled on first use.
 #[derive(Debug, Default)]
 pub struct ObjectCache {
     indices: OnceLock<ArchiveIndex>,
@@ -27,14 +27,15 @@ type ChunkPlace = (ObjectPlace, usize);
 #[derive(Debug, Default)]
 struct ArchiveIndex {
     indices: Vec<ObjectIndex>,
-    /// For each base, the last chunk that depends on that base.
+    /// For each base, the last chunk that uses it.
     bases: BTreeMap<ChunkPlace, ChunkPlace>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
-/// Maximum number of cached bases. The cache ensures that a base that several ranks share is unpacked only once.
+/// Maximum number of cached bases. Several ranks share a base, and the cache ensures that it is
+/// unpacked only once.
 const KEPT: usize = 16;
-/// Maximum length of a chain of bases.
+/// Maximum number of bases in a chain, in which each chunk is the base of the next.
 const DEPTH: usize = 8;
 
 impl Archive {
@@ -71,8 +72,8 @@ impl Archive {
         Ok(self.place_of(hash)?.is_some())
     }
 
-    /// Returns the packed size of an object in the archive, bytes, or 0 if the object does not
-    /// exist.
+    /// Returns the packed size of an object, in bytes, or 0 if the archive does not have the
+    /// object.
     pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
@@ -111,7 +112,8 @@ impl Archive {
         })
     }
 
-    /// Passes the bytes of an object to `out` chunk by chunk, and checks the bytes against the object's hash.
+    /// Passes the bytes of an object to `out`, chunk by chunk, and compares their hash with the
+    /// object's name.
     pub fn copy_object(
         &self,
         hash: &str,
@@ -142,7 +144,7 @@ impl Archive {
         Err(ArchiveError::broken_archive(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Returns the number of nodes of an object that is a trace, or `None` if the object is stored as plain
+    /// Returns the number of nodes of a trace object, or `None` if the object is stored as plain
     /// bytes.
     pub fn node_count_of(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.require_object(hash)?;
@@ -154,9 +156,9 @@ impl Archive {
         Ok(records.checked_sub(1))
     }
 
-    /// Passes records of a trace object to `out`, with their length prefixes. The function reads only the chunks that
-    /// contain these records, and the bases of these chunks. The function verifies the checksums of these chunks, but
-    /// not the object's hash.
+    /// Passes records of a trace object to `out`, with their length prefixes. Reads only the chunks
+    /// that contain these records, and the bases of these chunks. Verifies the checksums of these
+    /// chunks, but not the object's hash.
     pub fn copy_records(
         &self,
         hash: &str,
@@ -230,7 +232,8 @@ impl Archive {
         result
     }
 
-    /// Drops cached bases that no chunk after `place` uses, because commands usually read objects in order.
+    /// Drops cached bases that no chunk after `place` uses. Commands usually read objects in order,
+    /// so these bases are not needed again.
     fn release_chunk(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -244,7 +247,7 @@ impl Archive {
             let last = index.bases.get(base);
             last.is_some_and(|last| *last <= place)
         };
-        // A base may share columns with its own base, so the loop drops a base before its own base.
+        // A base may share columns with its own base, so drop a base before the base that it uses.
         while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
             let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
             if let Some(base) = base {
@@ -321,7 +324,7 @@ impl Archive {
             .clone())
     }
 
-    /// Returns the number of objects in the indices, or 0 if the indices cannot be read.
+    /// Returns the number of objects in all segments, or 0 if an index cannot be read.
     pub fn object_count(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

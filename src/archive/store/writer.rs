@@ -1,4 +1,5 @@
-//! Writes an archive, one writer at a time: appends a segment, or replaces all segments by one segment.
+//! Writes an archive, with one writer at a time. A commit appends a segment, or replaces all
+//! segments by one segment.
 
 use super::Archive;
 use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
@@ -10,10 +11,10 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Plan of a commit.
+/// What a commit does, and to which workloads.
 #[derive(Clone, Debug)]
 pub struct CommitPlan {
-    /// The command: `add`, `baseline`, `gc` or `merge`.
+    /// The command: Command that commits: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
     /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,
@@ -34,7 +35,7 @@ impl CommitPlan {
 #[derive(Debug)]
 pub struct ArchiveWriter {
     archive: Arc<Archive>,
-    /// The locked file: the archive itself, or the lock file of a folder.
+    /// The file whose lock is acquired: the archive itself, or the lock file in a folder.
     lock: File,
 }
 
@@ -43,7 +44,8 @@ impl ArchiveWriter {
     ///
     /// # Errors
     ///
-    /// Fails if the archive does not exist, or has a damaged tail, which a writer would remove.
+    /// Fails if the archive does not exist, or if it has a damaged tail, because writing would
+    /// remove the tail.
     pub fn open_for_writing(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
@@ -62,8 +64,8 @@ impl ArchiveWriter {
             })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
-            // The previous holder of the lock may have replaced the file, so the locked file may no longer be the
-            // archive.
+            // The previous holder of the lock may have replaced the file, and then the locked file
+            // is no longer the archive.
             let same = chakram_trace::files::file_identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open_archive(path)?);
@@ -76,13 +78,13 @@ impl ArchiveWriter {
         }
     }
 
-    /// Returns the committed state.
+    /// Returns the archive in its committed state.
     pub fn committed_archive(&self) -> Arc<Archive> {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail occupied
-    /// the segment's place, moves the tail to another file and returns that file.
+    /// Adds a segment. A failure leaves the archive unchanged. If an unfinished tail is where the
+    /// segment belongs, moves the tail to another file and returns this file.
     pub fn commit_segment(
         mut self,
         plan: &CommitPlan,
@@ -110,7 +112,7 @@ impl ArchiveWriter {
             .transpose()
     }
 
-    /// Returns `aside` if `result` is a success; otherwise restores the tail and returns the error.
+    /// Returns `aside` if `result` is a success. Otherwise restores the tail and returns the error.
     fn restore_unless(
         &mut self,
         result: Result<(), ArchiveError>,
@@ -131,7 +133,7 @@ impl ArchiveWriter {
                 }
                 std::fs::remove_file(aside)
             };
-            // If `put_back` fails, the copy remains.
+            // If restoring fails, the copy of the tail remains.
             let _: io::Result<()> = put_back();
         }
         result.map_err(|error| error.in_file(&self.archive.path))?;
@@ -153,14 +155,15 @@ impl ArchiveWriter {
         let tail = write_segment(&mut out, plan.segment_start(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
-        // The segment's end must not reach the disk before the data that the end refers to.
+        // Sync first, because the segment's end must not reach the disk before the data to which it
+        // refers.
         file.sync_data().map_err(io)?;
         file.write_all(&tail).map_err(io)?;
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. If an unfinished tail is in the way, moves the tail to another file
-    /// and returns that file, like [`Self::commit_segment`].
+    /// Replaces all segments by one segment. If there is an unfinished tail, moves the tail to
+    /// another file and returns this file, like [`Self::commit_segment`].
     pub fn replace_all_segments(
         self,
         plan: &CommitPlan,
@@ -173,7 +176,7 @@ impl ArchiveWriter {
             false => write_file(path, plan.segment_start(), body),
         };
         match (&result, &aside) {
-            // After a failure the archive is unchanged and still has the tail, so the copy is not needed.
+            // The commit failed, so the archive still has its tail, and the copy is not needed.
             (Err(_), Some(aside)) if !self.archive.is_folder => {
                 let _ = std::fs::remove_file(aside);
             }

@@ -46,7 +46,8 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Schedules a user's next request, unless the scenario's number of requests is reached.
+    /// Schedules a user's next request, unless the scenario's number of requests or its duration
+    /// is reached.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)
