@@ -23,7 +23,7 @@ pub struct ComparedJob<'a> {
     pub title: &'a str,
     /// Options of all replays.
     pub options: &'a ReplayOptions,
-    /// True if the data for pictures are recorded.
+    /// True if the replays record the data for pictures.
     pub with_pictures: bool,
 }
 
@@ -118,7 +118,7 @@ fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     }
 }
 
-/// The replays of a comparison that failed; there is at least one.
+/// The failed replays of a comparison; never empty.
 #[derive(Debug)]
 pub struct FailedReplays(Vec<(String, ReplayError)>);
 

@@ -99,7 +99,7 @@ impl Drop for PreviousLimits {
 ///
 /// # Errors
 ///
-/// Fails if the command fails. The fields of the failure contain the facts in its message.
+/// Fails if the command ends with an error. The fields of the failure contain the facts in its message.
 pub fn execute_command(
     arguments: Vec<OsString>,
     wants_nodes: bool,

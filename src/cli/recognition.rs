@@ -28,8 +28,7 @@ pub enum ReadableInputs {
     AnySource,
 }
 
-/// Returns a better error to print if `error` is about an input on the command line `words` that is
-/// not `readable`.
+/// If `error` is about an input on the command line `words` that is not `readable`, returns a better error to print.
 pub fn explain_input_error(
     error: &(dyn Error + 'static),
     words: &[OsString],

@@ -180,8 +180,8 @@ impl ScoreFiles {
         Ok(tables.ok_or("no table is given")?)
     }
 
-    /// Returns the settings of `args`, each with the runs without that setting. A setting without which no run is
-    /// possible is omitted, because such a setting clearly has an effect.
+    /// Returns the settings of `args`, each with the runs without that setting. If no run is possible without a
+    /// setting, the setting is omitted, because it clearly has an effect.
     fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {

@@ -52,7 +52,7 @@ pub struct SweepArgs {
     /// Points computed at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
-    /// Maximum number of rows in text
+    /// Maximum number of rows in the text output
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     /// Output format
@@ -89,7 +89,7 @@ struct ShardMergeArgs {
     /// Write the rows, the front and the page into this folder
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
-    /// Maximum number of rows in text
+    /// Maximum number of rows in the text output
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 }

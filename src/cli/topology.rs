@@ -230,8 +230,7 @@ fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Generates random graphs, and prints each graph that has a lower mean time to send 1 GB between
-/// two chips than all graphs before it.
+/// Generates random graphs, and prints each graph with a new lowest mean time to send 1 GB from one chip to another.
 fn search_random(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkTechnology,

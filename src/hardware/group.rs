@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn sub_grids_become_phases() {
         let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
-        // Coordinates {1, 3} x {0, 2}: NPUs 1, 3, 9, 11, given in another order.
+        // Coordinates {1, 3} x {0, 2}: The group has NPUs 1, 3, 9 and 11, given in another order.
         let e = GroupExtent::new(&npus(&[11, 1, 9, 3]), &t);
         let phase = |dimension, stride| GroupPhase {
             dimension,

@@ -1,7 +1,7 @@
 //! The simulated system after validation: every [`Machine`] value is valid.
 //!
 //! A machine comes from a TOML file, a preset or an importer. A machine's NPUs belong to classes, and its network is a
-//! stack of dimensions. A machine may have memory beyond the NPUs' own.
+//! stack of dimensions. A machine may also have memory outside its NPUs.
 
 use crate::collective::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
@@ -58,13 +58,13 @@ pub struct NpuClass {
     pub peaks: PeakRates,
     /// Curves of measured kernels (empty if none were measured).
     pub curves: KernelCurves,
-    /// The memory of one NPU. `None` if the machine does not describe its NPUs; their peak rates are then unknown too.
+    /// The memory of one NPU. `None` if the machine does not describe its NPUs; their peak rates are then also unknown.
     pub memory: Option<LocalMemory>,
-    /// Number of the NPU's lanes that can run at the same time, at least 1.
+    /// Maximum number of lanes on which an NPU can run work at the same time, at least 1.
     pub lanes: u32,
-    /// Number of lanes on the NPU's share of the host that can run at the same time, at least 1.
+    /// Maximum number of lanes on which an NPU's share of the host can run work at the same time, at least 1.
     pub host_lanes: u32,
-    /// Factor on the duration of each kernel, under every compute model, at least 1.
+    /// Factor by which each kernel takes longer, under every compute model; at least 1.
     pub slowdown: f64,
 }
 
@@ -95,8 +95,8 @@ impl NpuClass {
     }
 }
 
-/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe. The GPU presets state the same
-/// number. A trace with more lanes causes a warning.
+/// Number of NPU lanes, and also of host lanes, for an NPU that the machine does not describe. The GPU presets state
+/// the same number. A trace with more lanes causes a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
@@ -124,7 +124,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Parses the text of a machine file. Errors name the file `file`.
+    /// Parses the text of a machine file. In errors, the file is called `file`.
     ///
     /// # Errors
     ///
@@ -162,8 +162,8 @@ impl Machine {
     /// Loads the machine called `name`, which has one of these forms:
     ///
     /// - A name that contains a `/` or ends in `.toml` is a file.
-    /// - The notation of the ASTRA-sim 2.0 paper lists dimensions: `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`. The name
-    ///   of a preset may come first and supplies the NPU: `h100:Ring(8):50 GB/s:500 ns`.
+    /// - The notation of the ASTRA-sim 2.0 paper lists dimensions: `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`. If the
+    ///   name of a preset comes first, the preset supplies the NPU: `h100:Ring(8):50 GB/s:500 ns`.
     /// - Any other name is a preset, as in [`Machine::load_preset`].
     ///
     /// # Errors
@@ -176,9 +176,10 @@ impl Machine {
 
     /// Creates a machine of one class, for importers of other formats.
     ///
-    /// Returns `None` if the number of algorithms differs from the number of dimensions, the class lacks lanes of a
-    /// kind, a memory has a capacity of zero, or the remote memory does not fit the number of NPUs. The class may lack
-    /// peak rates; a model that needs a missing peak then reports the kernel's format.
+    /// Returns `None` if the arguments do not describe a valid machine: the number of algorithms differs from the
+    /// number of dimensions, the class lacks lanes of a kind, a memory has a capacity of zero, or the remote memory
+    /// does not fit the number of NPUs. The class may lack peak rates; a model that needs a missing peak then reports
+    /// the kernel's format.
     pub fn with_uniform_class(
         name: String,
         topology: Topology,
@@ -252,7 +253,7 @@ impl Machine {
         Some(self)
     }
 
-    /// Returns the same machine with `pipeline` as the chunking of collectives.
+    /// Returns the same machine, which now splits collectives into chunks according to `pipeline`.
     pub fn with_pipeline(self, pipeline: ChunkPipeline) -> Self {
         Self { pipeline, ..self }
     }
@@ -353,7 +354,7 @@ impl Machine {
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the smallest size of the outermost dimension that gives the machine at least `ranks` NPUs. All other
+    /// Returns the smallest size of the outermost dimension at which the machine has at least `ranks` NPUs. All other
     /// dimensions keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
@@ -417,7 +418,7 @@ impl Machine {
         }
     }
 
-    /// Returns the class of `npu` as an index into [`Self::classes`]. `npu` must be an NPU of this machine.
+    /// Returns the class of `npu`, as an index into [`Self::classes`]. `npu` must be an NPU of this machine.
     pub fn class_of_npu(&self, npu: Npu) -> usize {
         self.class_of.class_of_npu(npu)
     }

@@ -3,9 +3,9 @@
 //! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs. NPUs reach remote memory in one of two
 //! ways. *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
 //! [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that
-//! concurrent accesses share. Such pools have the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one
-//! file each. Each design defines its links and an access's path over these links (`memory/pool_layout.rs`). All
-//! designs share bandwidth in the same way (`memory/fair_sharing.rs`).
+//! concurrent accesses share. These pools have the designs in Fig. 5 of Won et al., "ASTRA-sim2.0" (ISPASS 2023); each
+//! design has its own file. Each design defines its links and an access's path over these links
+//! (`memory/pool_layout.rs`). All designs share bandwidth in the same way (`memory/fair_sharing.rs`).
 //!
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
 //! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPorts`]), for example at the edges of
@@ -60,7 +60,7 @@ pub struct RemoteMemoryAccess {
     pub token: u64,
 }
 
-/// The end of an access.
+/// The end of an access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessEnd {
     /// Number by which the caller identifies the access.
@@ -84,7 +84,7 @@ pub struct SwitchLevel {
 pub struct LocalMemory {
     /// Bandwidth of reads and writes together, in bytes per second.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte, or `None` if unknown. Loads and stores need this latency.
+    /// Time of the first byte, or `None` if unknown. Loads and stores need this latency to be known.
     pub latency: Option<Span>,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,
@@ -232,7 +232,7 @@ pub struct RemoteMemory {
     pub attachment: MemoryAttachment,
     /// Bytes per second of one channel, or of one memory of a pool that is a network.
     pub bandwidth: Bandwidth,
-    /// Time until the first byte of an access arrives.
+    /// Time from the start of an access until its first byte arrives.
     pub latency: Span,
     /// Capacity, or `None` if unknown. Loads or stores of more bytes than the capacity are an error.
     pub capacity: Option<Bytes>,
@@ -312,8 +312,8 @@ impl RemoteMemory {
         let chunk_bytes = match &self.attachment {
             MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
             MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
-            // For channels, the network attachment states the size of a chunk. Ring and mesh have no network ports, so
-            // they never reach this arm.
+            // For channels, the network attachment states the chunk size. Ring and mesh have no network ports, so they
+            // never reach this arm.
             _ => through.chunk_size().0 as f64,
         };
         Some(chunked_access::chunk_count(bytes as f64, chunk_bytes))

@@ -41,7 +41,7 @@ pub use send_completion::SendCompletion;
 pub use servers::{ServerId, ServerTable};
 pub use traffic::{LinkLoad, LinkPlace, LinkTraffic};
 
-/// The models that machine files can name.
+/// Network models that machine files can name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkKind {
     /// Messages of different operations do not delay one another.
@@ -143,7 +143,7 @@ pub struct NetworkMessage {
     pub from: PortHandle,
     /// The receiver's port.
     pub to: PortHandle,
-    /// Path between the ends if the caller knows it. If `None`, the model finds the path in the topology.
+    /// Path between the ends, if the caller knows this path. If `None`, the model finds the path in the topology.
     pub path: Option<NetworkPath>,
     /// Size of the message.
     pub amount: BufferShare,
@@ -223,7 +223,7 @@ pub enum NetworkEvent {
     Injected(OpIndex),
     /// The first byte of the op's message is at the receiver's port.
     FirstByte {
-        /// The message's [`NetworkMessage::order`].
+        /// Priority of the message ([`NetworkMessage::order`]).
         order: u32,
         /// The op whose message arrives.
         op: OpIndex,
@@ -251,8 +251,8 @@ pub trait LinkReservations {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn set_reservation(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
-    /// Bytes sent at `now` between `ends` may disturb reservations on their route. Returns the lowest owner number
-    /// among the disturbed reservations, or `None`.
+    /// Returns the lowest owner number among the reservations that bytes sent at `now` between `ends` may disturb, or
+    /// `None` if there are none.
     fn lowest_reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 

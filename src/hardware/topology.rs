@@ -42,7 +42,8 @@ pub enum DimensionShape {
     /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
     /// direction.
     Ring,
-    /// A line: a ring without the link between its last NPU and its first. Messages go directly towards the receiver.
+    /// A line of NPUs: a ring without the link between its last and its first NPU. Messages go directly towards the
+    /// receiver.
     Mesh,
     /// Each NPU is wired to every other NPU. The wires are not modelled separately, so a message may use the NPU's
     /// whole bandwidth.
@@ -93,7 +94,8 @@ impl DimensionShape {
     }
 
     /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
-    /// ring of `size` the message takes the shorter direction, or upwards if both directions are equally long.
+    /// ring of `size` NPUs, the message takes the shorter direction, or goes upwards if both directions are equally
+    /// long.
     #[inline]
     pub fn is_upward(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -153,7 +155,7 @@ pub struct NetworkPath {
     /// Forwarding mode of the devices between links.
     pub switching: SwitchingMode,
     /// Sum of the inverse rates of the links at which a device waits for a segment, except one of the slowest links.
-    /// Zero with ideal cut-through.
+    /// The sum is zero with ideal cut-through.
     pub others: InverseRate,
 }
 
@@ -189,7 +191,7 @@ pub struct Topology {
     strides: Vec<u32>,
     npus: u32,
     switching: SwitchingMode,
-    /// Explicit links, if the dimensions alone do not describe the network.
+    /// Explicit links, or `None` if the dimensions alone describe the network.
     graph: Option<Arc<LinkGraph>>,
     /// Dies and cores of a tiled accelerator with two dimensions, or `None` for other machines.
     tiles: Option<Box<TileGrid>>,
@@ -209,7 +211,7 @@ impl Topology {
         for dimension in &dimensions {
             strides.push(npus);
             npus = npus.checked_mul(dimension.size)?;
-            // Check after each dimension, so that every stride fits into 32 bits as well.
+            // Check the size after each dimension, so that every stride also fits into 32 bits.
             if npus == 0 || npus > Self::MAX_NPUS {
                 return None;
             }
@@ -592,7 +594,7 @@ mod tests {
             time(SwitchingMode::StoreAndForward, 3000),
             (ns(4670), ns(4700))
         );
-        // A message that is shorter than a segment counts as one segment. A message of 30 B takes 700 ps on these
+        // A message that is shorter than a segment counts as one segment. A message of 30 B takes 700 ps on the other
         // links, and 300 ps on the slowest link.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.

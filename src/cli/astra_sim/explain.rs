@@ -59,8 +59,8 @@ struct QuirkRow {
     ended: QuirkReplayResult,
 }
 
-/// Replays the inputs of `args` once per variation, and prints the table. If a replay with a
-/// corrected quirk fails, the table and the exit code report it.
+/// Replays the inputs of `args` once per variation, and prints the table. If a replay with a corrected quirk fails, the
+/// table and the exit code report the failure.
 pub fn run(
     args: &AstraSimArgs,
     to: &mut ReportDestination<'_>,

@@ -148,7 +148,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
                       remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
                       memory_utilization,flops_per_byte,peak_memory_bytes\n";
 
-/// Renders a table with one row per rank. Cells of values that were not requested are empty.
+/// Renders a table with one row per rank. A cell is empty if its value was not requested.
 pub fn render_csv(rows: &[RankStatistics]) -> String {
     let mut out = CsvRows::new(HEADER.trim_end());
     for row in rows {

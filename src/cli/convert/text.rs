@@ -110,7 +110,7 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
     write_wrapped(out, "  left out: ", &reasons)
 }
 
-/// Prints, for each thread, how reliable the links between the two traces are if they were found by order.
+/// For each thread whose links between the two traces were found by order, prints how reliable these links are.
 fn print_links_by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversion> = linked.collect();

@@ -49,7 +49,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<LayersDocument<'a>>,
 }
 
-/// JSON of a run of consecutive identical layers. Counts are for one layer.
+/// JSON of a run of consecutive identical layers. The counts are for one of these layers.
 #[derive(Serialize)]
 struct LayersDocument<'a> {
     first: &'a str,

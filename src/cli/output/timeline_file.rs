@@ -116,7 +116,7 @@ impl TimelineFile {
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
-    /// Completes a timeline. Then gives the temporary file its final name.
+    /// Completes a timeline, and then gives the temporary file its final name.
     pub fn finish_timeline(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,

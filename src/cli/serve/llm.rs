@@ -303,8 +303,7 @@ fn scenario_text(
     Ok(text)
 }
 
-/// Splits the values of `--output` into its two kinds: the number of tokens per answer, and the
-/// file for the report.
+/// Splits the values of `--output` into two kinds: the number of tokens per answer, and the file for the report.
 pub fn split_outputs(
     given: &[PathBuf],
     is_model: bool,

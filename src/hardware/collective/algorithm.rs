@@ -20,11 +20,11 @@ pub enum CollectiveAlgorithm {
     HalvingDoubling,
     /// Members exchange the whole buffer with partners at doubling distances.
     RecursiveDoubling,
-    /// Each member exchanges data with one partner per round.
+    /// Data goes up and down two binary trees; successive chunks alternate between the trees.
     DoubleBinaryTree,
     /// Data goes up and down a binary tree.
     Tree,
-    /// Each member exchanges with one partner after another, in rounds.
+    /// Each member exchanges data with one partner per round.
     Pairwise,
     /// An algorithm that the caller implements.
     Own(UserAlgorithm),

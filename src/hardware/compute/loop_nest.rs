@@ -71,10 +71,10 @@ pub struct LoopMapping {
 /// Model that computes a kernel's time and energy from the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
-    /// The accelerator. The search maps loops to its levels and its array.
+    /// Accelerator that executes the kernels; the search maps loops to the accelerator's levels and array.
     pub gemmini: GemminiSettings,
-    /// The accelerator: the search maps loops to its levels and its array. More mappings take longer to search, and
-    /// never give a worse result.
+    /// Number of mappings that the search tries for each kernel. More mappings take longer to search, and never give a
+    /// worse result.
     pub mappings: u32,
     /// Seed of the search's random mappings.
     pub seed: u64,

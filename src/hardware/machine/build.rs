@@ -106,8 +106,8 @@ pub(super) fn build_machine(
 
 pub(super) use stack_prices::stack_classes;
 
-/// Returns two byte ranges in the text of `document`: the range of the machine's `name`, and the range of the outermost
-/// dimension's size.
+/// Returns the byte ranges of two values in the text of `document`: the machine's `name`, and the size of its outermost
+/// dimension.
 pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root_table(ROOT).ok()?;
     let dimensions = root.get("dimension")?.read_tables(network::KEYS).ok()?;

@@ -1,10 +1,10 @@
 //! Graphs of chips as machines: translates `torus:2x4`, or a topology file `chips.topology`, to a machine file.
 //!
-//! The name may continue with a colon and the rate of a link, and with another colon and the link's latency; the
-//! default latency is zero. If no rate is given, DEAP's Table III gives the rate for each number of links of a chip.
-//! `step` or `log` in place of the rate selects the rule between the rows of this table. Without such a rule, only
-//! numbers of links in the table are valid. The chips have the NPU class of the preset `gemmini`, and devices store and
-//! forward, as in DEAP's Eq. 2.
+//! After a colon, the name may state the rate of a link, and after another colon, the link's latency; the default
+//! latency is zero. If the name states no rate, the rate depends on a chip's number of links, by DEAP's Table III. In
+//! place of the rate, `step` or `log` selects the rule for numbers of links between the rows of this table. Without
+//! such a rule, only numbers of links in the table are valid. The chips have the NPU class of the preset `gemmini`, and
+//! devices store and forward, as in DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

@@ -35,7 +35,7 @@ impl ClassAssignment {
         }
     }
 
-    /// Sorts `ranges`, which must contain each of the `npus` NPUs exactly once and no other NPUs.
+    /// Creates an assignment from `ranges`, which must contain each of the `npus` NPUs exactly once and no other NPUs.
     pub(super) fn new(mut ranges: Vec<NpuRange>, npus: u32) -> Result<Self, AssignmentFault> {
         ranges.sort_unstable_by_key(|range| (range.first, range.class));
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
@@ -84,7 +84,7 @@ impl ClassAssignment {
     }
 }
 
-/// Parses `"0-3,6"`. The error is the first part that is not a range of NPUs below `npus`.
+/// Parses `"0-3,6"`. Fails with the first part of the text that is not a range of NPUs below `npus`.
 pub(super) fn parse_ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();

@@ -1,4 +1,4 @@
-//! Kernel curves and launch times of a software stack on one class of NPUs, as in the stack's file.
+//! Kernel curves and launch times of a software stack on one class of NPUs, as the stack's file states them.
 
 use super::Host;
 use crate::compute::KernelCurves;

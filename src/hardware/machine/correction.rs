@@ -1,13 +1,13 @@
 //! Corrections of the durations of kernels, launches and collectives, derived from measured steps.
 
-/// Factor on the kernel times of a pass. The factor applies to models whose most frequent matrix multiplications have
-/// the sizes `gemms`.
+/// Factor by which the kernel times of a pass are corrected. The factor applies to models whose most frequent matrix
+/// multiplications have the sizes `gemms`.
 ///
 /// The sizes of these multiplications depend on the micro-batch's tokens, the model's width and the size of a tensor
 /// group. The predicted times of steps with equal sizes therefore have similar errors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceCorrection {
-    /// Rows, columns and inner size of the most frequent matrix multiplication, and of the second most frequent one.
+    /// Sizes (rows, columns, inner size) of the two most frequent matrix multiplications, the most frequent first.
     /// `None` if the correction applies to all models that no other correction covers.
     pub gemms: Option<[[u64; 3]; 2]>,
     /// Factor on the times of launches, of measured collectives, and of kernels that curves predict.

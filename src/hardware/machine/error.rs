@@ -10,10 +10,10 @@ pub enum MachineError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A value in the file, given by its path, cannot be replaced.
+    /// An edit names a value, by its path, that the file does not have.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// No preset has this name, and it is not the name of a file.
+    /// No preset has this name, and the name is not the path of a file.
     #[error(
         "no machine is called {name:?}{}\n  \
          try: a preset, which `chakram machine list` names, or a file, whose name ends in .toml or has a / in it",

@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub enum FailedPart {
     /// An NPU, and everything that runs on it.
     Npu(Npu),
-    /// The links in both directions between two vertices of the network, given by the names of the vertices: `0-1`,
+    /// All links, in both directions, between two vertices of the network; the vertices are given by name: `0-1`,
     /// `0-nvlink switch at 0`. [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between)
     /// resolves the names.
     Link(String),
@@ -26,7 +26,7 @@ pub struct MachineFailure {
 }
 
 impl MachineFailure {
-    /// Form of the parsed text, for error messages.
+    /// Description of the expected text, for error messages.
     pub const EXPECTED: &str =
         "NPU@TIME or VERTEX-VERTEX@TIME, such as 3@2ms, 0-1@500us or `0-nvlink switch at 0@2ms`";
 }

@@ -13,8 +13,8 @@ pub enum HostWait {
     /// The host waits at sends and at receives.
     Messages,
     /// The host waits at messages, and at the beginning and end of passes (in the stages with the embedding and with
-    /// the loss). The host waits at passes if the framework synchronizes to measure each pass, or if the framework
-    /// reads the loss.
+    /// the loss). The host waits at passes if the framework synchronizes with the device to measure each pass or to
+    /// read the loss.
     Passes,
 }
 
@@ -37,7 +37,7 @@ pub struct Host {
     pub backward: Span,
     /// Time to launch a collective.
     pub collective: Span,
-    /// Time to launch the send or the receive of a message.
+    /// Time to launch a message's send or receive.
     pub message: Span,
     /// Time to launch an optimizer's step.
     pub step: Span,

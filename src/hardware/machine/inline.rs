@@ -3,9 +3,9 @@
 //!
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
 //! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. If the name of a
-//! preset or of a preset's NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu`
-//! tables. Without the name of a preset or NPU, the rates of the NPUs are unknown. If several presets have an NPU with
-//! this name, the first of these presets in the list is used. The number of chunks is chosen for each collective, as
+//! preset or NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu` tables. Without
+//! the name of a preset or NPU, the rates of the NPUs are unknown. If several presets have an NPU with this name, the
+//! first of these presets in the list is used. For each collective, the number of chunks is chosen automatically, as
 //! for every machine file that does not state the number.
 
 use super::error::MachineError;
@@ -81,7 +81,8 @@ fn npu_tables(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // Comments and blank lines before a table's header, which are copied with the table if it is an `npu` table.
+    // The comments and blank lines before a table's header; if the table is an `npu` table, they are copied with the
+    // table.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {

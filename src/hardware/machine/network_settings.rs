@@ -5,14 +5,14 @@ use crate::topology::{SwitchingMode, Topology};
 use serde::{Serialize, Serializer};
 use std::fmt::Display;
 
-/// Settings of the network other than its links, in the form of machine files and JSON.
+/// Settings of the network other than its links, as machine files and JSON state them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "serialize_word")]
     pub model: NetworkKind,
-    /// Rule by which the devices between links forward messages. JSON contains the number of bytes that must arrive
-    /// before a device forwards them, or null for the whole message.
+    /// Rule by which devices between links forward a message. JSON contains the number of a message's bytes that must
+    /// arrive before a device forwards them, or null for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "serialize_switching")]
     pub switching: SwitchingMode,
     /// Rule for when a send between two ranks completes, the same under every network model.

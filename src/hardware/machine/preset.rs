@@ -92,8 +92,9 @@ pub fn read_preset_text(name: &str) -> Result<Cow<'static, str>, MachineError> {
     }
 }
 
-/// Returns the machine file `text` with the name `name` and with `size`, a string of digits, as the size of the
-/// outermost dimension. Errors name the text `file`. `None` unless the outermost dimension is scalable.
+/// Returns the machine file `text` with two values replaced: the name by `name`, and the size of the outermost
+/// dimension by `size`, a string of digits. In errors, the text is called `file`. Returns `None` unless the outermost
+/// dimension is scalable.
 fn scale_preset_text(
     text: &str,
     file: &str,
@@ -165,8 +166,8 @@ pub fn is_preset(name: &str) -> bool {
     read_preset_text(name).is_ok()
 }
 
-/// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` for a scalable preset. `None` if
-/// no size is large enough, or if there is no such machine.
+/// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` if `name` is a scalable preset.
+/// Returns `None` if no size is large enough, or if there is no such machine.
 pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     let holds = |machine: &Machine| machine.max_ranks() >= ranks;
     if Machine::load_by_name(name).is_ok_and(|machine| holds(&machine)) {
@@ -304,10 +305,10 @@ mod tests {
 
     #[test]
     fn presets_agree_with_the_totals_of_their_nodes() {
-        // For each preset: its name, the NPUs of a node or rack, and the datasheet's totals for this node or rack. The
-        // totals of a system are PFLOP/s in fp8 or int8 with sparsity (which doubles the rate), memory in GB, bandwidth
-        // of the links in both directions in TB/s, and bandwidth of the network ports in Gb/s. MI300X: 8 x 896 GB/s =
-        // 7.168 TB/s.
+        // For each preset: its name, the number of NPUs in a node or rack, and the datasheet's totals for this node or
+        // rack. The totals are the PFLOP/s in fp8 or int8 with sparsity (which doubles the rate), the memory in GB, the
+        // bandwidth of the links in both directions in TB/s, and the bandwidth of the network ports in Gb/s. MI300X: 8
+        // x 896 GB/s = 7.168 TB/s.
         let totals = [
             ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
             ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
@@ -390,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_name_with_a_size_sets_the_outermost_dimension() {
-        // There are 8 NPUs in each of 4 nodes.
+        // The machine has 8 NPUs in each of 4 nodes.
         let machine = Machine::load_by_name("dgx-h100x4").unwrap();
         assert_eq!(machine.name(), "dgx-h100x4");
         assert_eq!(machine.topology().npu_count(), 32);

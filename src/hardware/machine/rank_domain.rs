@@ -34,7 +34,7 @@ impl RankDomain {
         }
     }
 
-    /// Returns the number of ranks of the largest job that a machine of `npus` NPUs can take.
+    /// Returns the number of ranks of the largest job that fits on a machine of `npus` NPUs.
     pub fn max_ranks(&self, npus: u32) -> u32 {
         match npus / self.npus {
             0 | 1 => npus,

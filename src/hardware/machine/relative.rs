@@ -1,11 +1,11 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
-//! The result is the known machine's text with the given numbers in place of the old values. A comment after each
-//! number states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so the times of
-//! kernels scale with these rates. The constants of a multiprocessor are kept. Even H100 and B200, whose peaks differ
-//! by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the links of
-//! their measurement, and the times of collectives are converted to the new links. None of the converted times was
-//! measured, so errors are increased:
+//! The derived file is the known machine's text, in which the given numbers replace the old values. A comment after
+//! each number states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so the
+//! times of kernels scale with these rates. The constants of a multiprocessor are kept. Even H100 and B200, whose peaks
+//! differ by a factor of 2.3, have similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the
+//! links of their measurement, and the times of collectives are converted to the new links. None of the converted times
+//! was measured, so errors are increased:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
@@ -30,7 +30,7 @@ use std::ops::Range;
 /// Relative error (one standard deviation) of kernels that were not measured: the error of kernels timed by roofline.
 const NOT_MEASURED: f64 = 0.23;
 
-/// Numbers of a datasheet; a missing number keeps the known machine's value.
+/// Numbers from a datasheet; if a number is missing, the known machine's value is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasheetNumbers {
     /// Dense peak rates by number format.
@@ -39,7 +39,7 @@ pub struct DatasheetNumbers {
     pub memory: Option<Bytes>,
     /// Bandwidth of an NPU's memory.
     pub bandwidth: Option<Bandwidth>,
-    /// Bandwidth of an NPU's links inside a node, both directions together, as datasheets state it.
+    /// Bandwidth of an NPU's links inside a node, summed over both directions, as datasheets state it.
     pub link: Option<Bandwidth>,
     /// Latency of one link inside a node.
     pub link_latency: Option<Span>,
@@ -53,7 +53,7 @@ pub struct DatasheetNumbers {
     pub price: Option<f64>,
 }
 
-/// Parses `bf16=989TFLOP/s`; also accepts rates in `TFLOPs` and `TOPS`.
+/// Parses text such as `bf16=989TFLOP/s`; the unit may also be `TFLOPs` or `TOPS`.
 ///
 /// # Errors
 ///
@@ -125,7 +125,7 @@ pub fn derive_relative_machine(
     Ok(edited)
 }
 
-/// A machine file during its edits.
+/// The text of a machine file and the edits to it.
 struct MachineTextEditor<'a> {
     name: &'a str,
     text: &'a str,
@@ -226,7 +226,7 @@ impl<'a> MachineTextEditor<'a> {
         self.text[at..].lines().next().unwrap_or_default()
     }
 
-    /// Replaces the value of `field` with `value`. Adds `comment` if the field's line has no other comment.
+    /// Replaces the value of `field` with `value`. Adds `comment` to the line unless the line already has a comment.
     fn replace_value(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
         let span = field.byte_range();
         let rest = self.rest_of_line(span.end);
@@ -240,7 +240,7 @@ impl<'a> MachineTextEditor<'a> {
         });
     }
 
-    /// Sets the key `key` of `table` to a given value. If the table lacks the key, the key is inserted after `beside`.
+    /// Sets `key` of `table` to `value`. If the table lacks the key, the key is inserted after `beside`.
     fn set_key(
         &mut self,
         table: &ConfigTable<'_>,

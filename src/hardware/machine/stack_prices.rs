@@ -19,12 +19,12 @@ pub struct PricedPart {
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Number formats of the curve, or name of the kernel. Empty if the class has only one part of this kind.
+    /// Number formats of the curve, or name of the kernel. Empty if the class has no other part of this kind.
     pub what: String,
 }
 
 impl StackPrices {
-    /// Reads a stack's table for each NPU class. `field` is the key `npu` of the stack's file.
+    /// Reads the stack's table of each NPU class. `field` is the key `npu` of the stack's file.
     ///
     /// # Errors
     ///
@@ -73,7 +73,7 @@ impl Machine {
     }
 }
 
-/// Replaces curves of `class` by the curves of a stack.
+/// Replaces curves of `class` with the curves of a stack.
 fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<PricedPart>) {
     let curves = &mut class.curves;
     let kept = curves.kept;

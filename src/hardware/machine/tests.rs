@@ -1,4 +1,4 @@
-//! Tests valid machine files, and the line, the key and the allowed values in every error of a machine file.
+//! Tests that valid machine files parse, and that every error names the line, the key and the allowed values.
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
@@ -72,14 +72,15 @@ fn refusal_in(text: &str, old: &str, new: &str) -> String {
     error.expect_err(new).to_string()
 }
 
-/// Checks errors. Each line of `table` is `old => new => pattern`. The error must begin with `m.toml:`, line and key,
-/// and then contain the pattern's parts in order; ` … ` matches any text.
+/// Checks errors. Checks the errors that edits of [`GOOD`] cause; each line of `table` is `old => new => pattern`. The
+/// error must begin with `m.toml:`, the line and the key, and then contain the pattern's parts in order; ` … ` matches
+/// any text.
 #[track_caller]
 fn refused(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// Checks errors as [`refused`] does, for changes of `text`.
+/// Checks errors as [`refused`] does, but for edits of `text`.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;
@@ -384,7 +385,7 @@ fn uniform_machines_are_checked() {
     );
 }
 
-/// Random text that the test below inserts into a file: any printable characters, or TOML syntax.
+/// Random text that the test below inserts into a file: printable characters or TOML syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {

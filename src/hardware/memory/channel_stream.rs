@@ -1,8 +1,8 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
 //! A channel sends at the channel's or the port's bandwidth, whichever is lower. All times of a stream are therefore
-//! known when the stream begins: byte x passes at S(x) = begin + x / bandwidth. The two stages are the channel and the
-//! port.
+//! known when the stream begins: byte x passes at S(x) = begin + x / bandwidth. A stream has two stages: the channel
+//! and the port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
@@ -18,7 +18,7 @@ pub(super) struct ChannelStreams {
     chunks: ChunkedTransfers,
     /// Time at which each stream begins, by index of the access.
     begins: Vec<Time>,
-    /// Times at which streams reach the next position that a chunk waits for.
+    /// Times at which streams reach the next position for which a chunk waits.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     settlement: u32,
@@ -40,7 +40,7 @@ pub(super) fn chunk_times(channel: Bandwidth, through: &NetworkAttachment, bytes
 }
 
 impl ChannelStreams {
-    /// Creates the state without accesses; `latency` is the sum of the channel's and the port's latencies.
+    /// Creates the state without accesses; `latency` is the channel's latency plus the port's latency.
     pub fn new(channel: Bandwidth, through: &NetworkAttachment, latency: Span) -> Self {
         Self {
             channel,

@@ -7,10 +7,10 @@
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 
-/// The channels of a memory.
+/// State of the channels of one memory.
 #[derive(Debug)]
 pub(super) struct MemoryChannels {
-    /// Number of NPUs that share one channel.
+    /// Number of NPUs that share a channel.
     sharers: u32,
     /// Time from which each channel is free. Channels beyond the end of the list have never been used, so they are
     /// free.

@@ -27,10 +27,10 @@
 //! If an access is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits for an
 //! earlier chunk. No chunk of a store waits for an earlier chunk either. Loads and stores end at W / c x L + f − L + p,
 //! which is S(W) + sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share
-//! the port, p is the sum of the times of one chunk of each access. The access whose chunk is served last ends at the
-//! time above. Each other access ends earlier, by one chunk for each access served after it. A smaller last chunk takes
-//! less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times at the port are
-//! differences of rounded sums, so rounding errors do not accumulate.
+//! the port, p is the time of one chunk, summed over these accesses. The access whose chunk is served last ends at the
+//! time above. Every other access ends earlier, by one chunk for each access that the port serves after it. A smaller
+//! last chunk takes less time at the port, so the access ends earlier, by at most the time of the missing bytes. Times
+//! at the port are differences of rounded sums, so rounding errors do not accumulate.
 //!
 //! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
 //! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
@@ -45,7 +45,7 @@ use std::collections::BinaryHeap;
 #[cfg(test)]
 mod tests;
 
-/// Fraction of a chunk below which a remainder is treated as a rounding error.
+/// If the rest of a chunk is below this fraction, the rest is treated as a rounding error.
 const NOTHING: f64 = 1e-9;
 
 /// Maximum number of chunks in flight to ports. A chunk takes 40 bytes.
@@ -69,7 +69,7 @@ pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
-/// Seconds that one chunk takes: in all stages before the port together, in the port, and in the longest stage.
+/// Seconds that one chunk takes in three places: all stages before the port together, the port, and the longest stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkTimes {
     pub front: f64,
@@ -110,7 +110,7 @@ struct ChunkArrival {
 #[derive(Debug)]
 pub(super) struct ChunkedTransfers {
     port: Bandwidth,
-    /// Total latency, incurred after a chunk has streamed.
+    /// Total latency of a chunk, incurred after the chunk has streamed.
     latency: Span,
     accesses: Vec<ChunkedAccess>,
     free: Vec<u32>,
@@ -136,7 +136,8 @@ impl ChunkedTransfers {
         weight: f64,
         times: ChunkTimes,
     ) -> u32 {
-        // Negative if the port alone takes longer than all earlier stages. Chunks then count as streamed early.
+        // The difference is negative if the port alone takes longer than all earlier stages; chunks then count as
+        // streamed early.
         let behind = times.front - times.longest;
         let chunked = ChunkedAccess {
             access,

@@ -3,7 +3,7 @@
 //! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment the rates of
 //! the streams are *max-min fair*: all rates rise together until a server saturates. The saturated server fixes the
 //! rates of the streams that pass it; all other rates continue to rise. As a result, a rate can grow only if another
-//! rate falls that is equal or lower. Rates change when an access begins or ends, and are constant in between.
+//! rate, which is equal or lower, falls. Rates change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another. The first chunk therefore leaves the last stage
 //! later than a continuous stream would. This delay is the *fill* of the pipeline. If `t[s]` is the time of one chunk
@@ -65,7 +65,7 @@ pub(super) struct FairSharing {
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedTransfers>,
-    /// Times at which streams end or reach the next position that a chunk waits for, each with the index of the stream.
+    /// Times at which streams end or reach the next position for which a chunk waits, each with the stream's index.
     /// Used only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
@@ -92,7 +92,7 @@ struct ServerLoad {
 }
 
 impl FairSharing {
-    /// Creates the state without accesses. If `chunks` is given, it determines the ends of accesses.
+    /// Creates the state without accesses. If `chunks` is given, the chunks determine the ends of accesses.
     pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
         Self {
             servers: vec![ServerLoad::default(); layout.server_rates().len()],
@@ -195,7 +195,7 @@ impl FairSharing {
 
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
-        // A new number invalidates the event of the previous rates, which is still in the agenda.
+        // The new number invalidates the event for the previous rates, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
             self.share_rates(now);
@@ -326,7 +326,7 @@ impl AccessStream {
         self.passed = now + Span::from_seconds(self.left / rate);
     }
 
-    /// Returns the time at which the stream reaches the next position that a chunk waits for. If no chunk waits,
+    /// Returns the time at which the stream reaches the next position for which a chunk waits. If no chunk waits,
     /// returns the time at which the stream ends.
     fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
         self.chunked = self

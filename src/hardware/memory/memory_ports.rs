@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub struct MemoryPorts {
     /// The NPU at which each port is placed, by port number.
     npus: Vec<Npu>,
-    /// Ports of each die on a machine of tiles. In die numbers, x varies fastest.
+    /// Ports of each die on a machine of tiles. As die numbers ascend, the x coordinate varies fastest.
     of_die: Vec<Vec<u32>>,
 }
 
@@ -76,8 +76,8 @@ impl MemoryPorts {
         reached.min().map(|(_, _, port)| port)
     }
 
-    /// Returns the largest number of hops from a core to a port of the core's die. For cores of a die without ports,
-    /// ports of all dies count.
+    /// Returns the largest number of hops from a core to a port of the core's die. If a die has no ports, the ports of
+    /// all dies count for its cores.
     pub fn max_hops(&self, topology: &Topology) -> u32 {
         let Some(tiles) = topology.tile_grid() else {
             return 0;
@@ -119,7 +119,7 @@ impl MemoryPorts {
     }
 }
 
-/// Returns the number of a core's die. In die numbers, x varies fastest.
+/// Returns the number that identifies a core's die. As die numbers ascend, the x coordinate varies fastest.
 fn die_of_npu(tiles: &TileGrid, npu: Npu) -> usize {
     let [x, y] = tiles.die_of_core(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize

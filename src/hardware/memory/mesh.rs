@@ -7,8 +7,8 @@
 //! column, and then along that column.
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
-//! send to the NPUs on the right. The NPUs on the right are a fraction (a - x - 1) / a of all NPUs. Each memory has 1 /
-//! (a b) of the data of each of the n NPUs:
+//! send to the NPUs on the right. A fraction (a - x - 1) / a of all NPUs is to the right of column x. Each memory has 1
+//! / (a b) of the data of each of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
@@ -69,8 +69,8 @@ impl MeshPool {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge have
-        // servers too, which are unused.
+        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the mesh's edge also
+        // have servers, but no access uses these.
         let links = [(); 4].map(|()| layout.add_servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);

@@ -18,9 +18,9 @@ pub struct NetworkAttachment {
 }
 
 impl NetworkAttachment {
-    /// Creates the attachment to dimension `dimension`. Returns `None` if the dimension does not exist, or if NPUs have
-    /// no port of their own into the dimension. `chunk` is the number of bytes that a channel sends at once, at least
-    /// 1; pools define their own chunks.
+    /// Creates an attachment to the dimension with index `dimension`. Returns `None` if the dimension does not exist,
+    /// or if NPUs have no port of their own into the dimension. `chunk` is the number of bytes that a channel sends at
+    /// once, at least 1; pools define their own chunks.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
@@ -52,7 +52,7 @@ impl NetworkAttachment {
         &self.name
     }
 
-    /// Returns the bytes per second of a port, in each direction.
+    /// Returns the bandwidth of a port in each direction.
     pub fn port_bandwidth(&self) -> Bandwidth {
         self.bandwidth
     }

@@ -54,7 +54,7 @@ pub(super) struct PoolLayout {
     pub chunk_bytes: f64,
 }
 
-/// Stage and server index of the memories.
+/// Number of the memories' stage, and also the index of their server.
 const MEMORIES: u32 = 0;
 /// Stage of the NPUs' ports.
 pub(super) const PORTS: u32 = 1;

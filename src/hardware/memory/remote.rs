@@ -123,8 +123,8 @@ impl RemoteMemoryModel {
             ChannelPort::None => Some(free),
             ChannelPort::Alone(through, channel) => {
                 let [front, port] = channel_stream::chunk_times(*channel, through, access.bytes);
-                // Channel and port are a pipeline of two stages. The total is the slower stage's time plus one chunk's
-                // time in the faster stage.
+                // The channel and the port form a pipeline of two stages. The total is the slower stage's time plus one
+                // chunk's time in the faster stage.
                 Some(free + through.link_latency() + Span::from_seconds(front.min(port)))
             }
             ChannelPort::Shared(lines) => {

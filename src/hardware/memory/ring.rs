@@ -65,7 +65,7 @@ impl RingPool {
         let round = f64::from(k) * self.chunk.0 as f64;
         let memories = f64::from(k) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, k, memories, self.npu_bandwidth, round);
-        // The upward links from each station, then the downward links.
+        // The upward links of all stations come first, then the downward links.
         let up = layout.add_servers(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {

@@ -50,8 +50,8 @@
 //!
 //! Messages join a server when they are ready, in the order of events. The state of a queue is therefore only the time
 //! until which its server is busy. A message joins its first server on submission. Each further server needs one event,
-//! and so does the arrival. Messages that are ready at the same instant are ordered by the sender's number, then by the
-//! order in which they left the sender.
+//! and the arrival also needs one. Messages that are ready at the same instant are ordered by the sender's number, then
+//! by the order in which they left the sender.
 
 use super::servers::ServerTable;
 use super::{

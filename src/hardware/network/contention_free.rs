@@ -40,7 +40,7 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
-    /// Place of the message that entered last, in the receiver's program.
+    /// Place, in the receiver's program, of the message that entered last.
     last: MessagePriority,
     others: Time,
 }
@@ -59,7 +59,8 @@ struct ArrivingMessage {
 #[derive(Debug)]
 pub struct ContentionFreeNetwork<'a> {
     topology: &'a Topology,
-    /// Messages by op. Only messages that share their receiver's port with other messages are stored.
+    /// Messages that will enter a shared port, indexed by op. Only messages that share their receiver's port with other
+    /// messages are stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
     /// Time at which the slowest link becomes free, by the sender's port and the receiver. Stored only if the slowest

@@ -12,8 +12,8 @@
 //!
 //! Transfers occupy links in the order of submission. The state of a link is therefore only the time until which the
 //! link is busy, and a transfer needs only one event. A transfer that waits does not occupy any link, so transfers
-//! cannot deadlock. No closed form of a collective is proved for this model. Collectives are therefore simulated step
-//! by step, or reuse the result of an earlier simulation on idle links ([`RehearsedLinks`]).
+//! cannot deadlock. For this model, no closed form of a collective is proven exact. Collectives are therefore simulated
+//! step by step, or reuse the result of an earlier simulation on idle links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::iter_servers_between;

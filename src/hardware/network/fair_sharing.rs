@@ -105,7 +105,7 @@ struct DepartedMessage {
 /// State of a link while rates are computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
-    /// Sum of the parts of streams on the link whose rates are not yet fixed.
+    /// Sum of the parts of all streams on the link that still have no fixed rate.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed streams take.
@@ -136,8 +136,8 @@ pub struct FairSharingNetwork<'a> {
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Number of arrival events to ignore, by time and op: a part of the op's message is sent again, so the message
-    /// arrives later.
+    /// Number of arrival events to ignore, by time and op. An event is ignored if a part of the op's message is sent
+    /// again, so that the message arrives later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
     cut_off: BTreeSet<(EndpointId, EndpointId)>,
@@ -389,7 +389,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         self.begin_stream(now, of, ((from.into(), to.into()), message.amount), agenda);
     }
 
-    /// Always `None`: later streams on the same links may still change the end.
+    /// Always returns `None`: later streams on the same links may still change the end.
     fn serve_access(
         &mut self,
         now: Time,

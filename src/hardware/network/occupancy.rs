@@ -16,7 +16,7 @@ pub struct LinkOccupancy {
     pub busy: Span,
 }
 
-/// The links and memory ports of a machine of tiles, if they were ever busy.
+/// The links and memory ports of a machine of tiles that were busy at least once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkOccupancy {
     /// The links, by dimension, direction and core.

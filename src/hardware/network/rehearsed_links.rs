@@ -40,8 +40,8 @@ pub trait RehearsedLinks {
     /// Puts back transfers that [`Self::retract_uses`] removed.
     fn restore_traffic(&mut self);
 
-    /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until [`Self::release_uses`], if
-    /// all these links are idle. Returns true if all links were idle.
+    /// If all links of a rehearsed operation are idle, reserves them for the owner `claim` from `now` until
+    /// [`Self::release_uses`]. Returns true if all links were idle.
     fn reserve_uses(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
     /// Ends reservations made by [`Self::reserve_uses`].

@@ -19,7 +19,7 @@ const SIDES: usize = 4;
 /// Identifies a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerId {
-    /// Dimension of the server, or the number of dimensions for the link of a memory.
+    /// Index of the server's dimension; for a memory's link, the number of dimensions.
     pub dimension: usize,
     /// Index among the NPU's servers along `dimension`.
     pub side: usize,

@@ -1,4 +1,4 @@
-//! Bytes over each link under any network model, for messages and for accesses to memories in the network.
+//! Counts the bytes that messages and memory accesses send over each link, under any network model.
 
 use super::MovedBytes;
 use crate::topology::Topology;

@@ -43,7 +43,7 @@ pub enum ChipGraphError {
     Line {
         /// Name of the file.
         file: String,
-        /// Line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// The invalid entry in the line.
         found: String,
@@ -57,7 +57,7 @@ pub enum ChipGraphError {
     OneWay {
         /// Chip at one end of the link.
         from: u32,
-        /// The other end of the link.
+        /// Chip at the other end of the link.
         to: u32,
         /// The link's length as chip `from` states it.
         there: u32,
@@ -92,7 +92,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a link or chip violates these conditions. The error names the first such link or chip.
+    /// Fails if a link goes only one way, or if a chip cannot be reached. The error names the first such link or chip.
     pub fn new(
         name: String,
         dimensions: u32,
@@ -150,7 +150,7 @@ impl ChipGraph {
         links.max().unwrap_or(0)
     }
 
-    /// Lists each link once, with its length unless 1: `0-1,1-2:3`.
+    /// Lists each link once, with its length if the length is not 1: `0-1,1-2:3`.
     pub fn link_list(&self) -> String {
         let links = (0..self.chip_count()).flat_map(|from| {
             let later = self

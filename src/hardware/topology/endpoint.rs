@@ -1,8 +1,8 @@
 //! Endpoints of the network (NPUs and memories, numbered together), and the paths between them.
 //!
-//! NPU n is endpoint n, and memories follow in the machine's order. One link connects a memory to the network. A memory
-//! at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has no link of its own. An access
-//! uses the port of the NPU that accesses the memory.
+//! NPU n is endpoint n, and the memories follow in the order in which the machine lists them. One link connects a
+//! memory to the network. A memory at an NPU has its own link. A memory beyond the fabric (switch) of a dimension has
+//! no link of its own. An access uses the port of the NPU that accesses the memory.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{NetworkPath, SwitchingMode, Topology};
@@ -214,14 +214,14 @@ mod tests {
         assert_eq!(time(SwitchingMode::IDEAL, (1, 8)), 500_000);
         // Store-and-forward adds 40 ns on each of the two links.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 1)), 580_000);
-        // From memory 8 to NPU 3, where the memory is located, data passes only the memory's own link.
+        // Data from memory 8 to NPU 3, where the memory is located, crosses only the memory's own link.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 3)), 400_000);
         // From the memory beyond the switch, data goes through each NPU's own port: 500 ns of latency, and 20 ns for
         // 4,000 B.
         for npu in [0, 7] {
             assert_eq!(time(SwitchingMode::IDEAL, (npu, 9)), 520_000);
         }
-        // Paths between NPUs are not affected.
+        // Memories do not affect the paths between NPUs.
         let t = line(SwitchingMode::IDEAL);
         let ends = (EndpointId(0), EndpointId(2));
         assert_eq!(t.path_between(ends), t.path_between_npus(Npu(0), Npu(2)));

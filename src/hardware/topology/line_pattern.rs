@@ -1,4 +1,4 @@
-//! Patterns of the messages among the members of a line.
+//! Patterns in which the members of a line send messages to one another.
 
 /// Partners of a line's members, and the times at which the members send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -101,7 +101,7 @@ pub struct LinkGraph {
     /// Name of each dimension's explicit links, or `None` if the links follow from the dimension's
     /// shape.
     labels: Vec<Option<String>>,
-    /// Route policy, by dimension.
+    /// Route policy of each dimension.
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
@@ -111,7 +111,7 @@ pub struct LinkGraph {
 }
 
 impl LinkGraph {
-    /// Computes distances. If some NPUs have no route to each other, returns two such NPUs.
+    /// Computes distances. If two NPUs have no route to each other, returns such a pair.
     fn with_distances(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {

@@ -1,4 +1,4 @@
-//! Forwarding by the devices between links.
+//! Modes in which devices between links forward messages.
 
 use chakram_base::units::{BufferShare, Bytes};
 use std::fmt;
@@ -87,7 +87,7 @@ mod tests {
             cut(SwitchingMode::StoreAndForward, whole(7)),
             (whole(7), (0, 1))
         );
-        // 7/2 = 3.5 B are split into 3 B and 0.5 B, which is (1, 2): 1/2 B.
+        // 7/2 = 3.5 B are split into 3 B and 0.5 B; (1, 2) stands for 1/2 B.
         assert_eq!(cut(by(3), whole(7).nth_part(2)), (whole(3), (1, 2)));
         assert_eq!(
             cut(by(u64::MAX), whole(7).nth_part(2)),

@@ -1,5 +1,5 @@
-//! Grids of dies. Each die is a grid of cores. These types state the properties that a topology with dimensions x and y
-//! has only on tiles.
+//! Grids of dies. Each die is a grid of cores. The types in this module state properties of x and y dimensions that
+//! exist only on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
 //! neighbours is either *inside* a die or crosses the *border* between two dies. Links inside a die have the rate and
@@ -38,13 +38,13 @@ pub struct TileGrid {
     /// Time from the last arrival at a barrier until all cores continue, if barriers use dedicated wires. `None` if
     /// barriers are messages.
     pub barrier: Option<Span>,
-    /// Numbers of the cores that run no nodes.
+    /// Indices of the cores that run no nodes.
     pub faulty_cores: BTreeSet<u32>,
     /// Links that carry nothing in either direction, as (core at the lower end, dimension).
     pub faulty_links: BTreeSet<(u32, usize)>,
 }
 
-/// Numbers of links of a route, by class.
+/// Number of links on a route, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCount {
     /// Number of links inside dies.
@@ -54,12 +54,12 @@ pub struct LinkCount {
 }
 
 impl TileGrid {
-    /// Returns the number of cores along `dimension`.
+    /// Returns the number of cores along `dimension`, over all dies.
     pub fn core_count(&self, dimension: usize) -> u32 {
         self.dies[dimension] * self.cores[dimension]
     }
 
-    /// Returns the number of the core at coordinates `at`, x first.
+    /// Returns the index of the core at coordinates `at`, x first.
     pub fn core_at(&self, at: [u32; 2]) -> u32 {
         at[0] + at[1] * self.core_count(0)
     }
@@ -98,7 +98,7 @@ impl TileGrid {
                 borders: 0,
             };
         }
-        // Count upwards from the lower end. After the last coordinate the route continues around the ring.
+        // Count links upwards from the lower end. After the last coordinate the route continues around the ring.
         let lower = if shape.is_upward(size, from, to) {
             from
         } else {

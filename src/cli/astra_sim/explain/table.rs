@@ -88,8 +88,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     table.to_text(plain_style())
 }
 
-/// Renders the table as CSV, with one row per replay. Values that a replay does not have are empty
-/// cells.
+/// Renders the table as CSV, with one row per replay. A cell is empty if the replay does not have its value.
 pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {

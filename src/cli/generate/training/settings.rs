@@ -11,8 +11,8 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use std::borrow::Cow;
 
 impl TrainingArgs {
-    /// Returns the plan options on the command line as settings. `workload` is the job on `machine`
-    /// with all these options.
+    /// Returns, as settings, the plan options on the command line. `workload` is the job on `machine` with all these
+    /// options.
     pub fn plan_settings<'a>(
         &'a self,
         machine: &'a Machine,
@@ -42,8 +42,8 @@ impl TrainingArgs {
         settings.collect()
     }
 
-    /// Returns the software stack that the user chose as a setting of a run. `machine` is the
-    /// machine without the stack.
+    /// Returns, as a setting of a run, the software stack that the user chose. `machine` is the machine without the
+    /// stack.
     pub fn stack_setting<'a>(
         &'a self,
         machine: &'a Machine,
@@ -72,7 +72,7 @@ impl TrainingArgs {
         })
     }
 
-    /// For settings that change the machine: if the plan takes other facts from the changed machine than from
+    /// Some settings change the machine. If the plan then takes other facts from the changed machine than from
     /// `machine`, replaces the setting's job by the job for the changed machine.
     pub fn rebind_settings<'a>(
         &'a self,

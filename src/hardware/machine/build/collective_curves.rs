@@ -28,9 +28,9 @@ const KINDS: [(CollectiveKind, &str); 4] = [
     (CollectiveKind::AllToAll, "all-to-all"),
 ];
 
-/// Maximum number of members in a curve, and maximum factor between successive sizes of buffers.
+/// Maximum number of members in a curve, and also maximum factor between successive buffer sizes.
 const MOST: u32 = 1 << 20;
-/// Maximum bytes of a buffer: the largest integer in TOML.
+/// Maximum size of a buffer in bytes: the largest integer in TOML.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
 const LINKS: &[&str] = &["bandwidth", "latency"];
@@ -91,7 +91,7 @@ pub(super) fn parse_curves(
     Ok(curves)
 }
 
-/// Returns the points of a curve in which each buffer size is `factor` (a key of the table) times the previous size.
+/// Returns the points of a curve whose buffer sizes grow by a constant factor, the key `factor` of the table.
 fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::parse_size(table, "first", CAPACITY)?;
     let factor = f64::from(table.read_count("factor", MOST)?);
@@ -147,7 +147,7 @@ const MEASURED: &[&str] = &[
 ];
 
 /// Adds the `measured_collective` tables to the curves of their dimensions. `chakram calibrate --nccl` writes these
-/// tables. These tables replace curves of the same kind and number of members.
+/// tables. A table replaces the curve for the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],

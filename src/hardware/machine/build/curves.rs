@@ -120,8 +120,8 @@ pub(super) fn parse_curves(class: &ConfigTable<'_>) -> Result<KernelCurves, Conf
     Ok(curves)
 }
 
-/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class. The rates of these curves are multiplied
-/// by the factors in [`KernelCurves::kept`].
+/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
+/// multiply the rates of these curves.
 pub(super) fn add_kernels(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
@@ -174,7 +174,7 @@ pub(super) fn add_kernels(
     Ok(())
 }
 
-/// Parses the factors on the compute rate of attention, by head width.
+/// Parses factors on the compute rate of attention, one for each head width.
 fn read_widths(field: &ConfigField<'_>) -> Result<HeadWidthFactors, ConfigError> {
     let keys = HeadWidthFactors::WIDTHS.map(|(_, key)| key);
     let table = field.read_table(Some(&keys))?;
@@ -226,7 +226,8 @@ fn parse_formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
         .collect()
 }
 
-/// Parses one fraction for all kernels that move bytes, or a table with a fraction for each kind of such kernels.
+/// Parses either one fraction for all kernels that move bytes, or a table with one fraction for each kind of these
+/// kernels.
 fn parse_fractions(
     table: &ConfigTable<'_>,
 ) -> Result<[f64; MemoryBoundKernel::ALL.len()], ConfigError> {

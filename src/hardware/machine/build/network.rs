@@ -154,8 +154,8 @@ pub(super) fn parse_network(
     })
 }
 
-/// Parses how many NPUs of each domain take ranks if a job spans several domains. A domain has `npus` NPUs, along
-/// dimension `index` and all inner dimensions.
+/// Parses the number of NPUs in each domain that take ranks if a job spans several domains. A domain has `npus` NPUs,
+/// along dimension `index` and all inner dimensions.
 fn parse_rank_domain(
     field: &ConfigField<'_>,
     index: usize,

@@ -12,9 +12,9 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 
 /// Adds the measured GEMMs in the table of a class to `curves`, the curves of that class.
 ///
-/// The GEMMs were measured one after another in short runs. Therefore, compare the times of the GEMMs with the curve
-/// without the slowdown under continuous load, for NPUs with the rates `measured_at`. If the file is an edit, the curve
-/// uses the constants of `before`, the class before the edit.
+/// The GEMMs were measured one after another in short runs. Therefore, this function compares the times of the GEMMs
+/// with a curve for NPUs with the rates `measured_at`, without the slowdown under continuous load. If the file is an
+/// edit, this curve uses the constants of `before`, the class before the edit.
 pub(super) fn add_measured_gemms(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

@@ -11,7 +11,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Bandwidth;
 use std::collections::BTreeSet;
 
-/// Keys that all pools with a network of their own have in common.
+/// Keys that are common to all pools with a network of their own.
 macro_rules! pool_keys {
     ($($own:literal),*) => {
         &["attachment", $($own,)* "group_bandwidth", "chunk", "latency", "capacity", "through"]
@@ -290,7 +290,7 @@ fn parse_rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigErr
     table.read_quantity(key, BANDWIDTH)
 }
 
-/// Fails unless `all` is a multiple of `part`, the number of parts that the value of `key` makes.
+/// Fails unless `all` is a multiple of `part`; the value of `key` determines the number of parts.
 fn check_divides(
     table: &ConfigTable<'_>,
     key: &str,

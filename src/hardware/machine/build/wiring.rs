@@ -1,5 +1,5 @@
-//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from the other links of
-//! the dimension.
+//! Links that a dimension's shape cannot describe: Clos networks, graphs, and links that differ from other links of the
+//! dimension.
 
 use super::super::class_assignment;
 use super::{BANDWIDTH, LATENCY};
@@ -75,7 +75,7 @@ pub(super) fn parse_shape(table: &ConfigTable<'_>) -> Result<DimensionShape, Con
     })
 }
 
-/// Rules for interpolation between the rows of a table of link rates, by name.
+/// Rules for interpolating between the rows of a table of link rates, by name.
 const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
     (LinkInterpolation::None, "none"),
     (LinkInterpolation::Step, "step"),

@@ -1,4 +1,4 @@
-//! Tests of derived machines, with and without numbers of a datasheet.
+//! Tests machines that are derived with and without numbers from a datasheet.
 
 use super::*;
 use crate::machine::PRESETS;
@@ -146,8 +146,8 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// If a machine is derived from a derived machine, it still names the machine on which times were measured. The errors
-/// increase again.
+/// If a machine is derived from a derived machine, it still names the machine on which times were measured. The second
+/// derivation increases the errors again.
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {
@@ -172,7 +172,7 @@ fn relatives_have_relatives() {
         (once.price_per_npu_hour(), twice.price_per_npu_hour()),
         (Some(2.0), Some(1.0))
     );
-    // The bandwidth is halved and then doubled. Each derivation adds an error of 0.115.
+    // The first derivation halves the bandwidth, and the second doubles it. Each derivation adds an error of 0.115.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()

@@ -8,8 +8,8 @@ use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Parses the remote memory of `text`, which goes through `outer`, the second dimension of [`GOOD`]: a switch with 2
-/// ports at 50 GB/s and 1.5 us.
+/// Parses the remote memory of `text`, which NPUs reach through `outer`, the second dimension of [`GOOD`]: a switch
+/// with 2 ports at 50 GB/s and 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
     let remote = machine.first_remote_memory().unwrap().clone();

@@ -1,4 +1,4 @@
-//! Times of chunks at ports that are free, or busy until a given time, computed by hand.
+//! Tests times of chunks, computed by hand, at ports that are free or that are busy until a given time.
 
 use crate::memory::fair_sharing::testing::create_pool;
 use crate::memory::{
@@ -32,8 +32,8 @@ fn two(memory: f64) -> RemoteMemory {
     }
 }
 
-/// Returns the end times in ns of accesses of 100 kB given as (begin, NPU, is a store), at ports that are busy until
-/// `busy`.
+/// Returns the end times, in ns, of accesses of 100 kB, each given as (begin, NPU, is a store), at ports that are busy
+/// until `busy`.
 fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
     let mut remote = RemoteMemoryModel::new(memory, 2, true);
     let mut free = [[Time(busy * 1000); 2]; 2];

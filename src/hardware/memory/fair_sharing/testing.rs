@@ -1,4 +1,4 @@
-//! Helpers for the tests of all designs.
+//! Helpers for the tests of all pool designs.
 
 use super::*;
 use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemoryModel};
@@ -67,7 +67,7 @@ pub(in crate::memory) fn simulate_each_end(
     run(memory, npus, &begins, (bytes, false))
 }
 
-/// Returns the common end time of accesses that all NPUs begin together.
+/// Returns the time at which all accesses end together if all NPUs begin them together.
 pub(in crate::memory) fn simulate_common_end(
     memory: &RemoteMemory,
     npus: u32,

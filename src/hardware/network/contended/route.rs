@@ -20,7 +20,7 @@ pub enum ContentionScope {
     /// Two servers in each dimension that is crossed: the egress port of the NPU where the message enters the
     /// dimension, and the ingress port of the NPU where the message leaves the dimension.
     Ports,
-    /// Every link is a server; a wire between fully connected NPUs is a server at both ends.
+    /// Every link is a server; a wire between fully connected NPUs has a server at each end.
     Links,
 }
 

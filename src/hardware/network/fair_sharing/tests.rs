@@ -67,7 +67,7 @@ fn rates_are_max_min_fair() {
         ],
     );
     // The messages from NPU 0 get a third each. The message from NPU 2 gets 2/3 of the link to NPU 1 and ends after
-    // 1,500 ns. The thirds do not change.
+    // 1,500 ns. The shares of the other three messages do not change.
     assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
 }
 
@@ -216,7 +216,7 @@ mod stored {
     }
 }
 
-/// Flows between 16 hosts at 100 Gbit/s and 1 us per link. Expected times were computed by a packet simulator
+/// Tests flows between 16 hosts over links of 100 Gbit/s and 1 us. Expected times were computed by a packet simulator
 /// (csg-htsim) with two protocols: NDP sprays packets over all paths, and RoCE hashes each flow to one path. Bytes are
 /// whole packets of 4,096 B.
 mod packets {

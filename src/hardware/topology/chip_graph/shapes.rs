@@ -9,7 +9,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if the name is unknown, or if the graph would have more than [`MOST_CHIPS`].
+    /// Fails if the name is unknown, or if the graph would have more than [`MOST_CHIPS`] chips.
     pub fn parse_named_shape(text: &str) -> Result<Self, ChipGraphError> {
         let wrong = || ChipGraphError::Shape {
             found: text.chars().take(80).collect(),
@@ -62,8 +62,8 @@ impl ChipGraph {
         }
     }
 
-    /// Returns the two-dimensional torus of `chips` chips with the smallest mean number of hops. If several tori have
-    /// the same mean, returns the widest torus.
+    /// Among the two-dimensional tori of `chips` chips, returns the torus with the smallest mean number of hops. If
+    /// several tori have the same mean, returns the widest torus.
     pub fn find_best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
@@ -85,8 +85,8 @@ impl ChipGraph {
     }
 
     /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs. The total number
-    /// of links is random: at least the number in the tree, and at most three per chip. `random` returns 64 random
-    /// bits.
+    /// of links is random: at least the number of links in the tree, and at most three per chip. `random` returns 64
+    /// random bits.
     pub fn create_random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);

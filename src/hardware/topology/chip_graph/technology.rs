@@ -1,4 +1,4 @@
-//! Link rates by the number of links of a chip: the more links a chip has, the slower each link is.
+//! Link rates, given a chip's number of links: the more links a chip has, the slower each link is.
 //!
 //! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, lists link rates
 //! for chips with 1, 3 and 12 links. The table also has a rate for chips without links, which reach one another through
@@ -33,7 +33,7 @@ impl SettingChoice for LinkInterpolation {
 pub struct LinkTechnology {
     /// The rate through the network interface, for chips without links.
     pub interface: f64,
-    /// Pairs (number of links, rate), ascending; numbers are at least 1.
+    /// Pairs (number of links, rate) in ascending order; each number of links is at least 1.
     pub links: Vec<(u32, f64)>,
     /// Rule for numbers of links between two entries of `links`.
     pub interpolation: LinkInterpolation,
@@ -49,8 +49,8 @@ impl LinkTechnology {
         }
     }
 
-    /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and the rate of
-    /// the network interface. If the interface's rate is missing, the rate in DEAP's Table III is used.
+    /// Parses a table such as `1=180GB/s,3=64GB/s,interface=1GB/s`: a rate for each number of links of a chip, and the
+    /// rate of the network interface. If the interface's rate is missing, the rate in DEAP's Table III is used.
     ///
     /// # Errors
     ///

@@ -34,7 +34,7 @@ fn the_sample_is_a_ring_of_four() {
 
 /// The tori 2x4 and 2x2x2 are the cube, with 3 links per chip and 8 x 3 / 2 = 12 links. From each chip, 3 chips are 1
 /// hop away, 3 chips 2 hops and 1 chip 3 hops, so the mean is 12 / 7 hops. The mesh has 2 x 3 + 4 = 10 links. The ring
-/// has (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7 mean hops.
+/// has a mean of (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7 hops.
 #[test]
 fn graphs_of_eight_chips_have_the_published_numbers() {
     for (name, links, degrees, diameter, hops) in [
@@ -86,7 +86,8 @@ fn communication_follows_hops_and_rates() {
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
 
-/// Mean hops of the best two-dimensional torus, by number of chips. Prime numbers yield rings, which are outliers.
+/// Tests the mean hops of the best two-dimensional torus for several numbers of chips. Prime numbers yield rings, which
+/// are outliers.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
     let hops = |chips: u32| ChipGraph::find_best_torus(chips).summarize().mean_hops;
@@ -116,7 +117,7 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
             "{prime}"
         );
     }
-    // Tori of three dimensions have fewer mean hops than tori of two: 4 x 4 x 3 has fewer than 7 x 7 and 6 x 8.
+    // Three-dimensional tori have a lower mean hop count than two-dimensional tori: 4 x 4 x 3 is below 7 x 7 and 6 x 8.
     let named = |name: &str| graph(name).summarize().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);

@@ -24,7 +24,7 @@ pub enum DimensionLinks {
         /// Rule that selects among shortest paths.
         routes: RoutePolicy,
     },
-    /// Graphs of chips, one per line of NPUs. A link's latency is the dimension's latency times the link's length.
+    /// Graphs of chips, one per line of NPUs. The latency of a link is the dimension's latency times the link's length.
     Chips {
         /// The graph of each line.
         chips: ChipGraph,
@@ -263,8 +263,8 @@ impl LinkGraph {
             .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
     }
 
-    /// Builds the links that follow from the shapes of stacked dimensions. `None` if there are more
-    /// than [`MOST_NPUS`] NPUs.
+    /// Builds the links that follow from the shapes of stacked dimensions. Returns `None` if there are more than
+    /// [`MOST_NPUS`] NPUs.
     pub fn from_topology(topology: &Topology) -> Option<Self> {
         let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];
         Self::new(topology, &links).ok()

@@ -21,14 +21,13 @@ pub(super) struct RouteLegs {
 struct LegDimension {
     stride: u32,
     size: u32,
-    /// True if the dimension's links connect NPUs regardless of their coordinates in the inner
-    /// dimensions.
+    /// True if the dimension's links also connect NPUs whose coordinates in the inner dimensions differ.
     joins_inner: bool,
 }
 
 impl RouteLegs {
     /// Creates the legs for the dimensions of `topology`. `joins_inner(d)` must be true if the links of dimension d
-    /// connect NPUs regardless of their coordinates in the inner dimensions.
+    /// also connect NPUs whose coordinates in the inner dimensions differ.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
         let dimensions = topology.dimensions().iter().zip(&topology.strides);
         let dimensions = dimensions

@@ -102,8 +102,8 @@ impl LinkGraph {
     /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest
     /// paths. `None` if failed links leave no path.
     fn spread_over_paths(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
-        // Vertices at the same distance from `from`, each with the vertex's share of the message and the latency of the
-        // slowest path to the vertex.
+        // Vertices at one distance from `from`, as (vertex, the vertex's share of the message, latency of the slowest
+        // path to the vertex).
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != leg.end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();

@@ -224,11 +224,10 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
 fn rails_of_their_own_are_reached_inside_a_node() {
     let policy = (ClosFabric::RailOnly, RoutePolicy::First);
     let graph = two_tiers((4, 4), (&[2, 2], &[2]), policy);
-    // There is a switch for each node, and for each of four rails two switches of the first level
-    // and two above.
+    // Each node has one switch, and each of the four rails has two first-level and two second-level switches.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
-    // 16 NPUs have links to their nodes' switches; each rail has 4 links to NICs and 4 upward links. Each link has two
-    // directions.
+    // 16 NPUs have one link each to their node's switch; each rail has 4 links to NICs and 4 upward links. Each link
+    // has two directions.
     assert_eq!(graph.all_links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
     // Nodes 0 and 1 are below the same switch; nodes 0 and 3 are not.
@@ -256,8 +255,8 @@ fn one_fabric_joins_all_rails() {
     let racks = graph(ClosFabric::TopOfRack, RoutePolicy::First);
     let rails = graph(ClosFabric::RailOptimized, RoutePolicy::First);
     for graph in [&racks, &rails] {
-        // There are four switches in nodes, four of the first level and four above. Nodes, NICs and the first level
-        // have 16 links each, in both directions.
+        // There are four switches in nodes, four at the first level and four above the first level. Nodes, NICs and
+        // first-level switches have 16 links each, in both directions.
         assert_eq!(graph.switches.len(), 4 + 4 + 4);
         assert_eq!(graph.all_links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
@@ -384,8 +383,8 @@ fn a_fabric_may_lie_between_dimensions() {
     assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
 }
 
-/// Tests a switch over two boards of four chips in a square. Also tests the reverse: pairs of NPUs on a switch, with a
-/// square that connects the NPUs at the same place in each pair.
+/// Tests a switch over two boards of four chips in a square. Also tests the reverse: a switch for each pair of NPUs,
+/// and a square that connects the NPUs with equal places in their pairs.
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {

@@ -42,7 +42,7 @@ fn ways_count_links_by_class() {
     };
     // Inside a die, the route has 3 links along x and 1 along y, of 1 ns each.
     assert_eq!(path([0, 0], [3, 1]), (4, 1000.0));
-    // A link between dies takes 5 ns along x and along y.
+    // A link between dies takes 5 ns, along x or along y.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
     // From (11, 3) to (0, 0) there are 11 links along x and 3 along y. Two of the links along x and one of the links

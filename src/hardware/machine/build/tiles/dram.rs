@@ -28,8 +28,8 @@ pub(super) fn parse_dram(
     let tiles = topology.tile_grid().expect("they are being built");
     let around = [(true, "die"), (false, "grid")];
     let each_die = table.read_or_default("around", true, |field| field.read_choice(&around))?;
-    // Ports are at the edges of each die or of the whole grid. `count` is the number of these dies or grids, and `size`
-    // is the number of cores in each of them along x and along y.
+    // Ports are at the edges of each die or of the whole grid. `count` is the number of these dies or grids; `size` is
+    // the number of cores in each of them, along x and along y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
     } else {
@@ -80,7 +80,7 @@ pub(super) fn parse_dram(
     })
 }
 
-/// Parses `"1-2,5"` as distinct ascending numbers below `size`.
+/// Parses a list such as `"1-2,5"`, whose numbers must be distinct, ascending and below `size`.
 fn parse_row_list(
     field: &ConfigField<'_>,
     expected: &str,

@@ -74,8 +74,8 @@ fn parse_route_policy(
     }
 }
 
-/// Parses `levels = "2x2x4"` and `oversubscription`: one number for all levels, or a list with a number for each level
-/// except the highest.
+/// Parses `levels = "2x2x4"` and `oversubscription`, which is either one number for all levels or a list with one
+/// number for each level except the highest.
 fn parse_clos_levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
     let field = table.require_field("levels", expected)?;
@@ -116,8 +116,8 @@ pub(super) fn parse_graph_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipG
     Ok(chips)
 }
 
-/// Parses a graph, given by its name or link by link. A colon and the length may follow a link; the default length is
-/// 1.
+/// Parses a graph, given by its name or link by link. In the text, a colon and a length may follow each link; the
+/// default length is 1.
 fn parse_chip_graph(
     field: &ConfigField<'_>,
     npus: u32,
