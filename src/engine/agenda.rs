@@ -1,12 +1,13 @@
-//! The one queue of pending events: a radix heap over instants.
+//! A radix heap, ordered by instant, that contains all pending events of the replay.
 //!
-//! Time never runs backward, so buckets are relative to the latest time taken from the queue. The highest bit in
-//! which an event's time differs from this time determines the event's bucket. Each pending event moves down at most
-//! 64 buckets (in practice two or three), regardless of the number of pending events. Events of one instant keep the
-//! order in which they were scheduled.
+//! Time never runs backward, so the heap assigns buckets relative to the latest time taken from it. An event's bucket
+//! is the highest bit in which the event's time differs from that latest time. Each pending event moves down at most 64
+//! buckets (in practice two or three), regardless of the number of pending events. Events of one instant keep the order
+//! in which they were scheduled.
 //!
-//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). Delays that end at one instant are then delivered
-//! together, in order, at the position of the first scheduled delay. ASTRA-sim uses the same order.
+//! Delays of one NPU can be batched ([`Agenda::add_delay_end`]). The agenda then delivers delays that end at one
+//! instant together, in order, at the position of the first scheduled delay. ASTRA-sim delivers delays in the same
+//! order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;
@@ -14,10 +15,10 @@ use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
-/// Sentinel for "no batched delay".
+/// Sentinel that means "no batched delay".
 const NONE: u32 = u32::MAX;
 
-/// All pending events of a replay.
+/// The pending events of a replay, ordered by instant.
 #[derive(Debug)]
 pub(super) struct Agenda {
     /// Bucket 0 has the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b - 1
@@ -47,7 +48,7 @@ struct DelayBatch {
 #[derive(Clone, Copy, Debug)]
 struct BatchedDelay {
     event: Event,
-    /// Number that the caller stores with the event and gets back.
+    /// Value that the caller stores with the event and gets back when the delay ends.
     detail: u32,
     next: u32,
 }
@@ -73,7 +74,7 @@ impl Agenda {
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         debug_assert!(at >= self.last, "time runs forward");
-        // Bucket of the highest differing bit, or 0 if the instants are equal.
+        // The bucket is the highest differing bit, or 0 if the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
         self.buckets[bucket].push((at, event));
         if bucket > 0 {
@@ -82,8 +83,8 @@ impl Agenda {
     }
 
     /// Adds an event that ends a delay of `npu` at `at`. If a batch of this NPU and instant is pending or being
-    /// delivered, the event joins the batch. Otherwise the event starts a new batch, scheduled as an event of class
-    /// [`EventClass::Alarm`].
+    /// delivered, the event joins the batch. Otherwise the event starts a new batch, whose delivery is scheduled as an
+    /// [`EventClass::Alarm`] event.
     #[inline]
     pub fn add_delay_end(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
         let delay = BatchedDelay {
@@ -145,8 +146,8 @@ impl Agenda {
         self.push(at, Event::new(EventClass::Alarm, npu.0, gathering));
     }
 
-    /// Returns the next delay of a due batch, with the number stored for it. After the last delay the batch is closed,
-    /// so a later delay for this instant starts a new batch.
+    /// Returns the next delay of a due batch, with the value that the caller stored for it. The call after the last
+    /// delay closes the batch, so a later delay for this instant starts a new batch.
     #[inline]
     pub fn next_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
@@ -170,8 +171,8 @@ impl Agenda {
         Some((event, detail))
     }
 
-    /// Advances to the instant of the next events and returns it, or `None` if nothing is pending. Earlier events can
-    /// no longer be added.
+    /// Advances to the instant of the next events and returns it, or `None` if nothing is pending. Afterwards, no event
+    /// can be added before this instant.
     #[inline]
     pub fn next_time(&mut self) -> Option<Time> {
         if self.buckets[0].is_empty() {
@@ -183,7 +184,8 @@ impl Agenda {
         Some(self.last)
     }
 
-    /// Returns the same instant as [`Self::next_time`] without advancing time, so earlier events can still be added.
+    /// Returns the instant that [`Self::next_time`] would return, but does not advance time, so earlier events can
+    /// still be added.
     pub fn peek_time(&self) -> Option<Time> {
         if !self.buckets[0].is_empty() {
             return Some(self.last);

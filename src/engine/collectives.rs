@@ -1,8 +1,8 @@
-//! Collectives in flight: from the arrival of the first member to the completion of the last member.
+//! Manages collectives in flight, from the first member's arrival to the last member's completion.
 //!
 //! A member arrives when its node gets its lane ([`Collectives::arrive_at_collective`]). From then on, this module
-//! handles the collective's events in the agenda, and the network's notices about its messages. The ends of members'
-//! nodes, and the notifications for observers, go into [`Effects`].
+//! handles the collective's agenda events and the network's notices about the collective's messages. The module writes
+//! the ends of members' nodes and the notifications for observers to [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -47,12 +47,12 @@ use answers::AnswerCounts;
 use executor::ChunkExecutor;
 use run::RunStart;
 
-/// Collectives in flight.
+/// The collectives in flight, with their groups, schedules and analytical answers.
 pub(super) struct Collectives<'a, M: CollectiveModel> {
     chunks: ChunkExecutor<'a, M>,
     settings: RunSettings<'a>,
     answers: AnswerCounts,
-    /// Number of collectives requested so far.
+    /// Number of collectives that members have requested so far.
     requests: u32,
     /// The first collective whose kind or size differs between a member and an earlier member.
     mismatch: Option<IssueMismatch>,
@@ -64,14 +64,14 @@ pub(super) struct MemberCall<'x, 'a> {
     pub running: &'x RunningInstance<'a>,
     pub instance: InstanceIndex,
     pub node: NodeIndex,
-    /// Group and member of the call.
+    /// The group, and the calling member's place in it.
     pub slot: GroupSlot,
     pub sequence: u32,
     /// True if the member's trace names the group.
     pub named: bool,
 }
 
-/// Two members of a group that issued different collectives as their n-th collective of the group.
+/// Two members that issued different collectives as the n-th collective of their group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueMismatch {
     pub group: GroupIndex,
@@ -93,13 +93,13 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Returns the state of simulated collectives.
+    /// Returns the message-by-message simulator of collectives.
     #[inline]
     pub fn chunk_executor(&self) -> &ChunkExecutor<'a, M> {
         &self.chunks
     }
 
-    /// Returns the state of simulated collectives, which the caller may change.
+    /// Returns the message-by-message simulator of collectives, mutably.
     #[inline]
     pub fn chunk_executor_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
         &mut self.chunks
@@ -110,7 +110,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         self.mismatch
     }
 
-    /// Writes the counts of collectives into an outcome.
+    /// Writes the numbers of analytically answered and simulated collectives to `outcome`.
     pub fn add_counts_to(&self, outcome: &mut ReplayOutcome) {
         self.answers.add_counts_to(outcome);
     }
@@ -166,7 +166,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Creates the state of a collective in flight (its run) when the collective's first member arrives.
+    /// Creates the state of a collective in flight (its run) when the first member arrives.
     fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
         let run = self.chunks.runs.take_free_run();
         let (request, root) = self.build_request(call, slot, sequence);
@@ -255,7 +255,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Returns the key that orders collectives with new arrivals at the same instant. The key does not depend on the
+    /// Returns a sort key for collectives in which members arrived at the same instant. The key does not depend on the
     /// order of arrivals.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];

@@ -1,4 +1,4 @@
-//! A compiled replay: everything that a run and its report need.
+//! A compiled replay: all inputs of a run and its report.
 
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
@@ -33,12 +33,12 @@ use chakram_trace::workload::Workload;
 /// A group of the workload, with its placement on the machine.
 #[derive(Clone, Debug)]
 pub struct GroupView<'a> {
-    /// Id of the group in the workload.
+    /// Id of this group in the workload.
     pub id: GroupId,
     /// Mask of the machine's dimensions in which the group takes part, or `None` for all
     /// dimensions.
     pub dimensions: Option<u32>,
-    /// The members' ranks, in the group's order.
+    /// The group's ranks, in member order.
     pub members: &'a [Rank],
     /// Number of members that have a trace.
     pub present: u32,
@@ -46,12 +46,12 @@ pub struct GroupView<'a> {
     pub extent: &'a GroupExtent,
 }
 
-/// Everything that is decided before a replay, as input of runs and reports.
+/// Everything that is decided before a replay. Runs and reports take it as input.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
     /// The workload as given, without the host launches that the machine adds.
     given: &'a Workload,
-    /// The options. If they give no correction, the machine's correction is filled in.
+    /// The options. If the options contain no correction, the machine's correction is filled in.
     options: ReplayOptions,
     /// The workload with added launch nodes, or `None` if the host launches no nodes.
     launched: Option<Workload>,
@@ -68,16 +68,16 @@ pub struct CompiledReplay<'a> {
     pub(super) custom: Vec<CustomCollective>,
     pub(super) prices: ResolvedPrices,
     pub(super) failures: Vec<PlannedFailure>,
-    /// True if collectives and messages are matched in issue order: [`Discipline::MATCHES_AS_ISSUED`] of the backend
-    /// for which the replay was compiled.
+    /// True if collectives and messages are matched in issue order; equal to [`Discipline::MATCHES_AS_ISSUED`] of the
+    /// backend for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
-    /// Chosen numbers of chunks per collective, shared by reports and all runs.
+    /// Chunk counts chosen for collectives; all runs and reports share them.
     pub(super) chosen: ChunkChoices,
 }
 
 impl<'a> CompiledReplay<'a> {
-    /// Places ranks, determines durations of nodes and matches collectives and messages.
+    /// Places ranks on NPUs, determines the nodes' durations, and matches collectives and messages.
     ///
     /// Fails if the workload cannot run: if there are more ranks than NPUs, if ranks of a group call different
     /// collectives, if messages are unmatched, if memories are missing or too small, or if required recorded
@@ -101,7 +101,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(Self { chosen, ..compiled })
     }
 
-    /// Does the same as [`Self::new`], with the collectives of `backend`. The replay must then be run by
+    /// Compiles a replay like [`Self::new`], but with the collectives of `backend`. Such a replay must be run by
     /// [`Self::run_with_backend`] with the same backend.
     pub fn with_backend<M: CollectiveModel>(
         workload: &'a Workload,
@@ -113,8 +113,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Does the same as [`Self::with_backend`] for known sources of durations. To find these sources, all graphs are
-    /// visited, so callers do this only once.
+    /// Compiles a replay like [`Self::with_backend`], but from known sources of durations. Finding these sources takes
+    /// a visit to every graph, so callers do it only once.
     fn with_prices<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -156,8 +156,7 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Compiles a part of the workload for the machine of `self`, with the same options and the same sources of
-    /// durations as in `self`.
+    /// Compiles a part of the workload with the machine, options and duration sources of `self`.
     ///
     /// # Errors
     ///
@@ -185,7 +184,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
 
-    /// Fails if tile groups were requested although no rank can represent another rank.
+    /// Fails if the options request tile groups although no rank can represent another rank.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
             true => tile_groups::check_groups(self.workload(), &self.plan),
@@ -193,17 +192,17 @@ impl<'a> CompiledReplay<'a> {
         }
     }
 
-    /// Returns the sources of all durations, with the number of nodes whose durations come from each source.
+    /// Returns how many nodes take their durations from each source.
     pub fn pricing_coverage(&self) -> PricingCoverage {
         self.plan.basis
     }
 
-    /// Returns the number of nodes that each requested change of durations affects ([`ReplayOptions::changes`]).
+    /// Returns, for each requested change of durations ([`ReplayOptions::changes`]), the number of affected nodes.
     pub fn price_changes(&self) -> &[PriceChangeCount] {
         &self.plan.changes
     }
 
-    /// Returns true if tile groups are used: one rank simulates several identical ranks.
+    /// Returns true if tile groups are used, so that one rank simulates several identical ranks.
     pub fn aggregates_tiles(&self) -> bool {
         self.aggregate
     }
@@ -218,7 +217,7 @@ impl<'a> CompiledReplay<'a> {
         self.host
     }
 
-    /// Returns the duration of a node that does not depend on other nodes: a kernel, host work, or a local load or
+    /// Returns the duration of a node if it does not depend on other nodes: for a kernel, host work, or a local load or
     /// store.
     pub fn price_of_node(&self, instance: InstanceId, node: NodeIndex) -> Span {
         let planned = &self.plan.instances[instance.index()];
@@ -241,7 +240,7 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Returns a readable name of the algorithms for collectives of `kind` in a group, with a buffer of `bytes`.
+    /// Returns a readable name for the algorithms that a group uses for collectives of `kind` with a buffer of `bytes`.
     pub fn describe_algorithms(
         &self,
         kind: CollectiveKind,
@@ -283,8 +282,8 @@ impl<'a> CompiledReplay<'a> {
             .is_some()
     }
 
-    /// Collectives of `kind` in `group` may take times that were measured on links with other rates than the
-    /// machine's links. Returns the dimension and the rates of the measured links.
+    /// If collectives of `kind` in `group` take times measured on links whose rates differ from the machine's links,
+    /// returns the dimension and the rates of the measured links.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
@@ -314,7 +313,7 @@ impl<'a> CompiledReplay<'a> {
         slots.map(|slot| slot.group)
     }
 
-    /// Returns the group of a collective node, and the index of its call in the group, from 0.
+    /// Returns the group of a collective node, and the node's index among the group's collectives, from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph_of(of);
@@ -350,7 +349,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
-    /// Returns the number of sends of all ranks.
+    /// Returns the number of sends, summed over all ranks.
     pub fn count_sends(&self) -> u64 {
         let workload = self.workload();
         let sends = |graph: &Graph| {
@@ -364,7 +363,7 @@ impl<'a> CompiledReplay<'a> {
             .sum()
     }
 
-    /// Returns the number that a send and its receive share, or `None` if the other end has no trace.
+    /// Returns the match index that a send and its receive share, or `None` if the other end has no trace.
     pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let message = self.workload().graph_of(of).message_index(node);
@@ -372,7 +371,7 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Fails if the program cannot run on `npu`; `None` means the NPU for which the program was compiled.
+    /// Fails if the program cannot run on `npu`; `None` selects the NPU for which the program was compiled.
     pub(super) fn check_launch_npu(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npu_count());
@@ -406,7 +405,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance on `npu`; `None` means the NPU for which the instance was compiled.
+    /// Returns the plan of an instance on `npu`; `None` selects the NPU for which the instance was compiled.
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
@@ -420,12 +419,12 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// Returns the workload, including launch nodes if the host launches nodes ([`ReplayOptions::launch`]).
+    /// Returns the workload, including added launch nodes if the host launches nodes ([`ReplayOptions::launch`]).
     pub fn workload(&self) -> &Workload {
         self.launched.as_ref().unwrap_or(self.given)
     }
 
-    /// Returns the workload without added launches.
+    /// Returns the workload without the launch nodes that the machine adds.
     pub fn workload_as_given(&self) -> &'a Workload {
         self.given
     }
@@ -436,14 +435,14 @@ impl<'a> CompiledReplay<'a> {
         Ok((outcome, observer))
     }
 
-    /// Runs a loop that is compiled only once for all observers, at the cost of one virtual call per notification.
+    /// Runs an event loop that is compiled once for all observers and costs one virtual call per notification.
     #[inline(never)]
     fn run_watched(&self, observer: &mut dyn Observer) -> Result<ReplayOutcome, ReplayError> {
         self.run_inline(observer)
     }
 
-    /// Does the same as [`Self::run`], with the loop compiled for this observer type. Meant for the observers that
-    /// every report uses.
+    /// Runs like [`Self::run`], but over a loop that is compiled for this observer type. Use it for the observers that
+    /// every report needs.
     pub fn run_inline<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
@@ -491,7 +490,7 @@ impl<'a> CompiledReplay<'a> {
     }
 }
 
-/// Fails if the network model does not support the machine's links, or if there are too many NPUs for the model.
+/// Fails if the network model does not support the machine's links or its number of NPUs.
 fn check_links(
     machine: &Machine,
     network: NetworkKind,

@@ -1,5 +1,5 @@
-//! Content order: events of an instant are handled by class, NPU, launch and node. Consequences of events are collected
-//! until no event of the instant is left.
+//! Content order: at each instant, events are handled by class, NPU, launch and node. The loop collects the
+//! consequences of events until no event of the instant is left.
 
 use super::Engine;
 use super::discipline::{CollectiveModel, Discipline};
@@ -63,7 +63,7 @@ impl Discipline for ContentOrder {
         if engine.settle_memories(now) {
             engine.effects.progress.count_settlement();
         }
-        // Settling may have ended nodes at some members of a tile group but not at others.
+        // Settling may have ended nodes of some members of a tile group, but not of others.
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }

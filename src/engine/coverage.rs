@@ -1,8 +1,8 @@
-//! Sources of the durations of a replay.
+//! Counts the sources of a replay's durations.
 
 use chakram_hardware::compute::{CurveClass, KernelTiming};
 
-/// Numbers and total times of nodes, by the source of their durations.
+/// Node counts and total node times, by the source of the durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
     /// Number of kernels whose durations the chosen compute model computed.
@@ -24,16 +24,17 @@ pub struct PricingCoverage {
     pub flops_unknown: u64,
     /// Total duration of the kernels in `flops_unknown`, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Number of kernels timed only by their bytes, a lower bound, because their FLOPs are unknown; included in
-    /// `estimated`.
+    /// Number of kernels timed only by their bytes, which gives a lower bound, because their FLOPs are unknown;
+    /// included in `estimated`.
     pub by_bytes: u64,
-    /// Number of kernels without any known size or duration, which take no time.
+    /// Number of kernels that take no time because neither their sizes nor their durations are known.
     pub unknown: u64,
     /// Number of kernels timed by curves.
     pub by_curves: u64,
     /// Total duration of the kernels in `by_curves`, in picoseconds.
     pub curve_time: u128,
-    /// Sum of the standard deviations of the kernels in `by_curves`, by [`CurveClass`], in picoseconds.
+    /// Sum of the kernels' standard deviations for each [`CurveClass`], over the kernels in `by_curves`, in
+    /// picoseconds.
     pub curve_deviations: [u128; CurveClass::COUNT],
     /// Total duration of kernels with recorded durations, in picoseconds.
     pub recorded_time: u128,
@@ -49,22 +50,22 @@ pub struct PricingCoverage {
     pub at_peaks: bool,
     /// Number of collective and message nodes that take their recorded or captured duration.
     pub as_recorded: u64,
-    /// Number of nodes in `as_recorded` without a duration in the trace, which take no time.
+    /// Number of nodes in `as_recorded` that take no time because the trace has no duration for them.
     pub unrecorded: u64,
     /// Number of collective and message nodes that take their recorded duration because their size is unknown.
     pub size_unknown: u64,
     /// Total recorded transfer time of the nodes in `size_unknown`, in picoseconds.
     pub size_unknown_time: u128,
-    /// Number of nodes in `size_unknown` without a duration in the trace, which take no time.
+    /// Number of nodes in `size_unknown` that take no time because the trace has no duration for them.
     pub size_unknown_free: u64,
     /// Number of communication nodes with an unknown operation or unknown partners, which take their recorded duration.
     pub comm_unknown: u64,
     /// Total recorded duration of the nodes in `comm_unknown`, in picoseconds.
     pub comm_unknown_time: u128,
-    /// Number of nodes in `comm_unknown` without a duration in the trace, which take no time.
+    /// Number of nodes in `comm_unknown` that take no time because the trace has no duration for them.
     pub comm_unknown_free: u64,
-    /// Number of trace lanes beyond the machine's number of lanes, which share a lane with other
-    /// trace lanes.
+    /// Number of trace lanes in excess of the machine's lanes; each of them shares a machine lane with other trace
+    /// lanes.
     pub sharing: u64,
 }
 
@@ -110,8 +111,8 @@ impl PricingCoverage {
         rest as f64 / all.max(1) as f64
     }
 
-    /// Counts a kernel by the source of its duration. `computes` is true if the model computes durations even for
-    /// recorded kernels.
+    /// Counts a kernel by the source of its duration. `computes` is true if the compute model also determines the
+    /// durations of recorded kernels.
     pub(super) fn count_kernel_price(&mut self, price: KernelTiming, computes: bool) {
         let (count, time) = match price {
             KernelTiming::Modeled(span) if computes => {

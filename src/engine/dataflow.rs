@@ -1,4 +1,4 @@
-//! Dataflow: the nodes of launches in flight, their open dependencies and their readiness.
+//! Tracks the nodes of launches in flight: their open dependencies, and whether they are ready.
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
@@ -13,13 +13,13 @@ use std::ops::Range;
 
 mod open_dependencies;
 
-/// Packs a node of an instance into one word. Words are ordered by instance and then by node id.
+/// Packs an instance index and a node index into one word. Words sort by instance first and then by node.
 #[inline]
 pub(super) fn pack_node(instance: InstanceIndex, node: NodeIndex) -> u64 {
     u64::from(instance.0) << 32 | u64::from(node.0)
 }
 
-/// Unpacks the instance and node of a word.
+/// Unpacks a word into its instance and node.
 #[inline]
 pub(super) fn unpack_node(word: u64) -> InstanceNode {
     InstanceNode {
@@ -30,7 +30,7 @@ pub(super) fn unpack_node(word: u64) -> InstanceNode {
 
 /// Flag of an instance: a processor model serves the instance's kernels.
 pub(super) const SERVED: u8 = 1;
-/// Flag of an instance: the instance's launch has its own durations.
+/// Flag of an instance: the launch overrides the compiled durations.
 pub(super) const REPRICED: u8 = 2;
 /// Flag of an instance: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;
@@ -39,7 +39,7 @@ pub(super) const HELD: u8 = 4;
 /// Flag of an instance: several launches use its lanes in turn.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance of a launch in flight. The struct stores references, so that the loop needs no look-ups, and fits in one
+/// One trace of a launch in flight. The struct stores references, so that the loop needs no look-ups. It fits in one
 /// cache line.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -47,13 +47,13 @@ pub(super) struct RunningInstance<'a> {
     pub graph: &'a Graph,
     pub shared: &'a SharedGraphPlan,
     pub planned: &'a InstancePlan,
-    /// Index of the instance's first node among the open dependencies of all instances.
+    /// Index of the instance's first node in the table of open dependencies.
     first_node: usize,
-    /// Index of the instance's first lane.
+    /// Index of the instance's first lane among all lanes.
     pub first_lane: u32,
     /// Number of nodes that are not complete yet.
     pub left: u32,
-    /// Number of the instance's collectives that occupy a lane.
+    /// Number of the instance's collectives that currently occupy a lane.
     pub collectives: u32,
     /// Id of the instance for observers.
     pub id: InstanceId,
@@ -91,7 +91,7 @@ impl RunningInstance<'_> {
     }
 }
 
-/// Index of a program's first instance, first group, and first table of bytes between pairs, in the
+/// Indices of a program's first instance, first group and first byte table (bytes between pairs of members), in the
 /// numbering over all programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchNumbers {
@@ -100,27 +100,27 @@ pub(super) struct LaunchNumbers {
     pub first_splits: u32,
 }
 
-/// Plan of a launch in flight, and indices of the launch's first instance, group and match.
+/// Plan of a launch in flight, and the indices of its first instance, group and match.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchLayout<'a> {
     pub plan: &'a ReplayPlan,
     pub ranks: &'a [RankInstance],
-    /// Number of the launch in the run.
+    /// Index of the launch within the run.
     pub serial: u64,
     pub first_instance: InstanceIndex,
     pub first_group: GroupIndex,
     pub first_pair: u32,
 }
 
-/// Nodes of launches in flight, with their open dependencies and readiness.
+/// The nodes of all launches in flight, with their open dependencies.
 #[derive(Debug)]
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
-    /// Plan and offsets of the launch in each run state.
+    /// For each run state, the plan and the first indices of its launch.
     places: Vec<LaunchLayout<'a>>,
     open: OpenDependencies,
-    /// Ready nodes that wait until another node of their instance completes. These nodes became ready when a node
-    /// completed immediately. Used only if events are handled in insertion order.
+    /// Ready nodes that wait until another node of their instance completes. Such a node became ready during another
+    /// node's immediate completion. Filled only if events are handled in insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
@@ -195,7 +195,7 @@ impl<'a> Dataflow<'a> {
         self.places.push(place);
     }
 
-    /// Initialises the dependencies of an instance that begins. `used` is true if an earlier launch used the
+    /// Initializes the open dependencies of an instance that begins. `used` is true if an earlier launch used the
     /// instance's state.
     pub fn open_dependencies(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
@@ -217,18 +217,18 @@ impl<'a> Dataflow<'a> {
         &self.places[frame as usize]
     }
 
-    /// Sets the launch number of a run state.
+    /// Sets the launch index of a run state.
     pub fn set_launch_serial(&mut self, frame: u32, serial: u64) {
         self.places[frame as usize].serial = serial;
     }
 
-    /// Returns the number of the launch of an instance.
+    /// Returns the index of the instance's launch within the run.
     #[inline]
     pub fn launch_serial(&self, instance: InstanceIndex) -> u64 {
         self.place_of(instance).serial
     }
 
-    /// Returns the instance of the workload that this running instance executes.
+    /// Returns the workload's instance that this running instance executes.
     #[inline]
     pub fn rank_of(&self, instance: InstanceIndex) -> &'a RankInstance {
         let place = self.place_of(instance);
@@ -261,7 +261,7 @@ impl<'a> Dataflow<'a> {
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
-    /// Returns the number that a send shares with its matching receive, or [`NONE`] if the rank at the other end has no
+    /// Returns the match index that a send shares with its receive, or [`NONE`] if the rank at the other end has no
     /// trace.
     #[inline]
     pub fn match_of_message(&self, instance: InstanceIndex, message: usize) -> u32 {
@@ -271,7 +271,7 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Returns the rank at the other end of a message of an instance, and its NPU.
+    /// For a message node, returns the rank at the other end and that rank's NPU.
     #[inline]
     pub fn peer_of_message(&self, instance: InstanceIndex, message: usize) -> (Rank, Npu) {
         let running = self.instance(instance);
@@ -294,7 +294,7 @@ impl<'a> Dataflow<'a> {
         (running.npu, self.launch_serial(instance), node)
     }
 
-    /// Sorts events of the same class by NPU, launch and node. The round must already be sorted by class.
+    /// Sorts events of the same class by NPU, launch and node. The caller must already have sorted the round by class.
     pub fn sort_by_launch_order(&self, round: &mut [Event]) {
         for alike in round.chunk_by_mut(|a, b| a.event_class() == b.event_class()) {
             let class = alike[0].event_class();
@@ -313,8 +313,8 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Completes a node. Calls `ended` with the node's instance and type, and then completes a
-    /// dependency of each successor, which may become ready or delayed.
+    /// Completes a node. Calls `ended` with the node's instance and type. Then completes one dependency of each
+    /// successor, which may become ready or begin its delay.
     #[inline(always)]
     pub fn complete_node(
         &mut self,
@@ -349,7 +349,7 @@ impl<'a> Dataflow<'a> {
         self.completed += nodes;
     }
 
-    /// Makes an instance's nodes without dependencies ready or delayed.
+    /// Makes an instance's nodes without dependencies ready, or begins their delays.
     pub fn release_roots(&self, effects: &mut Effects, instance: InstanceIndex) {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
@@ -367,14 +367,14 @@ impl<'a> Dataflow<'a> {
         (self.completed, self.last)
     }
 
-    /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
+    /// Returns the number of a node's open dependencies, or [`None`] if the node is complete.
     pub fn waits_for(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.open_dependency_count(first + node.index())
     }
 
-    /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but the node
-    /// itself is not complete.
+    /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but the node has
+    /// not completed.
     pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
         self.open.is_met(first + node.index())
@@ -407,7 +407,7 @@ impl<'a> Dataflow<'a> {
         self.open.copy_state(from, to);
     }
 
-    /// Makes the dormant nodes of an instance ready, after one of its nodes completed.
+    /// Makes an instance's dormant nodes ready, after a node of the instance completed.
     #[inline]
     pub fn wake_dormant_nodes(&mut self, effects: &mut Effects, instance: InstanceIndex) {
         if !self.dormant.is_empty() {
@@ -416,13 +416,13 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Returns the ready nodes that wait until another node of their instance completes. Nodes are added to
-    /// this list only if events are handled in insertion order.
+    /// Returns the ready nodes that wait until another node of their instance completes. Only insertion order adds
+    /// nodes to this list.
     pub fn dormant_nodes_mut(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }
 
-    /// Returns true if a node is dormant.
+    /// Returns true if the node is ready but waits until another node of its instance completes.
     pub fn is_dormant(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         self.dormant.contains(&pack_node(instance, node))
     }

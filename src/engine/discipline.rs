@@ -1,6 +1,6 @@
-//! Discipline: one trait, with two implementations, for all rules that depend on the order of events at an instant.
+//! Discipline: one trait with two implementations, which contains every rule about the order of events at an instant.
 //!
-//! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both implementations.
+//! Both implementations share the loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis.
 
 use super::Engine;
 use crate::Observer;
@@ -14,16 +14,17 @@ pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
-/// Defines the order of events at an instant, and the rules that depend on this order: for matching, lanes, and the
+/// Defines the order of events at an instant, and the rules that depend on this order: matching, lanes, and the
 /// completion of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own
 /// order, and by [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
 pub trait Discipline: Sized {
-    /// True if all consequences of an event are carried out before the next event, so that results depend on the order
-    /// of events at an instant. False if consequences are collected, and settled when no event of the instant is left.
+    /// True if the loop carries out all consequences of an event before the next event, so that results depend on the
+    /// order of events at an instant. False if the loop collects consequences, and settles them when no event of the
+    /// instant is left.
     const AT_ONCE: bool;
 
-    /// True if every send completes when its message has arrived, including sends of collectives. False if sends of
-    /// collectives complete when their last byte has left, and other sends complete as the machine states
+    /// True if every send completes when its message has arrived, even in collectives. False if sends of collectives
+    /// complete when their last byte has left, and other sends complete as the machine states
     /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
@@ -40,13 +41,13 @@ pub trait Discipline: Sized {
         now: Time,
     );
 
-    /// Carries out the work after the events of a round. Returns `Break` if the replay cannot continue.
+    /// Does the work that follows a round's events. Returns `Break` if the replay cannot continue.
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,
     ) -> ControlFlow<()>;
 
-    /// Carries out the follow-up work that components appended, such as ends of nodes.
+    /// Does the follow-up work that components appended, such as ending nodes.
     fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
         now: Time,

@@ -1,9 +1,10 @@
-//! Effects of events, in typed lists that the loop drains in a fixed order.
+//! Collects the effects of events in typed lists, which the loop drains in a fixed order.
 //!
 //! Components only append to the lists, because consequences may depend on other events of the instant. Events of later
-//! instants go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the consequences
-//! of an event come before all other events. Components append these consequences to a list of work. Entries are
-//! processed in order, each with all its consequences before the next entry (depth first).
+//! instants go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the loop must
+//! process an event's consequences before all other events. Components therefore append these consequences to a work
+//! list. The loop processes the entries in order; it finishes all consequences of an entry before the next entry (depth
+//! first).
 
 use super::agenda::Agenda;
 use super::discipline::Discipline;
@@ -17,32 +18,33 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// Lists of effects. The loop drains the fields in the order below. It drains the first five after each event, the
-/// following ones after a round, and `arrivals` only when no event is left at the instant. Only methods add
-/// entries to `began`, `records`, `ends` and `work`.
+/// The effects that components produce while they handle events. The loop drains the fields in the order below. It
+/// drains the first five after each event, the following ones after each round, and `arrivals` only when no event is
+/// left at the instant. Only methods add entries to `began`, `records`, `ends` and `work`.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
     /// Events at later instants.
     pub agenda: Agenda,
     /// Nodes whose part of a collective began, for observers.
     pub began: Vec<(InstanceId, NodeIndex)>,
-    /// Collectives that ended, for observers.
+    /// Records of collectives that ended, for observers.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes whose end is known from the network, a memory or a collective, with the time of the end.
+    /// Nodes whose end time is known from the network, a memory or a collective, with that time.
     pub ends: Vec<(Time, InstanceNode)>,
-    /// Ends of this instant and all other work that comes before the next event. Used only if events
-    /// are handled in insertion order.
+    /// Ends at this instant, and all other work that must be done before the next event. Filled only if events are
+    /// handled in insertion order.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins. Each word packs an instance and a node.
     pub delayed: Vec<u64>,
-    /// Freed lanes, as instance and lane. Each lane takes the next node in its queue, in the order of rank and lane.
+    /// Freed lanes, as instance and lane. Each freed lane takes the next node from its queue, in the order of rank and
+    /// lane.
     pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready. Each word packs an instance and a node. The loop posts these nodes in the order of
     /// rank and id.
     pub ready: Vec<u64>,
-    /// Instances that ended. The feeds of ended instances are notified and may launch programs.
+    /// Instances that ended. The loop notifies the feeds of ended instances, and these feeds may launch programs.
     pub ended: Vec<InstanceIndex>,
-    /// Loads and stores over the network, to be submitted in the order of the lanes that issued them.
+    /// Loads and stores over the network. The loop submits them in the order of the lanes that issued them.
     pub accesses: Vec<ApproachingAccess>,
     /// Messages to submit, sorted by key.
     pub sends: Vec<PendingSend>,
@@ -60,34 +62,35 @@ pub(super) struct Effects {
 /// A message that will be submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key, which begins with the sender's NPU. A message between ranks adds the sender's launch and node; a
-    /// step of a collective adds group, sequence, chunk, stage and step. Messages are submitted in ascending order of
-    /// keys, so that the order does not depend on op numbers or other messages.
+    /// Sort key, derived from the message's content; begins with the sender's NPU. For a message between ranks, the
+    /// sender's launch and node follow; for a step of a collective, the group, sequence, chunk, stage and step. The
+    /// loop submits messages in ascending order of keys, so the order depends neither on op indices nor on other
+    /// messages.
     pub key: SendOrderKey,
     /// The message to pass to the network.
     pub message: NetworkMessage,
 }
 
-/// Content key by which messages are sorted.
+/// Key by which messages are sorted; derived from their content.
 pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
 
-/// Progress of the loop.
+/// Counts of the loop's events and rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LoopProgress {
     /// Number of events handled so far.
     pub events: u64,
     /// The instant of the latest round.
     at: Time,
-    /// Number of times that the loop has settled the latest instant: the loop found no event left, and let
-    /// collectives and memories proceed.
+    /// How often the loop has settled the latest instant: it found no event left, and let collectives and memories
+    /// proceed.
     settled: u32,
     /// Number of rounds at the latest instant since the loop last settled this instant.
     rounds: u32,
 }
 
 impl LoopProgress {
-    /// Returns how many times the loop has settled the instant of the latest round, that is, run out of events and
-    /// let collectives and memories proceed.
+    /// Returns how often the loop has settled the latest round's instant, that is, ran out of events and let
+    /// collectives and memories proceed.
     pub fn settlement_count(&self) -> u32 {
         self.settled
     }
@@ -113,7 +116,7 @@ impl LoopProgress {
     }
 }
 
-/// Work that must be done before the next event if events are handled in insertion order.
+/// Work that the loop must do before the next event if events are handled in insertion order.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
     /// A node of an instance ends.
@@ -129,7 +132,7 @@ pub(super) enum FollowUp {
 }
 
 impl Effects {
-    /// Returns true if notifications of observers, ends or other work are pending.
+    /// Returns true if notifications for observers, ends of nodes or other work are pending.
     #[inline]
     pub fn has_follow_up(&self) -> bool {
         let held = self.ends.len() | self.work.len() | self.began.len() | self.records.len();
@@ -140,36 +143,34 @@ impl Effects {
         self.is_stirred
     }
 
-    /// Clears the flag of [`Self::has_follow_up`], because the caller will drain all lists.
+    /// Clears the flag that [`Self::has_follow_up`] reads, because the caller will drain all lists.
     #[inline]
     pub fn clear_follow_up(&mut self) {
         self.is_stirred = false;
     }
 
-    /// Notifies observers that a node's part of a collective begins.
+    /// Adds a notification for observers that a node's part of a collective begins.
     #[inline]
     pub fn begin_transfer(&mut self, instance: InstanceId, node: NodeIndex) {
         self.is_stirred = true;
         self.began.push((instance, node));
     }
 
-    /// Notifies observers that a collective ended.
+    /// Adds a notification for observers that a collective ended.
     #[inline]
     pub fn record_collective(&mut self, record: CollectiveRecord) {
         self.is_stirred = true;
         self.records.push(record);
     }
 
-    /// Records the time at which a node ends, if the network, a memory or a collective determines
-    /// this time.
+    /// Records a node's end time that the network, a memory or a collective determined.
     #[inline]
     pub fn schedule_announced_end(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work. If events are handled in insertion order, the work is done after earlier work
-    /// of the same event.
+    /// Appends work. If events are handled in insertion order, the loop does this work after the event's earlier work.
     #[inline]
     pub fn push_follow_up(&mut self, work: FollowUp) {
         self.is_stirred = true;
@@ -186,7 +187,7 @@ impl Effects {
         }
     }
 
-    /// Schedules the end of a node.
+    /// Schedules the end of a node at `at`, without batching it.
     #[inline]
     pub fn end_node_at(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         let event = Event::of_node(EventClass::Node, instance, node);
@@ -217,14 +218,14 @@ impl Effects {
         self.progress.events += round.len() as u64;
     }
 
-    /// Appends the effects of a separate simulation, which has events at several instants.
+    /// Appends the effects of a separate simulation, whose events may span several instants.
     pub fn append_effects(&mut self, mut other: Self) {
         debug_assert!(
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
             "what is beside the loop ends no node"
         );
-        // Events of an instant are sorted by content (class, rank, node or op), so the position of appended events does
-        // not matter.
+        // The loop sorts the events of an instant by content (class, rank, node or op), so the position of appended
+        // events does not matter.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.next_time() {
             other.agenda.take_due_events(&mut round);

@@ -8,13 +8,13 @@ use std::fmt;
 /// Reference to a node in error messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeRef {
-    /// Number of the node's launch, if the run has several launches.
+    /// Index of the node's launch, if the run has several launches.
     pub launch: Option<LaunchSerial>,
     /// Rank of the trace that contains the node.
     pub rank: Rank,
     /// Id of the node in the trace file.
     pub id: u64,
-    /// Name of the node, possibly shortened.
+    /// Node name, possibly shortened.
     pub name: String,
     /// Index of the node in its graph.
     pub index: NodeIndex,
@@ -44,7 +44,7 @@ pub struct ReplayRefusal {
 }
 
 impl ReplayRefusal {
-    /// Creates an error from the problem with the expected value, and a hint.
+    /// Creates an error from `found`, a sentence that states the problem and the expected value, and a `hint`.
     pub fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             found: found.into(),
@@ -53,12 +53,12 @@ impl ReplayRefusal {
     }
 }
 
-/// A node that never completed although its dependencies are complete, and the reason.
+/// A node whose dependencies are complete but that never completed, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNode {
     /// The node that waits.
     pub node: NodeRef,
-    /// Reason why the node waits.
+    /// Why the node waits.
     pub why: String,
 }
 
@@ -67,15 +67,15 @@ pub struct WaitingNode {
 pub struct Stuck {
     /// Number of completed nodes.
     pub completed: u64,
-    /// Number of nodes of the workload.
+    /// Number of nodes in the workload.
     pub total: u64,
-    /// Failures of the machine that prevented nodes from ending, each with the affected work.
+    /// Machine failures that prevented nodes from ending, each with the affected work.
     pub failures: Vec<String>,
-    /// Waiting nodes in the order of rank and id, at most a few from each rank.
+    /// Waiting nodes by rank and id, at most a few of each rank.
     pub waiting: Vec<WaitingNode>,
     /// Number of waiting nodes that are not in `waiting`.
     pub unnamed: u64,
-    /// Dependency cycle in which each node waits for the next (empty if no cycle was found).
+    /// Dependency cycle, in which each node waits for the next; empty if no cycle was found.
     pub cycle: Vec<NodeRef>,
 }
 

@@ -8,11 +8,12 @@ use chakram_hardware::network::NetworkEvent;
 const PAYLOAD_BITS: u32 = 32;
 /// Number of bits of an event's rank field.
 const RANK_BITS: u32 = 27;
-/// An event: class, rank and payload in one word. Events of an instant are handled in ascending order of these words.
+/// An event: class, rank and payload in one word. At an instant, the loop handles events in ascending order of these
+/// words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event(u64);
 
-/// Classes of events. Events of an instant are handled in this order.
+/// Event classes. At an instant, the loop handles the classes in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EventClass {
@@ -20,7 +21,7 @@ pub(super) enum EventClass {
     Failure,
     /// A node of the rank is complete; the payload is the node.
     Node,
-    /// An analytically answered collective is complete; the payload is the index of the collective's state (run).
+    /// An analytically answered collective is complete; the payload is the index of the collective's run (its state).
     Run,
     /// The network has injected the message of an op.
     Injected,
@@ -30,12 +31,12 @@ pub(super) enum EventClass {
     Delivered,
     /// The delay of a node of the rank is over; the payload is the node.
     Ready,
-    /// The release time of the rank's instance has come.
+    /// The release time of the rank's instance is reached.
     Release,
     /// Several delays of the NPU end together; the payload is their batch.
     Alarm,
-    /// A member's endpoint is ready to send in a phase. The event's rank field is the index of the run, and the payload
-    /// is the cell.
+    /// A member's endpoint is ready to send in a phase. The rank field is the index of the run, and the payload is the
+    /// cell.
     Opened,
     /// A member's endpoint has processed a received message. The rank field is the index of the run, and the payload
     /// is the cell.
@@ -55,7 +56,7 @@ pub(super) enum EventClass {
     /// A script receives a message that had already arrived. If events are handled in content order, this event also
     /// ends a script's wait. The payload is an op.
     ScriptReceived,
-    /// Members of a collective arrived at this instant; the payload is the index of the collective's state (run).
+    /// Members of a collective arrived at this instant; the payload is the index of the collective's run (its state).
     Settle,
     /// A member takes no part in its collective. The rank field is the index of the run, and the payload is the
     /// member's position.
@@ -116,19 +117,19 @@ impl Event {
         Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
     }
 
-    /// Creates the event of a node of an instance, or of the instance itself if the class is `Release`.
+    /// Creates an event for a node of an instance, or for the instance itself if the class is `Release`.
     #[inline]
     pub fn of_node(class: EventClass, instance: InstanceIndex, node: NodeIndex) -> Self {
         Self::new(class, instance.0, node.0)
     }
 
-    /// Creates an event of a collective in flight. The class determines the meaning of `number`.
+    /// Creates an event for a collective in flight. The class determines the meaning of `number`.
     #[inline]
     pub fn of_run(class: EventClass, run: RunIndex, number: u32) -> Self {
         Self::new(class, number, run.0)
     }
 
-    /// Creates the event of an op. Events of one class and instant are handled in ascending `order`.
+    /// Creates an event for an op. Events of one class and instant are handled in ascending `order`.
     #[inline]
     pub fn of_op(class: EventClass, order: u32, op: OpIndex) -> Self {
         Self::new(class, order, op.0)
@@ -184,12 +185,12 @@ impl Event {
         })
     }
 
-    /// Returns the whole packed word, by which events of an instant are sorted.
+    /// Returns the packed word; events of an instant are sorted by it.
     pub fn packed_content(self) -> u64 {
         self.0
     }
 
-    /// Unpacks an event from a word of [`Self::packed_content`].
+    /// Unpacks an event from a word that [`Self::packed_content`] returned.
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }

@@ -1,4 +1,4 @@
-//! The event loop, which runs until its components have no more events or decide to end.
+//! The event loop, which runs until no events are left or its components decide to end.
 
 use chakram_base::interrupt::Interruption;
 use chakram_base::units::Time;
@@ -12,23 +12,22 @@ pub(super) trait LoopComponents {
     /// Takes the events of the round at `now` and handles them.
     fn handle_round(&mut self, now: Time);
 
-    /// Carries out the work after the events of a round. Returns `Break` if the run cannot
-    /// continue.
+    /// Does the work that follows a round's events. Returns `Break` if the run cannot continue.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
     /// Checks for an interruption. Called every [`ROUNDS_BETWEEN_CHECKS`] rounds.
     fn check_interruption(&self) -> Result<(), Interruption>;
 }
 
-/// Number of rounds between two checks for an interruption. A round takes 0.1 µs to milliseconds, and a check takes a
-/// few nanoseconds.
+/// Number of rounds between checks for an interruption. A round takes 0.1 µs to milliseconds, and a check takes a few
+/// nanoseconds.
 const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 
 /// Runs components until no event is pending or they decide to end.
 ///
 /// # Errors
 ///
-/// Fails if the run is interrupted. The state of the components is then unspecified.
+/// Fails if the run is interrupted; the state of the components is then unspecified.
 #[inline]
 pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interruption> {
     let mut rounds_left = 1;

@@ -33,11 +33,11 @@ pub(super) struct Fabric<'a, N> {
     /// Ops of all messages in flight.
     ops: OpSlab,
     notices: Vec<DeliveryNotice>,
-    /// Bytes of a rendezvous request, or `None` if messages need no request.
+    /// Size of a rendezvous request, or `None` if messages need no request.
     request_bytes: Option<u64>,
     /// Messages that wait for their rendezvous request.
     withheld: BTreeMap<OpIndex, NetworkMessage>,
-    /// Bytes over links, or `None` if the bytes are not counted.
+    /// Bytes carried by each link, or `None` if they are not counted.
     traffic: Option<Box<LinkTraffic<'a>>>,
     /// The unnamed memory (`None` if missing), followed by the named memories.
     memories: Vec<Option<RemoteState<'a>>>,
@@ -46,9 +46,9 @@ pub(super) struct Fabric<'a, N> {
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule_event(&mut self, at: Time, event: NetworkEvent) {
-        // At one instant, events of different ops use separate ports and counters, so the order of events has no
-        // effect. The two exceptions are first bytes at one port, and messages at one link. These events are ordered by
-        // content, and only then by op numbers.
+        // At one instant, events of different ops use separate ports and counters, so their order has no effect. Two
+        // kinds of events are exceptions: first bytes at one port, and messages at one link. Such events are ordered by
+        // content, and only then by op index.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
@@ -61,7 +61,7 @@ impl EventScheduler for Agenda {
 }
 
 impl<'a, N: NetworkBackend> Fabric<'a, N> {
-    /// Creates the idle fabric of the machine of `prepared`.
+    /// Creates an idle fabric for the machine of `prepared`.
     pub fn new(prepared: &CompiledReplay<'a>, mut network: N, request_bytes: Option<u64>) -> Self {
         let topology = prepared.machine.topology();
         let traffic = if prepared.links {
@@ -105,8 +105,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Bytes sent between `ends` at `now` may use links that runs have reserved. Returns the lowest number of
-    /// these runs. `None` if no run has reserved such a link.
+    /// Finds runs whose reserved links may be used by bytes sent between `ends` at `now`. Returns the lowest index of
+    /// these runs, or `None` if no run has reserved such a link. `None` if no run has reserved such a link.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network
@@ -155,8 +155,9 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             .submit_message(now, message, &mut effects.agenda);
     }
 
-    /// Submits a message. If events are handled in insertion order, the message is submitted immediately. Otherwise
-    /// the message is submitted with the other messages of the instant, sorted by key.
+    /// Submits a message to the network. If events are handled in insertion order, the fabric submits the message
+    /// immediately. Otherwise the fabric submits the message later, together with the instant's other messages, sorted
+    /// by key.
     #[inline]
     pub fn submit_message<D: Discipline>(
         &mut self,
@@ -172,7 +173,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Submits the collected messages of this instant, sorted by key.
+    /// Submits the messages collected at this instant, sorted by key.
     pub fn submit_pending(&mut self, now: Time, effects: &mut Effects) {
         let mut leaving = std::mem::take(&mut effects.sends);
         leaving.sort_unstable_by_key(|leaving| leaving.key);
@@ -191,7 +192,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.request_bytes.is_some()
     }
 
-    /// Sends a rendezvous request.
+    /// Sends a rendezvous request to the network.
     pub fn send_request(
         &mut self,
         now: Time,
@@ -205,12 +206,12 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.pass_to_network(now, &message, effects);
     }
 
-    /// Withholds a message until it is requested.
+    /// Withholds a message until its receiver requests it.
     pub fn withhold_message(&mut self, message: NetworkMessage) {
         self.withheld.insert(message.op, message);
     }
 
-    /// Submits a withheld message.
+    /// Submits a withheld message that its receiver has requested.
     pub fn submit_withheld(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
             self.pass_to_network(now, &message, effects);
@@ -234,7 +235,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effect
     }
 
-    /// Returns the pairs of endpoints whose messages have no route since links failed.
+    /// Returns the pairs of endpoints that have had no route since links failed.
     pub fn unreachable_pairs(&mut self) -> Vec<(EndpointId, EndpointId)> {
         let failing = self.network.failing_links();
         failing.map_or_else(Vec::new, |failing| failing.unreachable_pairs())
@@ -248,7 +249,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Handles a network event. The resulting notices about messages are fetched with [`Self::pop_delivery_notice`].
+    /// Handles a network event. The caller then fetches the resulting notices about messages with
+    /// [`Self::pop_delivery_notice`].
     #[inline]
     pub fn handle_event(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
         let (agenda, notices) = (&mut effects.agenda, &mut self.notices);
@@ -261,11 +263,11 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.notices.pop()
     }
 
-    /// Sorts the events of a round into content order. Messages of one NPU at a port or link keep the order of
-    /// submission, because op indices are reused and have no order.
+    /// Sorts the events of a round into content order. At a port or link, messages of one NPU keep the order of
+    /// submission, because reused op indices give no order.
     #[inline]
     pub fn sort_sends_by_content(&self, round: &mut [Event]) {
-        // Equal words are equal events, so an unstable sort is deterministic.
+        // An unstable sort is deterministic here, because equal words are equal events.
         round.sort_unstable();
         if !N::SHARED {
             return;
@@ -284,7 +286,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.ops.inserted_count()
     }
 
-    /// Reports the load of links to an observer.
+    /// Reports the load of each link to an observer.
     pub fn report_links<O: Observer + ?Sized>(&self, observer: &mut O) {
         if let Some(traffic) = &self.traffic {
             observer.on_links_measured(&traffic.collect_link_loads());

@@ -1,8 +1,8 @@
-//! Failures of NPUs and links during a run.
+//! Models failures of NPUs and links during a run.
 //!
-//! A failure takes effect before all other events of its instant. After the failure, nodes on the failed NPU never end.
-//! Messages and collectives of this NPU's ranks never end either. If work that needs failed parts is left, the replay
-//! is stuck; the error names the failures and the affected work. A failed link is removed from the network, which
+//! A failure takes effect before all other events of its instant. After the failure, no node on the failed NPU ends.
+//! Messages and collectives in which this NPU's ranks take part do not end either. If the remaining work needs failed
+//! parts, the replay is stuck; the error names the failures and the affected work. The network loses failed links and
 //! continues over the other links.
 
 use super::collectives::RunningGroups;
@@ -25,15 +25,14 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: an NPU of the machine has failed, so the end of each of the instance's
-/// nodes must be checked.
+/// Flag of an instance: the machine has a failed NPU, so the loop must check the end of each node of the instance.
 pub(super) const WATCHED: u8 = 64;
 
-/// Consequences of a failure for the replay.
+/// Effects of one failure on the replay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FailureOutcome {
-    /// Sentence that names the failed part and the time of the failure.
+    /// Sentence that names the failed part and the failure time.
     pub failure: String,
     /// Number of directed links taken out of service.
     pub links: u64,
@@ -43,7 +42,7 @@ pub struct FailureOutcome {
     pub resent_bytes: u64,
 }
 
-/// A failure, and the NPU or the links that it takes out of service.
+/// A planned failure, and the NPU or the links that it takes out of service.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: MachineFailure,
@@ -56,12 +55,12 @@ enum PlannedFailurePart {
     Links(Vec<u32>),
 }
 
-/// Finds the failing parts: first from the file of `machine`, then from `options`. `as_issued` is true if the run uses
-/// ASTRA-sim's order. `measured` is true if collectives take measured times.
+/// Resolves the failing parts to NPUs and links: first those in the file of `machine`, then those in `options`.
+/// `as_issued` is true if the run uses ASTRA-sim's event order. `measured` is true if collectives take measured times.
 ///
 /// # Errors
 ///
-/// Fails if a part does not exist, or if the model of communication does not support failures.
+/// Fails if a part does not exist, or if the communication model does not support failures.
 pub(super) fn plan_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkKind),
@@ -101,7 +100,7 @@ pub(super) fn plan_failures(
     planned.collect()
 }
 
-/// Sentence that states the problem, and the hint.
+/// A sentence that states the problem, and a hint.
 type FindingAndHint = (String, String);
 
 fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedFailurePart, FindingAndHint> {
@@ -135,7 +134,7 @@ fn find_links(machine: &Machine, ends: &str) -> Result<PlannedFailurePart, Findi
     })
 }
 
-/// Checks that all communication uses links of a network model that supports failures.
+/// Checks that all communication uses links, and that the network model supports failures of links.
 fn check_link_failures(
     machine: &Machine,
     (options, network): (&ReplayOptions, NetworkKind),
@@ -174,24 +173,24 @@ fn check_link_failures(
     ))
 }
 
-/// Returns true if any planned failure takes links out of service.
+/// Returns true if a planned failure takes links out of service.
 pub(super) fn include_links(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
         .any(|failure| matches!(failure.part, PlannedFailurePart::Links(_)))
 }
 
-/// Failures of a run.
+/// Planned failures of a run, and the failures that have occurred.
 #[derive(Debug)]
 pub(super) struct RunFailures<'a> {
     planned: &'a [PlannedFailure],
-    /// Failed NPUs, with the failure of each.
+    /// Each failed NPU, with its first failure.
     npus: BTreeMap<Npu, &'a MachineFailure>,
     outcomes: Vec<FailureOutcome>,
 }
 
 impl<'a> RunFailures<'a> {
-    /// Creates the failures of a run, before any failure has occurred.
+    /// Creates the state of a run in which no failure has occurred yet.
     pub fn new(planned: &'a [PlannedFailure]) -> Self {
         let outcome = |failure: &PlannedFailure| FailureOutcome {
             failure: failure.given.to_string(),
@@ -217,18 +216,18 @@ impl<'a> RunFailures<'a> {
         }
     }
 
-    /// Returns true if some NPU has failed.
+    /// Returns true if an NPU has failed.
     pub fn have_stopped_npus(&self) -> bool {
         !self.npus.is_empty()
     }
 
-    /// Returns the consequences of each failure, in order.
+    /// Returns the effects of each failure, in the order of the plan.
     pub fn take_outcomes(&self) -> Vec<FailureOutcome> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU prevents a node from ending: the node's own rank, the partner in the node's
-    /// message, or a member of the node's collective. `None` if no NPU prevents it.
+    /// Returns the rank whose failed NPU prevents a node from ending. It is the node's own rank, the partner in the
+    /// node's message, or a member of the node's collective. Returns `None` if no failed NPU prevents the end.
     pub fn find_stopper(
         &self,
         flow: &Dataflow<'_>,
@@ -267,8 +266,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
             PlannedFailurePart::Npu(npu) => {
-                // If an NPU fails several times, the first failure counts. The flag causes a check for failed NPUs at
-                // the end of every later node.
+                // If an NPU fails several times, keep its first failure. The flag makes the loop check for failed NPUs
+                // at the end of every later node.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }
@@ -282,7 +281,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 }
 
-/// Describes failures for the error of a stuck run.
+/// Describes the failures for the error that reports a stuck run.
 pub(super) fn describe_failures<N: NetworkBackend>(
     failures: &RunFailures<'_>,
     flow: &Dataflow<'_>,

@@ -11,12 +11,12 @@ mod timed;
 pub use repeated::RepeatedLaunch;
 pub use timed::TimedLaunches;
 
-/// A source of launches of programs. A job is a feed with a single launch at 0.
+/// A source of launches of programs. A job is a feed that launches one program at time 0.
 ///
-/// After the events of a round, a feed is first notified of the ranks and launches that have ended, in the order of
-/// their numbers. Then the feed is notified if the requested wake time has come. After each notification, the engine
-/// carries out the feed's requests before it sends the next notification. Feeds are notified in the order in which
-/// they were passed to the run.
+/// After a round's events, the engine first notifies each feed of the ranks and launches that have ended, in ascending
+/// order. Then it notifies the feed if the requested wake time has come. After each notification, the engine carries
+/// out the feed's requests before it sends the next notification. Feeds are notified in the order in which they were
+/// passed to the run.
 pub trait LaunchFeed {
     /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called before the run and
     /// after each notification below. A past instant means now, so time advances only after the feed has returned a

@@ -1,4 +1,4 @@
-//! Admission of chunks to their stages: immediately, through queues of NPUs, or in the order of the schedule.
+//! Admits chunks to their stages: immediately, through queues of NPUs, or in the schedule's order.
 
 use super::executor::ChunkExecutor;
 use crate::discipline::{CollectiveModel, Discipline};
@@ -11,7 +11,7 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkBackend;
 
-/// Queue or phase to which a chunk must be admitted before it begins a stage.
+/// Queue or phase that must admit a chunk before the chunk begins a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageAdmission {
     Nothing,
@@ -22,7 +22,8 @@ pub(super) enum StageAdmission {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Enrolls the chunks of the member at `position`. Each chunk begins its first stage or waits to be admitted to it.
+    /// Enrolls the chunks of the member at `position` in the simulation. Each chunk begins its first stage immediately,
+    /// or waits until the stage admits it.
     pub(super) fn enroll_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -35,7 +36,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let group = self.groups[run.group].plan;
         if run.length == 0 {
             // A group of one member is complete immediately. If events are handled in insertion order, the completion
-            // needs a separate event. Otherwise the completion would overtake the remaining work of the current event.
+            // needs a separate event. Otherwise the completion would take effect before the current event's remaining
+            // work.
             if M::Order::AT_ONCE {
                 effects
                     .agenda
@@ -66,7 +68,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Moves a chunk to a stage, and returns the queue or phase to which the chunk must be admitted first.
+    /// Moves a chunk to a stage, and returns the queue or phase that must admit the chunk first.
     #[inline]
     pub(super) fn enter_stage(
         &mut self,
@@ -88,8 +90,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait
     }
 
-    /// Returns the queue or phase to which a chunk must be admitted before it begins a stage. After the stage, the
-    /// chunk must release its place in the queue or phase.
+    /// Returns the queue or phase that must admit a chunk before the chunk begins a stage. After the stage, the chunk
+    /// must release its place in the queue or phase.
     #[inline]
     pub(super) fn admit_or_wait(
         &self,
@@ -114,7 +116,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Begins the stage of every chunk that can now be admitted to the same queue or phase as the waiting `cell`.
+    /// Starts every chunk that the queue or phase of the waiting `cell` can now admit to its stage.
     #[inline]
     pub(super) fn admit_waiting<N: NetworkBackend>(
         &mut self,
@@ -189,7 +191,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.admit_waiting_chunks(fabric, effects, now, npu, queue);
     }
 
-    /// Begins chunks that wait in a queue, as long as the queue has free places.
+    /// Starts chunks that wait in a queue, as long as the queue has free places.
     #[inline]
     pub fn admit_waiting_chunks<N: NetworkBackend>(
         &mut self,
@@ -202,8 +204,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit_next_chunk(npu, queue) {
             self.open_stage(fabric, effects, now, at);
-            // The script may have ended immediately. Carry out the consequences of the script's end before the
-            // next chunk begins.
+            // The script may have ended within the call. Process the effects of that end before the next chunk begins.
             if effects.work.len() > before {
                 effects.push_follow_up(FollowUp::Admit(npu, queue));
                 return;

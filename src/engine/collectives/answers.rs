@@ -3,10 +3,10 @@
 
 use crate::ReplayOutcome;
 
-/// Numbers of answers wrap around at this value, because an end event stores the number in its rank field.
+/// The numbers of answers wrap around at this value, because an end event stores the number in its rank field.
 const ANSWERS: u32 = 1 << 27;
 
-/// Numbers of analytical answers so far.
+/// Counts of analytical answers, and the last answer number assigned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
     /// Number of collectives with an analytical answer, without simulated messages.
@@ -14,7 +14,7 @@ pub(super) struct AnswerCounts {
     pub stepwise: u64,
     pub unfolded: u64,
     pub recorded: u64,
-    /// Number of analytical answers that can still be withdrawn; `numbered` is the last number that was assigned.
+    /// Number of analytical answers that can still be withdrawn; `numbered` is the answer number assigned last.
     revocable: u32,
     numbered: u32,
 }
@@ -28,7 +28,7 @@ impl AnswerCounts {
         self.numbered
     }
 
-    /// Counts an answer that became final or was withdrawn.
+    /// Records that a revocable answer became final or was withdrawn.
     pub fn settle_answer(&mut self) {
         self.revocable -= 1;
     }
@@ -38,7 +38,7 @@ impl AnswerCounts {
         self.revocable > 0
     }
 
-    /// Writes the counts into an outcome.
+    /// Writes the counts of answers to `outcome`.
     pub fn add_counts_to(&self, outcome: &mut ReplayOutcome) {
         outcome.closed = self.closed;
         outcome.stepwise = self.stepwise;

@@ -5,7 +5,7 @@ use chakram_base::ids::Npu;
 use chakram_hardware::collective::ChunkQueueSpec;
 use std::collections::{BTreeMap, VecDeque};
 
-/// State of one queue of one NPU.
+/// The chunks that wait in one queue of one NPU, and the number of admitted chunks.
 #[derive(Debug, Default)]
 struct NpuChunkQueue {
     /// Waiting chunks in the order of arrival; the first chunk is admitted next.
@@ -41,8 +41,8 @@ impl ChunkQueues {
         of[number as usize].waiting.push_back(chunk);
     }
 
-    /// Removes and returns the chunk that begins its stage next. `None` if no chunk waits or the queue is at its
-    /// capacity.
+    /// Removes and returns the chunk that begins its stage next, or `None` if no chunk waits or the queue is at its
+    /// capacity. `None` if no chunk waits or the queue is at its capacity.
     #[inline]
     pub fn admit_next_chunk(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
         let state = match queue.number {

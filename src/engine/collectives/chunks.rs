@@ -1,4 +1,4 @@
-//! Chunks of a collective in flight: the steps of a stage, and the transition to the next stage.
+//! Executes chunks of a collective in flight: the steps of each stage, and the transition to the next stage.
 
 use super::admission::StageAdmission;
 use super::executor::ChunkExecutor;
@@ -16,7 +16,7 @@ use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage}
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage with a value of its own in a message's `order`, which has only 27 bits. All later stages share
+/// Last stage that has its own value in a message's `order`, because `order` has only 27 bits. All later stages share
 /// this value.
 pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits of a message's `order` that identify the sender's position.
@@ -85,8 +85,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.open_strand(fabric, effects, now, other, place);
     }
 
-    /// Begins one strand of a chunk's stage at a member. A stage has two strands if it uses a ring in both
-    /// directions.
+    /// Begins one strand of a chunk's stage at a member. A stage has two strands if it uses both directions of a ring.
     #[inline]
     fn open_strand<N: NetworkBackend>(
         &mut self,
@@ -106,8 +105,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.post_receives(fabric, effects, now, at, waiting);
     }
 
-    /// Posts the receives that a member now expects, and delivers the `there` messages that have already arrived for
-    /// these receives.
+    /// Posts the receives that a member now expects, and delivers the first `there` messages to them, because these
+    /// messages have already arrived.
     #[inline]
     pub(super) fn post_receives<N: NetworkBackend>(
         &mut self,
@@ -160,8 +159,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Advances the chunks that have begun a stage. If other chunks begin a stage as a result, advances these
-    /// chunks too.
+    /// Advances the chunks that have begun a stage. Also advances other chunks that begin a stage as a result.
     #[inline]
     pub fn advance_begun<N: NetworkBackend>(
         &mut self,
@@ -213,7 +211,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         run.stage_of_cell(at.cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Does the same as [`Self::advance_chunk`] for a member that takes part in the stage and whose place is known.
+    /// Advances a chunk like [`Self::advance_chunk`], for a member that takes part in the stage and whose place is
+    /// known.
     pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -235,8 +234,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // If a member could send to all other members at once, each message waits until the port is free. A
-            // group of n members then has n messages in flight instead of n².
+            // A member that could send to all other members at once sends each message only when the port is free. A
+            // group of n members then has n instead of n² messages in flight.
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -257,15 +256,15 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Returns the `i`-th step of the member at a position of a line.
+    /// Returns step `i` of the member at a position on a line.
     #[inline]
     fn step_at(&self, stage: StageRef, slot: u16, line: LinePosition, i: u32) -> Option<SendStep> {
         let stage = self.schedules.stage_at(stage);
         self.backend.nth_send(stage, slot, line, i)
     }
 
-    /// Ends one strand of a chunk's stage. A stage has two strands if it uses a ring in both directions. If the
-    /// other strand has ended, also ends the stage.
+    /// Ends one strand of a chunk's stage. A stage has two strands if it uses both directions of a ring. If the other
+    /// strand has ended, also ends the stage.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -283,8 +282,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Takes a step: submits its message, and posts the receives that follow. `matters` is true if the member must be
-    /// notified when the message has left.
+    /// Takes a step: submits the step's message, and posts the receives that follow it. If `matters` is true, the
+    /// network notifies the member when the message has left.
     #[inline]
     fn take_step<N: NetworkBackend>(
         &mut self,
@@ -421,8 +420,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let length = run.length;
         let passed = self.admit_or_wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
-            // Let the chunk queue for its next stage before its place in the current stage is released, because both
-            // stages may use the same queue.
+            // The chunk must join the next stage's queue before it releases its place in the current stage, because
+            // both stages may use the same queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
@@ -434,8 +433,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.done[position.index()] += 1;
         if progress.done[position.index()] == run.chunks {
             self.end_member(fabric, effects, now, at.run, position);
-            // All chunks of the member have been admitted, and the admission state may be gone. A place in a queue must
-            // still be released, because all collectives share the queues.
+            // All chunks of the member have been admitted, and the admission state may already be freed. A place in a
+            // queue must still be released, because all collectives share the queues.
             if let StageAdmission::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
                     effects.push_follow_up(FollowUp::Leave(npu, queue));

@@ -1,11 +1,11 @@
-//! Describes the reasons why collectives in flight wait when no event is pending.
+//! Describes why collectives in flight still wait when no event is pending.
 
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
 use crate::plan::GroupPlan;
 use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
-    /// Describes the reason why the chunks of a member wait, in a collective whose members have all arrived.
+    /// Describes why a member's chunks wait, in a collective whose members have all arrived.
     pub fn waiting_chunks(
         &self,
         group: &GroupPlan,
@@ -42,7 +42,7 @@ impl CollectiveRun {
     }
 }
 
-/// Formats the number of a member's chunks that wait in queues.
+/// Formats how many of a member's chunks wait in queues.
 fn describe_queued_chunks(
     progress: Option<&StepwiseProgress>,
     position: Position,

@@ -1,9 +1,10 @@
-//! Members that run the same stage of a collective in different directions or trees.
+//! Matches messages among members that run the same stage of a collective in different directions or trees.
 //!
-//! NPUs may alternate between the queues or trees of a dimension. If two members executed different numbers of
-//! collectives before, they may then use opposite directions of a ring or different trees. A message is received only
-//! if the receiver's direction expects messages from the sender. The message is then counted with the other messages
-//! from this sender. Messages and requests are stored until the receiver's direction or tree (its queue slot) is known.
+//! NPUs may alternate between the queues or trees of a dimension. Two members that executed different numbers of
+//! collectives before may then use opposite directions of a ring, or different trees. A member receives a message only
+//! if its own direction expects messages from the sender. The member then counts the message together with other
+//! messages from this sender. The engine stores messages and requests until it knows the receiver's direction or tree
+//! (its queue slot).
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
@@ -11,25 +12,23 @@ use crate::discipline::CollectiveModel;
 use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
 use chakram_base::ids::Position;
 
-/// A message or rendezvous request whose step number has not been converted from the sender's numbering to the
-/// receiver's.
+/// A message or rendezvous request whose step number is still in the sender's numbering, not the receiver's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
     /// The chunk at the sending member.
     pub from: CellIndex,
-    /// Number of the message's stage, in the numbering that all members share
-    /// ([`ChunkExecutor::shared_stage`]).
+    /// Stage index of the message, in the numbering that all members share ([`ChunkExecutor::shared_stage`]).
     pub stage: SharedStage,
-    /// For a message, the number of steps that its receiver must have taken. For a request, the requested step. Both
-    /// numbers are in the sender's numbering.
+    /// For a message, the number of steps that the receiver must have taken before it accepts the message. For a
+    /// request, the index of the requested step. Both numbers are in the sender's numbering.
     pub number: u32,
     pub is_request: bool,
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Converts the number of a message or request to the numbering of the receiver `to` (a chunk at a member). `None`
-    /// if the receiver never receives from the sender. Also `None` if the receiver is not enrolled yet; the message is
-    /// then stored.
+    /// Converts the step number of a message or request to the numbering of the receiver `to` (a chunk at a member).
+    /// Returns `None` if the receiver never receives from the sender. Also returns `None` if the receiver is not
+    /// enrolled yet; the caller then stores the message.
     pub(super) fn number_for_receiver(
         &mut self,
         id: RunIndex,
@@ -45,7 +44,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.receiver_number(id, to, message)
     }
 
-    /// Converts the number of a message to the receiver's numbering. Both ends must be enrolled.
+    /// Converts a message's step number to the receiver's numbering. Sender and receiver must be enrolled.
     fn receiver_number(
         &mut self,
         id: RunIndex,
@@ -88,8 +87,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         found
     }
 
-    /// Processes the messages that arrived for a chunk before the member started. The directions or trees that the
-    /// chunk uses (its queue slots) are now known.
+    /// Processes the messages that arrived for a chunk before the member started. The chunk's directions or trees (its
+    /// queue slots) are now known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position_of_cell(at.cell), run.length);
@@ -120,8 +119,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             };
             let progress = self.runs[at.run].progress.as_mut();
             let progress = progress.expect("it has begun");
-            // A request for step s is due after s + 1 steps. A message carries the number of steps after which it is
-            // due.
+            // A request for step s is due after the sender has taken s + 1 steps. A message carries the number of steps
+            // after which it is due.
             if early.is_request {
                 progress.defer_message(at.cell, stage, number + 1, true)
             } else if number == 0 {

@@ -1,4 +1,4 @@
-//! Endpoints of members, where messages cause delays, reductions and bus transfers.
+//! Models the endpoints of members, where messages cause delays, reductions and bus transfers.
 
 use super::executor::ChunkExecutor;
 use super::run::{CellLocation, LineCellLocation};
@@ -15,7 +15,7 @@ use chakram_hardware::collective::{
 };
 use chakram_hardware::network::NetworkBackend;
 
-/// Schedules the events of an NPU's bus as delays of the NPU.
+/// Schedules the events of an NPU's bus as delays of that NPU.
 struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusScheduler for NpuBusScheduler<'_> {
@@ -25,15 +25,15 @@ impl BusScheduler for NpuBusScheduler<'_> {
     }
 }
 
-/// Creates the token of a bus transfer from the event that follows its completion.
+/// Creates the token of a bus transfer. The token encodes `event`, which follows the transfer's completion.
 fn completion_token(event: Event, detail: u32) -> CompletionToken {
     let word = event.packed_content();
     CompletionToken { word, detail }
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Starts the processing at a member's endpoint before the stage's first send. When the processing ends, the member
-    /// earns its first credits.
+    /// Starts the processing that a member's endpoint does before the stage's first send. When the processing ends, the
+    /// member earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
@@ -152,7 +152,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.resume_bus(now, npu, event, clock);
     }
 
-    /// Notifies the backend that nothing is in progress on an NPU although some of its nodes are ready.
+    /// Notifies the backend that an NPU is idle although some of its nodes are ready.
     pub fn note_idle(&mut self, npu: Npu) {
         self.backend.on_idle(npu);
     }

@@ -1,4 +1,4 @@
-//! Simulates collectives message by message: state, and dispatch of events.
+//! Simulates collectives message by message: keeps the state, and dispatches events.
 
 use super::chunk_queues::ChunkQueues;
 use super::direction_matching::UnsortedMessage;
@@ -20,7 +20,7 @@ use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::ScriptEvent;
 use chakram_hardware::network::NetworkBackend;
 
-/// Simulates collectives message by message: the steps of their chunks through stages, queues and endpoints.
+/// Simulates collectives message by message: the steps of chunks through stages, queues and endpoints.
 pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
@@ -28,12 +28,12 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
-    /// Chunks that have begun a stage but not advanced in it yet.
+    /// Chunks that have begun a stage but have not yet advanced in it.
     pub(super) begun_chunks: Vec<RunCell>,
     pub(super) withheld: WithheldSteps,
     /// True if members of a collective may run the same stage in different directions or trees.
     pub(super) mixed_directions: bool,
-    /// Time and position of each member's end, recorded while a collective is rehearsed; otherwise `None`.
+    /// End time and position of each member, recorded while a collective is rehearsed; otherwise `None`.
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
@@ -54,7 +54,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Returns true if the members of the collective `run` follow scripts instead of algorithms.
+    /// Returns true if the members of the collective `run` follow scripts instead of built-in algorithms.
     pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
         let mut stages = self.schedules.get(run.schedule).all_stages().iter();
         stages.any(|stage| self.backend.is_scripted(stage))
@@ -92,8 +92,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message at the same chunk of another member of the collective. Stage and steps
-    /// are in the sender's numbering.
+    /// Handles the arrival of a step's message at the same chunk of another member of the collective. The stage and
+    /// step are in the sender's numbering.
     #[inline]
     pub fn step_arrived<N: NetworkBackend>(
         &mut self,
@@ -119,7 +119,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.on_arrival(fabric, effects, now, to, step);
     }
 
-    /// Handles the departure of a step's message, if the sender waits for it.
+    /// Handles the departure of a step's message for which the sender waits.
     #[inline]
     pub fn step_left<N: NetworkBackend>(
         &mut self,
@@ -196,7 +196,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Reports a collective that ended, and frees the collective's state.
+    /// Reports the end of a collective, and frees the collective's state.
     pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
         let run = &self.runs[id];
         let totals = run.sum_waiting_times(self.groups[run.group].plan);
@@ -204,7 +204,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.record_ended_stage(effects, now, id, stepwise, totals, transfer);
     }
 
-    /// Reports a collective that ended, with its waiting and transfer times, and frees the collective's state.
+    /// Reports the end of a collective with its waiting and transfer times, and frees the collective's state.
     pub(super) fn record_ended_stage(
         &mut self,
         effects: &mut Effects,
@@ -231,8 +231,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
             messages: run.messages,
         });
         running.order.run_of[run.sequence as usize] = None;
-        // Free the collective's entry only if none of the collective's messages are in flight, because messages refer
-        // to the entry by index.
+        // Messages refer to the collective's entry by index, so the entry is freed only if none of the collective's
+        // messages are in flight.
         if run.progress.is_none() {
             self.runs.give_back(id);
         }

@@ -1,12 +1,12 @@
 //! Analytical answers on networks with contention: a formula gives a collective's time as long as no other traffic
 //! uses the collective's links.
 //!
-//! When a collective is answered analytically, it *reserves* its members' ports or links in all its dimensions. All
-//! these ports or links must be idle. The answer is valid as long as no other traffic uses one of these links. Before
-//! another message, load or store uses a reserved link, the collective is *materialized*. The materialized collective
-//! is simulated message by message, first from its start until now, and then until its end. The simulation is exact,
-//! because the collective was alone on its links until now. Messages that the run sends at this instant are submitted
-//! together with the other message.
+//! A collective that is answered analytically *reserves* its members' ports or links in all its dimensions. All these
+//! ports or links must be idle. The answer is valid as long as no other traffic uses one of these links. Before another
+//! message, load or store uses a reserved link, the collective is *materialized*. The engine simulates the materialized
+//! collective message by message, first from its start until now, and then until its end. The simulation is exact,
+//! because the collective was alone on its links until now. Messages that the simulation sends at this instant are
+//! submitted together with the other message.
 
 use super::Collectives;
 use super::lone_run::MainLoopProgress;
@@ -23,8 +23,8 @@ use chakram_hardware::network::{LinkReservations, NetworkBackend};
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Answers a collective analytically, with the duration `span`, if all members start at `now`. Succeeds only if the
-    /// collective's links can be reserved; returns true on success.
+    /// If the collective's links can be reserved, computes the collective's end analytically: all members start at
+    /// `now`, and the collective takes `span`. Returns true on success.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -53,8 +53,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// If an end event belongs to a collective's latest analytical answer, releases the links that the collective has
-    /// reserved. Returns true if the event belongs to that answer.
+    /// Releases a collective's reserved links if the end event belongs to the collective's latest analytical answer.
+    /// Returns true if the event belongs to that answer.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -85,8 +85,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Calls `what` for each NPU and dimension that a collective uses, until `what` returns false. Returns true if all
-    /// calls returned true, and false if links cannot be reserved.
+    /// Calls `what` for each NPU and dimension that a collective uses, and stops when `what` returns false. Returns
+    /// true if every call returned true, and false if a call returned false or if links cannot be reserved.
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -104,7 +104,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Materializes all runs that have reserved a link which a message submitted at `now` would use.
+    /// Materializes every run that has reserved a link on the route of a message submitted at `now`.
     pub fn materialize_touched<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -123,7 +123,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Materializes all runs that have reserved a link which loads and stores submitted at `now` would use.
+    /// Materializes every run that has reserved a link on the route of loads and stores submitted at `now`.
     pub fn materialize_on_the_way<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -137,8 +137,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Withdraws the analytical answer or the reserved links of a collective in flight. The collective is simulated
-    /// message by message instead, first from its start until `now` and then until its end.
+    /// Withdraws a collective's analytical answer or its reserved links. Instead, simulates the collective message by
+    /// message, first from its start until `now` and then until its end.
     pub(super) fn materialize_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

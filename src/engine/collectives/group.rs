@@ -1,4 +1,4 @@
-//! Groups of launches in flight, with the launch order of their collectives.
+//! The groups of launches in flight, with the launch order of each group's collectives.
 
 use super::launch_order::LaunchOrder;
 use crate::dataflow::LaunchNumbers;
@@ -9,7 +9,7 @@ use crate::plan::{GroupPlan, NONE, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use std::ops::{Index, IndexMut};
 
-/// A group of a launch in flight.
+/// A group of one launch in flight.
 #[derive(Debug)]
 pub struct RunningGroup<'a> {
     pub plan: &'a GroupPlan,
@@ -18,13 +18,13 @@ pub struct RunningGroup<'a> {
     program: &'a ReplayPlan,
     /// First instance of the launch.
     first_instance: InstanceIndex,
-    /// Observers' id of the program's first instance.
+    /// Observers' id for the program's first instance.
     first_id: InstanceId,
     /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,
-    /// Index of the program's first table of bytes between pairs of members.
+    /// Index of the program's first byte table; such a table contains the bytes between pairs of members.
     pub(super) first_splits: u32,
-    /// Index of the group among the groups of all launches. Messages of one instant are ordered by this index.
+    /// Index of the group among the groups of all launches. At one instant, messages are ordered by this index.
     pub(super) number: u32,
 }
 
@@ -48,8 +48,8 @@ impl RunningGroup<'_> {
         self.order.run_of[sequence as usize]
     }
 
-    /// Returns the collective that `member` must start before the collective `sequence`. `None` if the member may
-    /// start `sequence` now.
+    /// Returns the collective that `member` must start before the collective `sequence`. Returns `None` if the member
+    /// may start `sequence` now.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }
@@ -81,7 +81,7 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 
 impl<'a> RunningGroups<'a> {
     /// Adds the groups of a launch. The launch's instances begin at `first_instance`. Returns the index of the first
-    /// group. `only` is true if the run has only this launch.
+    /// group. `only` is true if the run consists of this single launch.
     pub fn add_groups(
         &mut self,
         plan: &'a ReplayPlan,
@@ -107,7 +107,7 @@ impl<'a> RunningGroups<'a> {
         first
     }
 
-    /// Numbers the groups of a launch. If an earlier launch used the groups, resets them.
+    /// Assigns indices to the groups of a launch. Resets groups that an earlier launch used.
     pub fn prepare_for_launch(&mut self, first: GroupIndex, count: usize, used: bool) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;
@@ -118,8 +118,8 @@ impl<'a> RunningGroups<'a> {
         }
     }
 
-    /// Marks a member's `node` as ready for a collective. Returns true if the collective may start. If the collective
-    /// may not start, the node is parked until [`Self::next_parked`] returns it.
+    /// Marks a member's `node` as ready for a collective. Returns true if the member may start the collective.
+    /// Otherwise parks the node until [`Self::next_parked`] returns it.
     #[inline]
     pub fn mark_ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
         self[slot.group]
@@ -133,8 +133,7 @@ impl<'a> RunningGroups<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Skip members that do not wait for other members. Such members started before their place was
-            // reached.
+            // Skip members that waited for no other member. Such members started before the order reached their place.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group

@@ -1,26 +1,26 @@
-//! Launch order: the order in which the collectives of a group take their lanes.
+//! Launch order: the order in which a group's collectives take their lanes.
 //!
 //! Members of a group must start the group's collectives in the same order. Otherwise two collectives could each occupy
-//! a lane that a member of the other collective needs. The first collective in program order is launched as soon as any
-//! member is ready for it. A later collective may overtake the first to overlap with computation, but only when every
-//! member is ready for the later collective. Otherwise, at a member that is not ready, the later collective might
-//! depend on the first. Therefore, a launched collective never waits for an unlaunched collective, and a workload that
-//! runs in program order never deadlocks here.
+//! a lane that the other collective needs. The first collective in program order is launched as soon as any member is
+//! ready for it. A later collective may overtake the first to overlap with computation, but only when every member is
+//! ready for the later collective. Otherwise, a member that is not ready might first need the earlier collective to
+//! complete. Therefore, a launched collective never waits for an unlaunched collective, and a workload that runs in
+//! program order never deadlocks here.
 //!
-//! If a group's collectives share a lane with other nodes, the group *gathers*: each collective is launched only when
-//! every member is ready. Then all members queue for their lanes together. Thus the collectives of such groups have the
-//! same order on all lanes. A collective that occupies a lane therefore never waits for a collective that is queued
-//! after it.
+//! If a group's collectives share a lane with other nodes, the group *gathers*: it launches each collective only when
+//! every member is ready. Then all members queue for their lanes together. The collectives of such groups therefore
+//! have the same order on all lanes. A collective that occupies a lane therefore never waits for a collective that is
+//! queued after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};
 use chakram_base::ids::MemberIndex;
 use std::collections::BTreeMap;
 
-/// Launch order of a group and its collectives in flight.
+/// Launch order of a group's collectives, and the run of each collective in flight.
 #[derive(Debug)]
 pub(super) struct LaunchOrder {
-    /// Place of each collective in the order, or [`NONE`] before the collective is launched.
+    /// Place of each collective in the launch order, or [`NONE`] before the launch.
     place_of: Vec<u32>,
     /// Launched collectives, in launch order.
     order: Vec<u32>,
@@ -34,9 +34,9 @@ pub(super) struct LaunchOrder {
     gathers: bool,
     /// Program-order index of the first collective that is not launched.
     first: u32,
-    /// Place in the order of the collective that each member starts next.
+    /// For each member, the place (in the launch order) of the collective that the member starts next.
     next: Vec<u32>,
-    /// Nodes of ready members that wait for their place in the order. Keys are (member, collective).
+    /// Nodes of ready members that wait for their place in the order. The key is (member, collective).
     parked: BTreeMap<(MemberIndex, u32), u32>,
     /// Members whose next collective may now start, in descending order.
     due: Vec<MemberIndex>,
@@ -63,7 +63,7 @@ impl LaunchOrder {
         }
     }
 
-    /// Resets a used order for another launch of its group.
+    /// Resets the launch order for another launch of the group.
     pub fn reset_for(&mut self, plan: &GroupPlan) {
         let calls = plan.calls.len();
         self.place_of.fill(NONE);
@@ -77,7 +77,7 @@ impl LaunchOrder {
         self.due.clear();
     }
 
-    /// Returns the number of the next collective that `member` issues, for matching in issue order.
+    /// Returns the index of the next collective that `member` issues, for matching in issue order.
     #[inline]
     pub fn next_call_to_issue(&mut self, member: MemberIndex) -> u32 {
         let next = &mut self.next[member.index()];
@@ -89,8 +89,8 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Adds an entry for the collective `sequence` if the collective is new. Members that ignore the launch
-    /// order need this entry.
+    /// Adds an entry for the collective `sequence` if the collective is new. Members that ignore the launch order need
+    /// an entry too.
     #[inline]
     pub fn register_call(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -99,8 +99,8 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Marks `node` of `member` as ready for collective `sequence`. Returns true if the collective may start. If
-    /// the collective may not start, the node is parked until [`Self::next_parked`] returns it.
+    /// Marks `node` of `member` as ready for collective `sequence`. Returns true if the member may start the
+    /// collective. Otherwise parks the node until [`Self::next_parked`] returns it.
     #[inline]
     pub fn mark_ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];
@@ -121,7 +121,8 @@ impl LaunchOrder {
         false
     }
 
-    /// Launches `sequence`. Then launches every collective that becomes first in program order and has a ready member.
+    /// Launches `sequence`. Launches a collective. Then launches each collective that becomes first in program order
+    /// and has a ready member.
     fn grant_launch(&mut self, sequence: u32) {
         self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
@@ -142,7 +143,8 @@ impl LaunchOrder {
         }
     }
 
-    /// Removes a parked node that may start now. Returns the member and the node, or `None`.
+    /// Removes a parked node that may start now, and returns its member and the node. Returns `None` if no parked node
+    /// may start.
     #[inline]
     pub fn next_parked(&mut self) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
@@ -161,16 +163,15 @@ impl LaunchOrder {
         None
     }
 
-    /// Returns the collective that `member` must start before the collective `sequence`. `None` if the member may
-    /// start `sequence` now.
+    /// Returns the collective that `member` must start before the collective `sequence`. Returns `None` if the member
+    /// may start `sequence` now.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];
         if place < next || (place == NONE && self.gathers) {
             return None;
         }
-        // If the member has already started all launched collectives, it needs the first collective that is not
-        // launched.
+        // A member that has started all launched collectives needs the first collective that is not launched.
         let before = self.order.get(next as usize).copied().unwrap_or(self.first);
         (before != sequence).then_some(before)
     }
@@ -189,7 +190,7 @@ mod tests {
             (order.next_parked(), order.blocked_by(MemberIndex(0), 1)),
             (None, Some(0))
         );
-        // Member 1 does need collective 0 first, so both collectives run in program order.
+        // Member 1 does need collective 0 first, so the two collectives run in program order.
         assert!(order.mark_ready(MemberIndex(1), 0, 80));
         assert_eq!(order.next_parked(), None);
         assert!(order.mark_ready(MemberIndex(0), 0, 71));

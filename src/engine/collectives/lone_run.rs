@@ -1,5 +1,5 @@
 //! Simulates a collective as if it were alone, up to the present or to the collective's end. The simulation uses the
-//! same event loop, with effects of its own.
+//! same event loop as the replay, but collects its effects separately.
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
@@ -17,12 +17,12 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;
 
-/// Point in the main loop's progress up to which a collective is simulated.
+/// Progress of the main loop at which the simulation of a collective stops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MainLoopProgress {
     pub now: Time,
-    /// True if all rounds of the instant with events of the collective are over. False if only `rounds` rounds are
-    /// over.
+    /// True if the main loop has finished all rounds of the instant that contain events of the collective. False if the
+    /// main loop has finished only `rounds` rounds.
     pub done: bool,
     pub rounds: u32,
     /// True if the arrivals include every member that has arrived so far.
@@ -36,12 +36,13 @@ impl MainLoopProgress {
     }
 }
 
-/// Components of the event loop that simulates one collective alone.
+/// Components of the event loop that simulates one collective in isolation.
 ///
-/// At the present instant, the simulated collective must be at exactly the same event as the main loop. The main loop
-/// may have run out of events of the instant since the instant began or since the last members arrived. In this case,
-/// the simulation also handles all its events of the instant. Otherwise the simulation takes the same number of rounds
-/// as the main loop. The messages of its last round are then submitted together with the main loop's messages.
+/// At the present instant, the simulation must stop at exactly the event that the main loop has reached. The main loop
+/// may already have run out of events at this instant, since the instant began or since the last members arrived. In
+/// this case, the simulation also handles all its events at this instant. Otherwise the simulation executes the same
+/// number of rounds as the main loop. The main loop then submits the messages of the simulation's last round together
+/// with its own messages.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
@@ -51,7 +52,7 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
     present: Option<MainLoopProgress>,
-    /// Current instant; `handled` is the number of rounds of this instant that have been handled.
+    /// Current instant; `handled` is the number of rounds already handled at this instant.
     at: Time,
     handled: u32,
     round: Vec<Event>,
@@ -66,7 +67,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
             return None;
         }
         self.fabric.submit_pending(self.at, self.own);
-        // Only peek, because the members that arrive next may send before the next event.
+        // Only peek, because the members that arrive next may send messages before the next event.
         let due = self.own.agenda.peek_time();
         let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
         if let Some(due) = due.filter(|&due| wave.is_none_or(|wave| due <= wave)) {
@@ -105,7 +106,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
         ControlFlow::Continue(())
     }
 
-    /// Never fails: the simulation takes seconds at most, and the main loop needs its result.
+    /// Never stops the simulation: it takes seconds at most, and the main loop needs its result.
     fn check_interruption(&self) -> Result<(), Interruption> {
         Ok(())
     }
@@ -113,7 +114,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Simulates a collective up to the `present` or to the collective's end. Each of `waves` contains the members that
-    /// arrive at one time. No event of the collective may be pending in another queue.
+    /// arrive at one time. No other queue may contain an event of the collective.
     pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,5 +1,5 @@
-//! Schedules of members that execute different collectives as their group's n-th collective. Members can execute
-//! different collectives only if collectives are matched in issue order.
+//! Provides schedules for members that execute different collectives as the n-th collective of their group. Members can
+//! execute different collectives only if the replay matches collectives in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
@@ -9,8 +9,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the other members' collective. Returns
-    /// another member as the error if the two members would exchange different messages on a common line.
+    /// Returns the schedule of a member whose collective differs from the collective of the other members. If the
+    /// member would exchange different messages with another member on a common line, returns that member as the error.
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
@@ -89,9 +89,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Compares a member's collective with the first member's collective. If the collectives differ, the member
-    /// gets its own schedule. If the member's messages also differ from a partner's messages, the pair is
-    /// recorded as the mismatch.
+    /// Checks whether a member's collective equals the first member's collective. If the collectives differ, gives the
+    /// member its own schedule. If the member's messages also differ from a partner's messages, records the two members
+    /// as the mismatch.
     pub(super) fn check_calls_equal(
         &mut self,
         call: MemberCall<'_, '_>,

@@ -1,4 +1,5 @@
-//! Collectives and messages that take recorded or captured durations: dependencies among members, and completion times.
+//! Models collectives and messages that take recorded or captured durations: dependencies among members, and completion
+//! times.
 //!
 //! The network is not simulated. A member's part *begins* when all members for which it waits have started (see
 //! [`CommTiming`]), and ends after the member's own duration.
@@ -16,13 +17,13 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total waiting time of a collective's members, and the rank that caused most of it, with the time that this
-/// rank caused.
+/// Total waiting time of a collective's members, and, if known, the rank that caused most of that time together with
+/// its share.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
     /// Returns true if a collective node waits neither for other members nor for its place in the launch order. A node
-    /// that never waits while it occupies its lane cannot be part of a deadlock.
+    /// that never waits while it occupies its lane cannot take part in a deadlock.
     #[inline]
     pub fn never_waits(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
@@ -53,8 +54,8 @@ impl CommTiming {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Begins the parts of members that no longer wait for another member. Call this when members
-    /// of the collective started at `now` and no event is left at `now`.
+    /// Begins the part of each member that no longer waits for another member. The caller must call this after members
+    /// of the collective started at `now` and after the last event at `now`.
     pub fn begin_parts(
         &mut self,
         flow: &Dataflow<'_>,
@@ -114,7 +115,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Ends a collective with recorded durations when each member's part has completed.
+    /// Ends a collective with recorded durations after each member's part has completed.
     pub fn end_recorded(
         &mut self,
         flow: &Dataflow<'_>,
@@ -170,7 +171,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 }
 
-/// Returns the root's index among the members, if the collective has a root.
+/// Returns the root's member index, or `None` if the collective has no root.
 fn root_of(group: &GroupPlan, sequence: u32) -> Option<MemberIndex> {
     let call = &group.calls[sequence as usize];
     let has_root = call.kind.has_root();

@@ -1,21 +1,21 @@
-//! Rehearsed answers: a collective on idle links takes the times of an earlier trial run (a rehearsal) in which an
-//! identical collective was simulated alone.
+//! Answers a collective on idle links with the times of a trial run (a *rehearsal*), in which an identical collective
+//! was simulated alone.
 //!
-//! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). On such
-//! networks, there is no closed form for irregularly placed members. However, two collectives on idle links run
-//! identically, apart from their starts, if their members arrive in the same *pattern* of times. The second collective
-//! of a schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines
-//! the end of each member and the use of each link. If a later collective has the same pattern and the links are idle,
-//! the collective reserves the links and is answered immediately. On a network without contention, nothing disturbs a
-//! collective, so the first collective with a pattern is rehearsed, and no links are reserved.
+//! Some networks store for each link only the time at which the link becomes free ([`RehearsedLinks`]). On such
+//! networks, no closed form covers irregularly placed members. However, two collectives on idle links run identically,
+//! apart from their start times, if their members arrive in the same *pattern* of times. The second collective of a
+//! schedule is *rehearsed*: simulated message by message over an otherwise empty network. The rehearsal determines the
+//! end of each member and the use of each link. If a later collective has the same pattern and its links are idle, the
+//! collective reserves the links, and the rehearsal gives its times immediately. On a network without contention,
+//! nothing disturbs a collective, so the first collective with a pattern is rehearsed, and no links are reserved.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all members have
 //! arrived. In such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes
 //! the pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
-//! answered only if nothing was sent before the last arrival, for example if the root arrives last.
+//! answered only if no member sends before the last arrival, for example if the root arrives last.
 //!
-//! A link is reserved until the collective's last message over it has been submitted. Traffic that comes later would
-//! queue after that message anyway. Before a message, load or store uses a reserved link, the collective is
+//! A link stays reserved until the collective has submitted its last message over the link. Traffic that comes later
+//! would queue after that message anyway. Before a message, load or store uses a reserved link, the collective is
 //! [materialized](super::fast_forward): it is simulated message by message from then on. Members that have already
 //! ended are not affected.
 
@@ -40,18 +40,18 @@ const MOST_PATTERNS: usize = 8;
 /// late members is rehearsed. More patterns would need more memory than the replay, and they seldom repeat.
 const MOST_PATTERNS_APART: usize = 2;
 
-/// Times and links of a collective that ran alone. Times are relative to the first arrival.
+/// Member end times and link use of a collective that ran alone. All times are relative to the first arrival.
 #[derive(Debug)]
 pub(super) struct CollectiveRehearsal {
-    /// Arrival of each member. Absent members arrive with the last present member.
+    /// Arrival time of each member. An absent member has the arrival time of the last present member.
     pattern: Vec<Span>,
-    /// End and position of each member, in order of time.
+    /// End time and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
-    /// Use of each link by the collective.
+    /// The collective's use of each link.
     pub links: Vec<RehearsedLink>,
 }
 
-/// Progress of the trial runs (rehearsals) of a schedule.
+/// Progress of a schedule's trial runs (rehearsals).
 #[derive(Clone, Debug, Default)]
 pub(super) enum RehearsalState {
     /// No collective of the schedule has run.
@@ -96,9 +96,9 @@ fn summarize_arrivals(run: &CollectiveRun, together: bool) -> Vec<Span> {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Tries to process a collective's new arrivals without simulating its messages. If `all` members have arrived, the
-    /// collective takes the times of a trial run (a rehearsal). Otherwise, the collective holds its links. Returns true
-    /// on success.
+    /// Tries to settle a collective's new arrivals without simulating the collective's messages. If `all` members have
+    /// arrived, the collective takes the times of a trial run (a rehearsal). Otherwise, the collective keeps its links
+    /// reserved. Returns true on success.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -133,7 +133,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             return false;
         };
-        // The trial run was not this collective, so its messages do not count.
+        // These messages belong to the trial run and not to this collective, so the fabric must not count them.
         fabric.forget_messages(messages);
         if !together && !is_held {
             // This collective has already sent messages, so the new rehearsal serves only later collectives with this
@@ -170,9 +170,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Processes the new arrivals of a collective on a network without contention, where nothing can disturb it. If
-    /// every member needs data from every other member, nothing is simulated until `all` have arrived. Then the
-    /// collective takes the times of a trial run. Returns false if the collective must be simulated.
+    /// Settles a collective's new arrivals on a network without contention, where no other traffic can disturb the
+    /// collective. If every member needs data from every other member, nothing is simulated until `all` have arrived.
+    /// Then the collective takes the times of a trial run. Returns false if the collective must be simulated.
     fn settle_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -210,7 +210,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let run = &mut self.chunks.runs[id];
         let start = if together { now } else { run.arrivals.first };
-        // The first collective with a pattern was simulated, only not in the main loop.
+        // The collective was simulated, although outside the main loop, so it counts as simulated.
         if messages > 0 {
             run.messages = messages;
             self.answers.stepwise += 1;
@@ -221,8 +221,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Returns true if nothing needs to be simulated before the last member arrives, and a trial run is possible. Absent
-    /// members are excluded, because members end at different times, so a present member cannot represent them.
+    /// Returns true if nothing needs to be simulated before the last member arrives, and a trial run is possible.
+    /// Absent members rule this out: members end at different times, so a present member cannot represent an absent
+    /// one.
     fn can_wait_for_all(&self, run: &CollectiveRun) -> bool {
         let cached = self.chunks.schedules.get(run.schedule);
         let mut stages = cached.all_stages().iter();
@@ -236,7 +237,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && !stages.any(|stage| self.chunks.backend.is_scripted(stage))
     }
 
-    /// Answers a collective with the times of a trial run. `number` identifies the answer if traffic can withdraw it.
+    /// Ends a collective at the times of a trial run. `number` identifies the answer if other traffic can withdraw it.
     fn answer_as_rehearsed(
         &mut self,
         effects: &mut Effects,
@@ -256,8 +257,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         effects.agenda.push(start + first, event);
     }
 
-    /// Holds the links of a collective for the members that have arrived first, if the links are known and idle.
-    /// Returns true if the links are held.
+    /// Reserves a collective's links on behalf of the members that arrived first, if the links are known and idle.
+    /// Returns true if the links are now reserved.
     fn reserve_links<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -288,8 +289,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Records further arrivals of a collective that holds links for later members. Returns true if the collective
-    /// still holds the links.
+    /// Records further arrivals of a collective whose links are reserved until all members have arrived. Returns true
+    /// if the links are still reserved.
     fn hold_on<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -315,10 +316,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.answer.settlement = effects.progress.settlement_count();
     }
 
-    /// Returns the rehearsal (trial run) for a collective whose members have all arrived, and the number of its messages
-    /// if it was made now. Rehearses the second
-    /// collective of a schedule, and later collectives with a new pattern if there are fewer than `MOST_PATTERNS`
-    /// patterns.
+    /// Returns the rehearsal (trial run) for a collective whose members have all arrived. If the rehearsal was made by
+    /// this call, also returns its number of messages. Rehearses the second collective of a schedule, and later
+    /// collectives with a new pattern if there are fewer than `MOST_PATTERNS` patterns.
     fn find_or_rehearse<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -371,15 +371,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 known.push(Arc::clone(found));
             }
             (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
-            // Without contention, only this pattern of arrivals may be at fault.
+            // Without contention, only this pattern of arrivals may have made the rehearsal fail.
             (None, _) if !N::SHARED => {}
             (None, _) => *state = RehearsalState::Impossible,
         }
         found.map(|found| (found, messages))
     }
 
-    /// Simulates a collective as if nothing else were in flight, and restores the state of everything else afterwards.
-    /// Also returns the number of messages, which the fabric has counted.
+    /// Simulates a collective as if nothing else were in flight, and then restores the state of everything else. Also
+    /// returns the number of messages, because the fabric has counted them.
     fn rehearse_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -442,8 +442,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         Some((rehearsal, tried))
     }
 
-    /// If the event belongs to the latest answer of a collective with rehearsed times, ends the members
-    /// whose time is `now`.
+    /// Ends the members whose end time is `now`, if the event belongs to the latest answer of a collective with
+    /// rehearsed times.
     pub(super) fn end_rehearsed(
         &mut self,
         effects: &mut Effects,
@@ -480,7 +480,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if number > 0 {
             self.answers.settle_answer();
         }
-        // Only the first collective with a pattern has messages.
+        // Only a collective that was rehearsed itself has messages.
         let stepwise = self.chunks.runs[id].messages > 0;
         self.chunks.record_model(effects, now, id, stepwise);
     }

@@ -1,8 +1,8 @@
-//! Rendezvous: messages that are sent only when their receiver has requested them.
+//! Rendezvous: a sender transmits a message only after its receiver has requested it.
 //!
 //! A receiver that posts a receive sends a small request to the sender. The data leaves when the request has arrived
 //! and the sender is ready. Requests do not state a size. If two ranks exchange messages of several sizes under one
-//! tag, a request can therefore release a message whose receive is not posted yet.
+//! tag, a request can therefore release a message before the message's receive is posted.
 
 use super::executor::ChunkExecutor;
 use super::run::CellLocation;
@@ -15,12 +15,12 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use std::collections::BTreeMap;
 
-/// Messages that wait for their rendezvous request, by cell (a chunk at a member), stage and step.
+/// Messages that wait for a rendezvous request; the key is the cell (a chunk at a member), the stage and the step.
 #[derive(Debug, Default)]
 pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStep), OpIndex>);
 
 impl WithheldSteps {
-    /// Stores the op of a step until it is requested.
+    /// Stores the op of a step until the receiver requests it.
     pub fn store_withheld_op(&mut self, at: RunCell, step: SharedStep, op: OpIndex) {
         self.0.insert((at, step), op);
     }
@@ -78,7 +78,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles the arrival of a member's request. Releases the message if it is ready, otherwise stores the request.
+    /// Handles a rendezvous request that has arrived at a member. Releases the message if it is ready, otherwise stores
+    /// the request.
     pub(super) fn on_request<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -5,8 +5,7 @@
 //! In a stage, the members on a *line* of the phase run a program of *steps*. A step sends one message and requires
 //! *credits*, which a member earns by receiving and processing messages. A stage that uses both directions of a ring
 //! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
-//! slot* is the backend's number for a chunk's passage through a stage; it also selects the passage's direction or
-//! tree.
+//! slot* is the backend's index for a chunk's passage through a stage; it also selects the passage's direction or tree.
 
 use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
@@ -26,23 +25,23 @@ use std::sync::Arc;
 /// Sentinel stage of a chunk that has not begun its first stage at a member.
 pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 
-/// One collective of one group, from its first arrival to its last completion.
+/// State of one collective of one group, from the first arrival to the last completion.
 #[derive(Debug)]
 pub struct CollectiveRun {
     /// Index of the group among the groups of all launches in flight.
     pub(super) group: GroupIndex,
-    /// Index of the group among the groups of all launches. Messages of one instant are ordered by this index.
+    /// Index of the group among the groups of all launches. At one instant, messages are ordered by this index.
     pub(super) number: u32,
     /// Number of earlier collectives of the same group.
     pub(super) sequence: u32,
     /// The operation and its sizes, as the first member issued them.
     pub(super) request: Option<CollectiveRequest>,
-    /// The root's position.
+    /// Position of the collective's root.
     pub(super) root: Position,
     pub(super) arrivals: MemberArrivals,
     /// Index of the schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
-    /// Index of each position's schedule, if members carry out different collectives. These collectives exchange equal
+    /// Schedule index of each position, if members carry out different collectives. These collectives exchange equal
     /// messages along each common line. Empty if all members have the same schedule.
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
@@ -60,7 +59,7 @@ pub struct CollectiveRun {
     pub(super) progress: Option<StepwiseProgress>,
 }
 
-/// Members of a collective that have arrived.
+/// Arrivals of a collective's members.
 #[derive(Debug, Default)]
 pub(super) struct MemberArrivals {
     /// Node of each member, or [`NONE`] before the member arrives and for absent members.
@@ -75,36 +74,35 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members, sorted by the proved order in which they end; empty if this is the order of the
-    /// members' indices.
+    /// Members in the proved order of their ends; empty if the members end in the order of their indices.
     pub ends: Vec<MemberIndex>,
 }
 
-/// Times of each member's part in a collective with a recorded duration.
+/// Start and end times of members' parts, in a collective with a recorded duration.
 #[derive(Debug, Default)]
 pub(super) struct RecordedMemberTimes {
     /// Start of each member's part, or [`Time::END`] until the start is known.
     pub begins: Vec<Time>,
     /// End of the last member's part.
     pub end: Time,
-    /// The longest recorded duration of a member.
+    /// Longest recorded duration among the members.
     pub transfer: Span,
 }
 
-/// State of a collective's analytical answer.
+/// State of a collective's analytical answer, which other traffic may withdraw.
 #[derive(Debug, Default)]
 pub(super) struct AnalyticalAnswer {
-    /// Number that identifies the analytical answer as long as it can be withdrawn, or 0 otherwise.
+    /// Identifies the analytical answer as long as other traffic can withdraw it; otherwise 0.
     pub number: u32,
-    /// Number of times that the loop had settled the current instant when the answer was determined.
+    /// How often the loop had settled the current instant when the answer was determined.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
     /// Time at which the answer starts, possibly in the past.
     pub start: Time,
-    /// True if the collective holds its links until all members have arrived.
+    /// True if the collective's links are reserved until all members have arrived.
     pub is_held: bool,
-    /// Time of the latest arrival so far, while the links are held.
+    /// Time of the latest arrival so far, while the collective's links are reserved.
     pub last_wave: Time,
     /// True if the answer depends on the members' different arrival times. If false, all members count as arrived at
     /// `start`.
@@ -115,7 +113,7 @@ pub(super) struct AnalyticalAnswer {
 }
 
 impl AnalyticalAnswer {
-    /// Returns true if the member at a position has ended, according to the rehearsal.
+    /// Returns true if the rehearsal says that the member at `position` has ended.
     pub fn has_notified_member(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
@@ -124,8 +122,8 @@ impl AnalyticalAnswer {
 }
 
 impl MemberArrivals {
-    /// Returns the members that have arrived. If `skewed`, members are grouped by their time of arrival; otherwise they
-    /// form one group that arrives at `start`.
+    /// Returns the members that have arrived, grouped by arrival time if `skewed` is true. Otherwise returns one group
+    /// of all these members, which arrives at `start`.
     pub fn group_arrivals_by_time(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
         let members = (0..)
             .map(MemberIndex)
@@ -146,24 +144,23 @@ impl MemberArrivals {
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkProgress {
-    /// Current stage. The value is [`OUTSIDE`] before the first stage, and the number of stages
-    /// after the last stage.
+    /// Current stage. [`OUTSIDE`] before the first stage, and the number of stages after the last stage.
     pub stage: StageIndex,
-    /// True if the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.
+    /// True after the chunk has been admitted to its stage; in a stage with two strands, only until this strand ends.
     pub begun: bool,
     /// True if the chunk waits for a message to leave: the last message of the stage, or every message if messages are
     /// paced.
     pub leaving: bool,
-    /// Number of steps taken in the current stage.
+    /// Number of steps that the chunk has taken in the current stage.
     pub taken: u32,
-    /// Number of messages of the stage that have arrived and whose receive was posted.
+    /// Number of the stage's messages that have arrived and whose receive was posted.
     pub arrived: u32,
-    /// Number of credits earned so far, including used credits.
+    /// Number of credits that the chunk has earned so far, including spent credits.
     pub credits: u32,
 }
 
 /// Place of a chunk at one member: the chunk's stage and queue slot, and the member's position on its line. The
-/// position is `None` if the member takes no part in the stage.
+/// position is `None` if the member does not take part in the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellLocation {
     pub stage: StageRef,
@@ -179,7 +176,7 @@ pub(super) struct LineCellLocation {
     pub line: LinePosition,
 }
 
-/// How far a member's chunks have been admitted to a phase.
+/// How many of a member's chunks a phase has admitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AdmissionProgress {
     /// Index of the next passage in the admission order of the phase.
@@ -192,37 +189,36 @@ pub(super) struct AdmissionProgress {
 #[derive(Debug)]
 pub(super) struct StepwiseProgress {
     pub ports: PortRange,
-    /// State of each chunk at each member, indexed by chunk, strand (ring direction) and position. Cells of the second
-    /// strand are used only in stages with two strands.
+    /// Progress of each chunk at each member, indexed by chunk, strand (ring direction) and position. Only stages with
+    /// two strands use the cells of the second strand.
     pub cells: Vec<ChunkProgress>,
-    /// Queue slot of each chunk's passage through a stage, by cell and stage. The backend assigns the
-    /// slots ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)).
+    /// Queue slot of each chunk's passage through a stage, indexed by cell and stage. The backend assigns the slots
+    /// ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)).
     pub queue_slots: Vec<u16>,
-    /// State by position and phase, if chunks are admitted in a fixed order.
+    /// Admission progress by position and phase, if chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,
-    /// Number of messages that arrived before their receiver entered the stage, by cell and the members' common stage
-    /// number.
+    /// Number of messages that arrived before their receiver entered the stage, indexed by cell and shared stage index.
     pub waiting: Vec<u32>,
-    /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key
-    /// consists of the cell (a chunk at a member), the stage, the number of steps that the cell must have taken, and
-    /// a flag that is true for requests.
+    /// Messages and rendezvous requests that arrived after their stage had begun, but before their step. A key consists
+    /// of the cell (a chunk at a member), the stage, the number of steps that the cell must have taken, and a flag that
+    /// is true for requests.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
-    /// Number of completed chunks, by position.
+    /// Number of completed chunks at each position.
     pub done: Vec<u32>,
     /// Number of positions whose chunks are all complete.
     pub ended: u32,
-    /// Messages and requests that arrived before their receiver started the collective, by the receiving cell (a chunk
-    /// at a member). Used only if members may run one stage in different directions.
+    /// Messages and requests that arrived before their receiver started the collective, keyed by the receiving cell (a
+    /// chunk at a member). Used only if members may run one stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
     /// The first position that was enrolled. Recorded only if members may run one stage in different directions.
     pub first: Option<Position>,
-    /// True if two members run one stage in different directions. Messages may then have no receiver.
+    /// True if two members run one stage in different directions. Some messages may then have no receiver.
     pub mixed: bool,
     /// Sender and receiver of the first message that is never received.
     pub crossing: Option<(Position, Position)>,
 }
 
-/// Properties of a collective that are known when its first member arrives.
+/// Properties of a collective that are known at the first member's arrival.
 pub(super) struct RunStart {
     pub group: GroupIndex,
     /// Index of the group among the groups of all launches.
@@ -269,11 +265,11 @@ impl CollectiveRun {
         self.sequence
     }
 
-    /// Resets the state of an ended collective for another collective.
+    /// Resets the state of an ended collective, so that another collective can use it.
     pub(super) fn reset_for_start<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
-        // Lists keep their allocations, so the loop allocates nothing after its warm-up.
+        // Clearing a list keeps its allocation, so the loop allocates nothing after its warm-up.
         self.arrivals.nodes.clear();
         self.arrivals.nodes.resize(of.members, NONE);
         self.arrivals.starts.clear();
@@ -292,7 +288,7 @@ impl CollectiveRun {
         self.strands = schedule.strand_count();
     }
 
-    /// Records the arrival of `member` with its node.
+    /// Records that `member` arrived at `now` with its node.
     pub(super) fn record_arrival(&mut self, now: Time, member: MemberIndex, node: NodeIndex) {
         if self.arrivals.arrived == 0 {
             self.arrivals.first = now;
@@ -303,7 +299,7 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last, of all members with a trace. If several members started last, returns the
+    /// Of all members with a trace, returns the rank that started last. If several members started last, returns the
     /// lowest rank of these members.
     pub(super) fn last_rank_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
@@ -318,8 +314,8 @@ impl CollectiveRun {
         ranks.expect("somebody started last")
     }
 
-    /// Returns the total time that members waited for the last member to start, the rank of the last member, and the
-    /// waiting time that this rank caused. In a folded replay, the total includes the represented members.
+    /// Returns the total time that members waited for the last member, the last member's rank, and the waiting time
+    /// that this rank caused. In a folded replay, the total includes the members that the replayed members represent.
     pub(super) fn sum_waiting_times(&self, plan: &GroupPlan) -> WaitTotals {
         let count = |member: usize| plan.represents.get(member).copied().unwrap_or(1);
         let arrivals = self.arrivals.nodes.iter().zip(&self.arrivals.starts);
@@ -410,7 +406,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the chunk of a cell. Returns chunk 0 if all chunks have the same stages, which saves a division.
+    /// Returns the chunk of a cell. Skips a division and returns 0 if all chunks have the same stages.
     #[inline]
     pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: CellIndex) -> u32 {
         if schedule.is_uniform() {

@@ -1,11 +1,10 @@
-//! The collectives in flight, in a list whose entries are reused.
+//! List of the collectives in flight, which reuses entries.
 
 use super::run::CollectiveRun;
 use crate::ids::{GroupSlot, RunIndex};
 use chakram_base::ids::NodeIndex;
 use std::ops::{Index, IndexMut};
 
-/// Slots of the collectives in flight.
 #[derive(Debug, Default)]
 pub struct CollectiveRuns {
     all: Vec<CollectiveRun>,
@@ -42,7 +41,7 @@ impl CollectiveRuns {
         self.free.push(run);
     }
 
-    /// Returns the simulated collective to which the member's `node` belongs, or `None`.
+    /// Returns the simulated collective to which the member's `node` belongs, or `None` if there is none.
     pub fn find_begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {
             run.group == slot.group

@@ -1,4 +1,4 @@
-//! Cache of collectives' schedules. Equal collectives share one schedule.
+//! Caches the schedules of collectives. Equal collectives share one schedule.
 
 use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
@@ -19,20 +19,20 @@ pub(super) struct StageRef {
     pub index: u32,
 }
 
-/// A schedule, and its closed form if that has been computed.
+/// A schedule, with its closed form once that has been computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,
-    /// Duration if all members start together and nothing else is in flight. The outer `None` means that the duration
-    /// is not computed yet, the inner `None` that no closed form is proved.
+    /// Duration of the collective if all members start together and nothing else is in flight. The outer `None` means
+    /// that the duration is not computed yet, and the inner `None` that no closed form is proven exact.
     pub closed: Option<Option<Span>>,
     /// Reorderings that turn the order in which members begin into the order in which they end. Used if events are
-    /// handled in insertion order. `None` if this order is not proved.
+    /// handled in insertion order. `None` if the order of ends is not proven.
     pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,
 }
 
-/// All schedules that a replay has used.
+/// All schedules that the collectives of a replay have used.
 #[derive(Debug)]
 pub(super) struct ScheduleCache<S> {
     cached: Vec<CachedSchedule<S>>,
@@ -49,8 +49,8 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule. On the first use of the schedule, `work_out` computes the
-    /// schedule.
+    /// Returns the index of a request's schedule in the cache. On the schedule's first use, calls `work_out` to compute
+    /// the schedule.
     pub fn find_or_create_schedule(
         &mut self,
         group: ReplayGroupId,

@@ -1,9 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived. In this
-//! case, each operation (part) of a script starts in an event of its own. If events are handled in content order, a
-//! send ends when its last byte has left or, if the machine requires it, has arrived. A receive whose message has
-//! arrived ends immediately. Messages of one instant are collected, so the order of events within the instant does
+//! If events are handled in insertion order (as in ASTRA-sim), a send ends when its message has arrived. Each operation
+//! (part) of a script then starts in an event of its own. If events are handled in content order, a send ends when its
+//! last byte has left, or, if the machine requires it, when that byte has arrived. A receive whose message has arrived
+//! ends immediately. Messages that arrive at one instant are collected, so the order of events within the instant does
 //! not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
@@ -19,7 +19,7 @@ use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptMember};
 use chakram_hardware::network::{MessagePriority, NetworkBackend, NetworkMessage};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
+    /// Delivers a script event to the member of `cell`, and carries out the script's next actions.
     pub(super) fn handle_script_event<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -73,8 +73,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers an event to the script of the member of `cell`. The actions that the script then takes are appended to
-    /// `acts`.
+    /// Delivers an event to the script of the member of `cell`. Appends the script's next actions to `acts`.
     fn advance_script(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
@@ -82,7 +81,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             run: at.run.0,
             position: run.position_of_cell(at.cell),
         };
-        // A message may arrive before its receiver begins, while the chunk has no stage at the receiver. All scripts
+        // A message may arrive before its receiver begins, and then the receiver's chunk has no stage yet. All scripts
         // have exactly one stage.
         let Some(stage) = self
             .schedules
@@ -97,7 +96,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .advance_script(&stage, extent, player, run.root, cue, acts);
     }
 
-    /// Schedules the end of a part of a script at `end`.
+    /// Schedules the end of a script part at `end`.
     fn take_later<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -119,9 +118,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
     }
 
-    /// Submits a message of a script. Each member of a collective has one port per phase, or one port per direction of
-    /// a phase. The sender's port belongs to the first phase in which the ends differ, and the receiver's port belongs
-    /// to the last such phase.
+    /// Submits a message of a script. Each member of a collective has one port per phase or, in some phases, one port
+    /// per direction. The message uses the sender's port of the first phase in which the two positions differ, and the
+    /// receiver's port of the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -176,7 +175,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric.submit_message::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a sender's part after its message has left or, depending on the rule for sends, has arrived.
+    /// Ends a sender's part after the part's message has left or, depending on the rule for sends, has arrived.
     pub fn part_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,5 +1,5 @@
-//! Settles collectives: chooses between an analytical answer (a formula gives the time) and a simulation, and ends
-//! the members' nodes.
+//! Settles collectives: chooses between an analytical answer (a formula gives the time) and a simulation, and ends the
+//! members' nodes.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -17,11 +17,11 @@ use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of state entries of a simulated collective: chunks · members · (stages + 1). An array of this many
+/// Maximum number of state entries for a simulated collective: chunks · members · (stages + 1). An array of this many
 /// entries takes a few gigabytes.
 const MOST: u64 = 1 << 28;
 
-/// Returns an error if the simulation of a collective needs more than [`MOST`] state entries.
+/// Returns an error if simulating a collective would take more than [`MOST`] state entries.
 fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     let (members, chunks) = (members as u64, u64::from(run.chunks));
     let size = members
@@ -40,9 +40,9 @@ fn check_simulation_size(run: &CollectiveRun, members: usize) -> Option<ReplayRe
     })
 }
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Starts the members that arrived at this instant, if events are handled in insertion order. If all members have
-    /// arrived, the collective is answered analytically. Otherwise the members start one by one, in the order of
-    /// arrival.
+    /// Starts the members that arrived at this instant, if events are handled in insertion order. If all members
+    /// arrived at this instant, tries to compute the collective's end analytically. Otherwise, starts the members one
+    /// by one, in the order of arrival.
     pub(super) fn settle_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -67,7 +67,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Records the order in which members will end, if this order is proved. `began` lists the members in the order in
+    /// Records the order in which members will end, if this order is proven. `began` lists the members in the order in
     /// which they started.
     fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
@@ -91,8 +91,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         run.arrivals.ends.extend(ends);
     }
 
-    /// Notifies the observer that the transfers of all members begin, because all members have
-    /// arrived.
+    /// Notifies the observer that all members' transfers begin, because all members have arrived.
     fn begin_all_members(&self, effects: &mut Effects, id: RunIndex) {
         let run = &self.chunks.runs[id];
         let group = &self.chunks.groups[run.group];
@@ -103,8 +102,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Returns the duration of a collective if all members start together, or `None` if no closed form is proved. The
-    /// result is cached with the schedule.
+    /// Returns the duration of a collective whose members all start together, or `None` if no closed form is proven
+    /// exact. The result is cached with the schedule.
     fn find_closed_form_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -147,9 +146,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns true if a collective may still be answered analytically. If events are handled in insertion order,
-    /// the result may depend on the order of arrivals within an instant. A collective without an analytical answer
-    /// then proceeds immediately.
+    /// Returns true if the collective's time may still be computed analytically. If events are handled in insertion
+    /// order, the result may depend on the order of arrivals within an instant. A collective without an analytical
+    /// answer then proceeds immediately.
     pub fn can_answer_analytically<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -162,7 +161,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && (!self.settings.ordered_ends || self.has_ordered_ends(id))
     }
 
-    /// Returns true if the order in which members end is proved. The closed form must already be computed.
+    /// Returns true if the order in which members end is proven. The caller must already have computed the closed form.
     fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
         self.chunks
@@ -172,8 +171,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .is_some()
     }
 
-    /// Enrolls a member for simulation. Each of the member's chunks begins its first stage, or waits for admission to
-    /// this stage.
+    /// Enrolls a member for simulation. Each of the member's chunks begins its first stage immediately, or waits until
+    /// the stage admits it.
     pub fn enroll_member<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -195,8 +194,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.enroll_at(fabric, effects, now, id, position);
     }
 
-    /// Processes the members of a collective that arrived at this instant. Must be called when no other event of the
-    /// instant is left.
+    /// Processes the members of a collective that arrived at this instant. The caller must call this after the last
+    /// event of the instant.
     pub fn settle_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -222,7 +221,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             return;
         }
-        // A collective with a measured time begins only when its last member arrives.
+        // A collective that takes a measured time begins only when its last member arrives.
         let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
@@ -251,16 +250,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.continue_simulation(fabric, effects, now, id, all);
     }
 
-    /// Returns the duration of a barrier that uses dedicated wires instead of links. `None` for
-    /// other collectives.
+    /// Returns the duration of a barrier that uses dedicated wires instead of links. Returns `None` for other
+    /// collectives.
     fn time_wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tile_grid()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the duration of a collective whose members have all arrived, if an option states the duration, or if
-    /// the size is unknown and the duration is recorded.
+    /// Returns the duration of a collective whose members have all arrived. The duration is known here if an option
+    /// states it, or if the size is unknown and the duration is recorded.
     fn find_stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -306,7 +305,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let group = running.plan;
         let is_folded = !group.represents.is_empty();
         if is_folded && (group.present as usize) < group.members.len() {
-            // The caller folds the job again, with this group's members told apart.
+            // The caller folds the job again, and then tells this group's members apart.
             group.unequal.get_or_init(|| ());
             effects.refusal = Some(ReplayRefusal::new(
                 "members of a collective end at different times, but some are represented by others",
@@ -346,7 +345,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends an analytically answered collective: all members together, or each member at its end in the trial run
+    /// Ends an analytically answered collective. Its members end together, or each ends at its time in the trial run
     /// (rehearsal).
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,

@@ -1,5 +1,5 @@
-//! Stage numbers that are common to all members, even if members execute different collectives as their group's n-th
-//! collective.
+//! Numbers stages identically for all members, even if members execute different collectives as the n-th collective of
+//! their group.
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
@@ -10,8 +10,8 @@ use chakram_base::ids::{Position, StageIndex};
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the number that all members use for the current stage of a cell (a chunk at a member): the index of the
     /// corresponding stage in the first member's schedule. Members with different collectives may pass phases in
-    /// different orders. Messages are matched by line, so both ends of a message need a common number.
-    // Always inlined: called three times per message, and mostly reads only the cell.
+    /// different orders. Messages are matched by line, so both ends of a message need the same number.
+    // Always inlined, because each message calls this three times and most calls only read the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
         let run = &self.runs[at.run];
@@ -24,7 +24,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         SharedStage(self.matching_stage_index(run, own, run.schedule, number.0))
     }
 
-    /// Returns the stage with the shared number `shared`, as an index in the schedule of the member at `position`.
+    /// Returns the stage whose shared number is `shared`, as an index in the schedule of the member at `position`.
     pub(super) fn own_stage(
         &self,
         run: &CollectiveRun,
@@ -35,8 +35,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         StageIndex(self.matching_stage_index(run, run.schedule, own, shared.0))
     }
 
-    /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`. If `number` is the
-    /// n-th stage of its phase, the returned stage is also the n-th.
+    /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`. The n-th stage of a
+    /// phase corresponds to the n-th stage of the same phase.
     #[cold]
     fn matching_stage_index(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {

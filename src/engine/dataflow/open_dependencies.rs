@@ -1,16 +1,16 @@
-//! Open dependencies of nodes. Each node's count has only one byte, because the loop reads it once per edge, and most
-//! of these accesses miss the caches.
+//! Counts the open dependencies of nodes. Each node's count has only one byte, because the loop reads it once per edge,
+//! and most of these accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
 
-/// Bits that count open dependencies.
+/// Bits of the byte that count open dependencies.
 const COUNT: u8 = 0x3f;
 /// Maximum count in these bits; the remaining value is reserved for [`COMPLETE`].
 const MOST: u8 = COUNT - 1;
 /// Flag: the node has an entry in [`OpenDependencies::beyond`].
 const MORE: u8 = 0x40;
-/// Flag: the node has a delay. The loop reads the graph's delays only for nodes with this flag.
+/// Flag: the node's graph gives it a delay. The loop reads the graph's delays only for nodes with this flag.
 const DELAYED: u8 = 0x80;
 /// Sentinel: the node is complete.
 const COMPLETE: u8 = DELAYED | MORE | COUNT;
@@ -19,11 +19,11 @@ const COMPLETE: u8 = DELAYED | MORE | COUNT;
 #[derive(Debug)]
 pub(super) struct OpenDependencies {
     left: Vec<u8>,
-    /// Dependencies beyond the maximum of a node's byte, as (node, number) in ascending order of nodes.
+    /// Dependencies in excess of a byte's maximum, as (node, count), sorted by node.
     beyond: Vec<(usize, u32)>,
 }
 
-/// State of a node after one more dependency is complete.
+/// State of a node after one of its dependencies completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeState {
     Waiting,
@@ -73,7 +73,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Marks a node as delayed. Has no effect on a root, whose delay starts with the release of its instance.
+    /// Records that the node has a delay. Has no effect on a root, whose delay starts with the release of its instance.
     pub fn mark_delayed(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
@@ -97,7 +97,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Refills the count in a node's byte from `beyond`, after the byte has reached zero.
+    /// Moves dependencies from `beyond` into a node's byte, after the byte's count has reached zero.
     #[inline(never)]
     fn count_on(&mut self, node: usize) -> NodeState {
         let flags = self.left[node];
@@ -149,14 +149,14 @@ impl OpenDependencies {
         self.left.copy_within(from, to.start);
     }
 
-    /// Returns the index range of `beyond` that belongs to a range of nodes.
+    /// Returns the index range in `beyond` for a range of nodes.
     fn overflow_range(&self, nodes: Range<usize>) -> Range<usize> {
         let place = |end: usize| self.beyond.partition_point(|(node, _)| *node < end);
         place(nodes.start)..place(nodes.end)
     }
 }
 
-/// Returns the byte of a node with `count` dependencies and without a delay.
+/// Returns the byte for a node that has `count` dependencies and no delay.
 #[inline]
 fn saturate_to_byte(count: u32) -> u8 {
     if count > u32::from(MOST) {
@@ -171,8 +171,8 @@ mod tests {
     use super::*;
 
     /// The test has two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62, 63, 124, 125 and
-    /// 126 are at the limits of a byte's counter. Each node must become ready or delayed exactly when its last
-    /// dependency completes.
+    /// 126 are next to multiples of 62, the most that a byte counts. Each node must become ready or delayed exactly
+    /// when its last dependency completes.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
@@ -222,8 +222,8 @@ mod tests {
         }
     }
 
-    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. Two copies are equal until
-    /// one of them completes a further dependency.
+    /// 100 of 200 dependencies are complete, which is more than the 62 that the byte counts at first. Two copies are
+    /// equal until one of them completes a further dependency.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_node_capacity(0);

@@ -1,11 +1,11 @@
-//! Loads and stores of remote memory, as the loop handles them.
+//! Begins, submits and ends the loop's loads and stores of remote memory.
 //!
-//! A memory on the network is one of the network's endpoints. Accesses that cross the network are submitted before the
-//! messages of their instant. If a collective's analytical answer reserves a link on an access's route, the collective
-//! is materialized first. For memory ports, the network serves the whole access: the network returns the end
-//! immediately or sends a notice later. An access of another memory consists of chunks, which arrive at the NPU's port
-//! when no other event of the instant is left. The port keeps a record of the access until the access's last chunk has
-//! arrived, so that no collective is answered analytically over this port.
+//! A memory on the network is one of the network's endpoints. The loop submits accesses that cross the network before
+//! the messages of the same instant. If a collective's analytical answer reserves a link on an access's route, the
+//! engine first materializes the collective. If the memory has ports, the network serves the whole access, and either
+//! returns its end immediately or sends a notice later. An access to any other memory consists of chunks, which arrive
+//! at the NPU's port when no other event of the instant is left. The port keeps a record of the access until the last
+//! chunk has arrived, so that no collective over this port is answered analytically.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::unpack_node;
@@ -25,8 +25,7 @@ use chakram_hardware::memory::{
 use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
 use chakram_hardware::topology::Topology;
 
-/// If an access of `bytes` has too many chunks for the simulation of a port, returns a description of the problem and a
-/// hint.
+/// If an access of `bytes` has too many chunks for the port simulation, returns the problem and a hint.
 pub fn find_access_fault(
     machine: &Machine,
     remote: &RemoteMemory,
@@ -46,7 +45,7 @@ pub fn find_access_fault(
     })
 }
 
-/// Returns the hint for accesses with too many chunks.
+/// Returns the hint for an access with too many chunks.
 fn suggest_fewer_chunks() -> String {
     format!(
         "give [remote_memory] a larger `chunk`, or take `{:#} contention-free`",
@@ -54,17 +53,16 @@ fn suggest_fewer_chunks() -> String {
     )
 }
 
-/// A load or store whose bytes cross the network.
+/// A load or store that sends bytes over the network.
 #[derive(Clone, Copy, Debug)]
 pub struct ApproachingAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
-    /// True if the network serves the access as a whole. False if chunks of the access follow
-    /// later.
+    /// True if the network serves the access as a whole. False if chunks follow later.
     whole: bool,
 }
 
-/// Returns the source and the target of an access of `npu`.
+/// Returns the source and target endpoints of an access by `npu`.
 fn access_endpoints(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     if store {
         (npu.into(), memory)
@@ -80,7 +78,7 @@ fn schedule_access_end(effects: &mut Effects, at: Time, token: u64) {
 }
 
 impl<N: NetworkBackend> Fabric<'_, N> {
-    /// Begins a load or store of a memory. If the end is already known, adds the end to the effects.
+    /// Begins a load from a memory or a store to it. If the end is already known, records the end in `effects`.
     pub fn begin_access(
         &mut self,
         now: Time,
@@ -107,8 +105,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Submits the accesses that cross the network. The caller must first have withdrawn all analytical answers that
-    /// reserve links of these accesses.
+    /// Submits the accesses that cross the network. Before the call, the caller must withdraw all analytical answers
+    /// that reserve links of these accesses.
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
@@ -152,7 +150,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         effects.accesses = approaching;
     }
 
-    /// Submits the chunks of a memory's loads and stores to the NPUs' ports.
+    /// Submits the chunks of loads and stores of one memory to the NPUs' ports.
     fn submit_chunks(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         let Some(RemoteState {
             service: MemoryService::Model(model),
@@ -169,7 +167,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 return now;
             };
             if request.last {
-                // After the last chunk of an access, the port keeps no record of the access.
+                // The port discards its record of an access after the access's last chunk.
                 servers.serve_expected(now, place, request.span)
             } else {
                 servers.serve_message(now, place, request.span)
@@ -180,7 +178,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         });
     }
 
-    /// Returns the first memory, from index `first` on, whose bandwidth must be divided again because accesses
+    /// Among memories from index `first` on, returns the first whose bandwidth must be redistributed because accesses
     /// began or ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
@@ -190,7 +188,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         })
     }
 
-    /// Divides the bandwidth of a memory's links among the current accesses.
+    /// Distributes the bandwidth of a memory's links over the current accesses.
     pub fn settle_memory(&mut self, now: Time, memory: usize, effects: &mut Effects) {
         self.submit_chunks(now, memory, effects);
         let Some(model) = self.memory_model_mut(memory) else {
@@ -200,16 +198,16 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), suggest_fewer_chunks()));
         }
-        // The event carries a number that changes whenever rates are computed again. Events with an older number
-        // are ignored.
+        // The event carries a number that changes with each new computation of the rates. The fabric ignores events
+        // with an older number.
         if let Some((at, settlement)) = model.settle_rates(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
         }
     }
 
-    /// Ends the accesses of a memory that have transferred all their bytes. Does nothing if rates were
-    /// computed again after the event with number `settlement` was scheduled.
+    /// Ends the accesses of a memory that have transferred all their bytes. Does nothing if rates were recomputed after
+    /// the event with number `settlement` was scheduled.
     pub fn handle_memory(
         &mut self,
         now: Time,
@@ -224,7 +222,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Returns the model that serves a memory, or `None`.
+    /// Returns the model that serves a memory, or `None` if the network serves the memory.
     #[inline]
     fn memory_model_mut(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
         match &mut self.memories[memory].as_mut()?.service {
@@ -243,13 +241,13 @@ pub(super) struct RemoteState<'a> {
     first: Option<EndpointId>,
 }
 
-/// The part of the simulation that serves the accesses of a memory.
+/// Server of a memory's accesses: the network or a memory model.
 #[derive(Debug)]
 enum MemoryService<'a> {
     /// The network serves accesses at memory ports.
     Ports {
         ports: &'a MemoryPorts,
-        /// Index of the port that each NPU uses, or [`NONE`] before the first access of the NPU.
+        /// Index of the port that each NPU uses, or [`NONE`] before the NPU's first access.
         nearest: Vec<u32>,
     },
     /// A memory model outside the network serves the accesses.
@@ -257,8 +255,7 @@ enum MemoryService<'a> {
 }
 
 impl<'a> RemoteState<'a> {
-    /// Creates the idle memories of the machine of `prepared`: the unnamed memory, if any, followed by the named
-    /// memories.
+    /// Creates idle memories for the machine of `prepared`: the unnamed memory, if any, and then the named memories.
     pub(super) fn create_all<N: NetworkBackend>(
         prepared: &CompiledReplay<'a>,
         network: &mut N,
@@ -295,7 +292,7 @@ impl<'a> RemoteState<'a> {
         machine.all_memories().map(state).collect()
     }
 
-    /// Returns the endpoint for loads and stores of `npu`. The nearest port of each NPU is searched only once.
+    /// Returns the endpoint that loads and stores of `npu` use. Searches for the nearest port of each NPU only once.
     fn endpoint_of_npu(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let MemoryService::Ports { ports, nearest } = &mut self.service else {

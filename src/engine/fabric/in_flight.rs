@@ -1,10 +1,10 @@
-//! Contexts of messages in flight, found by their ops.
+//! Contexts of messages in flight, indexed by op.
 
 use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::PortRange;
 
-/// Context of a message in flight, needed to handle its delivery.
+/// Context of a message in flight. The loop needs it when the network delivers the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightOp {
     /// A step of a collective: a message of one chunk between two members.
@@ -12,7 +12,7 @@ pub enum InFlightOp {
         run: RunIndex,
         from: CellIndex,
         to: CellIndex,
-        /// Number of the stage. All members use the same number.
+        /// Stage index in the numbering that all members share.
         stage: SharedStage,
         /// Number of steps that the receiver must have taken before it receives the message.
         recv_posted: u32,
@@ -65,8 +65,7 @@ pub enum InFlightOp {
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
-    /// Submission number of the message in each entry of the slab. Used only if the network models
-    /// contention.
+    /// Submission number of each entry's message. Filled only if the network models contention.
     handed: Vec<u64>,
     count: u64,
     free: Vec<OpIndex>,
@@ -111,7 +110,7 @@ impl OpSlab {
         self.handed[op.index()]
     }
 
-    /// Subtracts the messages of a rehearsal from the count of messages.
+    /// Subtracts a rehearsal's messages from the count of messages.
     pub fn subtract_messages(&mut self, messages: u64) {
         self.inserted -= messages;
     }
