@@ -18,16 +18,16 @@ pub use timed::TimedLaunches;
 /// out the feed's requests before it sends the next notification. Feeds are notified in the order in which they were
 /// passed to the run.
 pub trait LaunchFeed {
-    /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called before the run and
-    /// after each notification below. A past instant means now, so time advances only after the feed has returned a
-    /// later instant.
+    /// Returns the instant at which the feed wants to be woken next, or `None` for never. The engine calls this before
+    /// the run and after each notification below. A past instant means "now", so time advances only after the feed has
+    /// returned a later instant.
     fn wake_at(&self) -> Option<Time>;
 
     /// Notifies the feed that the instant returned by [`Self::wake_at`] has been reached.
     fn on_wake(&mut self, now: Time, queue: &mut LaunchQueue);
 
-    /// Returns the times of the feed's ended launches, in order. Empty if the feed does not keep these times for
-    /// reports.
+    /// Returns the times of the feed's ended launches, in order. Returns an empty list if the feed does not keep these
+    /// times.
     fn step_times(&self) -> &[StepTimes] {
         &[]
     }
@@ -35,7 +35,7 @@ pub trait LaunchFeed {
     /// Notifies the feed that all nodes of a launch from this feed are complete.
     fn on_launch_ended(&mut self, _now: Time, _ended: &LaunchRecord, _queue: &mut LaunchQueue) {}
 
-    /// Notifies the feed that one rank of a launch from this feed has completed all nodes.
+    /// Notifies the feed that one rank has completed all its nodes of a launch from this feed.
     fn on_rank_ended(
         &mut self,
         _now: Time,
@@ -46,7 +46,7 @@ pub trait LaunchFeed {
     }
 }
 
-/// Beginning and end of a step over all ranks.
+/// Start and end of a training step, over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepTimes {
@@ -67,7 +67,7 @@ pub struct SingleLaunch {
 }
 
 impl SingleLaunch {
-    /// Creates a feed that launches program number `program` at 0.
+    /// Creates a feed that launches program `program` at time 0.
     pub fn of_program(program: u32) -> Self {
         Self {
             program,

@@ -1,4 +1,4 @@
-//! Feeds in the loop: notifications, wakes and requests.
+//! Runs feeds in the loop: notifications, wakes and requests.
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
@@ -6,7 +6,7 @@ use super::feed::LaunchFeed;
 use super::launch::LaunchQueue;
 use chakram_base::units::Time;
 
-/// A feed during the run.
+/// A feed during a run, with its pending wake.
 pub(super) struct RunningFeed<'a> {
     feed: &'a mut dyn LaunchFeed,
     /// Instant of the feed's pending wake, or `None`.
@@ -17,9 +17,9 @@ pub(super) struct RunningFeed<'a> {
 #[derive(Default)]
 pub(super) struct RunningFeeds<'a> {
     all: Vec<RunningFeed<'a>>,
-    /// Feeds to wake in this round.
+    /// Indices of the feeds to wake in this round.
     woken: Vec<u32>,
-    /// Requests of the feed that is being notified. The queue is reused to keep its allocation.
+    /// Requests of the feed that is currently being notified. Reused for all feeds, so that its allocation is kept.
     queue: LaunchQueue,
 }
 
@@ -61,12 +61,12 @@ impl<'a> RunningFeeds<'a> {
         woken
     }
 
-    /// Gives back the list that [`Self::take_woken`] returned, for reuse.
+    /// Takes back the list that [`Self::take_woken`] returned, so that its allocation is reused.
     pub fn give_back(&mut self, woken: Vec<u32>) {
         self.woken = woken;
     }
 
-    /// Notifies a feed by calling `tell`, and returns the feed's requests. `next` is the number of the run's next
+    /// Notifies a feed by calling `tell`, and returns the feed's requests. `next` is the index of the run's next
     /// launch.
     pub fn notify_feed(
         &mut self,
@@ -80,8 +80,7 @@ impl<'a> RunningFeeds<'a> {
         queue
     }
 
-    /// Takes back the list of requests after they have been carried out, and schedules the feed's next
-    /// wake.
+    /// Takes back the list of requests after the engine has carried them out, and schedules the feed's next wake.
     pub fn apply_queue(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);

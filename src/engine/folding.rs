@@ -1,23 +1,24 @@
-//! Folding: if several ranks do the same work at the same time, replays only one of these ranks, which represents the
-//! other ranks.
+//! Folding: if several ranks do the same work at the same time, the engine replays only one of them, which represents
+//! the others.
 //!
 //! Ranks that exchange messages, directly or through other ranks, form a *copy*, for example the stages of a pipeline.
-//! Copies are sorted into classes by repeated refinement. In copies of one class, corresponding ranks have the same
-//! durations, and the same messages along the same dimensions of the machine. Corresponding members of their groups
-//! have the same classes. On a network without contention, copies of a class affect each other only through
-//! collectives. A collective that is answered analytically ends for all members together. By induction over time, the
+//! Repeated refinement sorts the copies into classes. Within a class, corresponding ranks of any two copies have the
+//! same durations, and exchange the same messages along the same dimensions of the machine. The groups of corresponding
+//! ranks have members of the same classes. On a network without contention, copies of a class affect each other only
+//! through collectives. An analytically answered collective ends for all its members together. By induction over time,
 //! ranks with the same index in copies of one class therefore do the same work at the same time. The first copy of each
 //! class represents the class.
 //!
-//! Only the ranks of these first copies are replayed. If a group has a member that is not replayed (absent), the member
-//! arrives together with its representative. This proof fails if a collective with absent members is simulated message
-//! by message, because the members then end at different times. The replay stops at such a collective. The job is then
-//! folded again, and the collective's group is now *positional*: copies are in one class only if their ranks have the
-//! same positions in this group. A job with one slow rank thus keeps every member of the slow rank's data-parallel
-//! group, but only two ranks of each tensor-parallel group.
+//! The engine replays only the ranks of these first copies. If a group has a member that is not replayed (an absent
+//! member), the engine assumes that the member arrives together with its representative. This proof fails if a
+//! collective with absent members is simulated message by message, because the members then end at different times. The
+//! replay stops at such a collective. The engine then folds the job again and treats the collective's group as
+//! *positional*: copies are in one class only if their ranks have the same positions in this group. For example, in a
+//! job with one slow rank, the engine replays every member of the slow rank's data-parallel group, but only two ranks
+//! of each tensor-parallel group.
 //!
-//! The refinement is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: all classes are
-//! recomputed until their number no longer grows.
+//! The method is the partition refinement of Hopcroft (1971) on hypergraphs, in its simple form: it recomputes all
+//! classes until their number no longer grows.
 
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::CommTiming;
@@ -29,7 +30,7 @@ use chakram_base::units::Span;
 use chakram_trace::workload::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of each distinct key; keys are numbered in the order of first appearance.
+/// Assigns numbers to distinct keys, in the order of first appearance.
 #[derive(Debug, Default)]
 struct KeyNumbers(BTreeMap<Vec<u64>, u32>);
 
@@ -43,29 +44,30 @@ impl KeyNumbers {
 /// The ranks that represent all ranks of a job.
 #[derive(Debug)]
 struct RankRepresentatives {
-    /// The part of the job that consists of these ranks.
+    /// Part of the job with only the representatives.
     part: Workload,
-    /// Instance of the part that represents each instance of the job.
+    /// For each instance of the job, the instance of the part that represents it.
     of: Vec<InstanceId>,
 }
 
-/// A compiled part of a job that represents the whole job.
+/// A compiled part of a job; the part represents the whole job.
 #[derive(Debug)]
 pub struct FoldedReplay<'a> {
     /// The compiled part of the job, which contains only representatives.
     pub part: CompiledReplay<'a>,
-    /// Instance of the part that represents each instance of the job.
+    /// For each instance of the job, the instance of the part that represents it.
     pub instances: &'a [InstanceId],
     /// Number of ranks that each instance of the part represents, including its own rank.
     pub counts: Vec<u64>,
-    /// Group of the part that represents each group of the job. Both groups have the same number of members,
-    /// and members at the same position do the same work.
+    /// For each group of the job, the group of the part that represents it. Both groups have the same number of
+    /// members, and members at the same position do the same work.
     pub groups: Vec<ReplayGroupId>,
 }
 
 impl FoldedReplay<'_> {
-    /// After a replay that stopped at a collective whose members end at different times although some are absent,
-    /// returns the groups of the job that the collective's group represents. Empty if there was no such collective.
+    /// Returns the job's groups that are represented by the group of the collective at which the replay stopped. It
+    /// stopped because members would end at different times although some are absent. Returns an empty list if the
+    /// replay did not stop at such a collective.
     fn find_unequal_groups(&self) -> Vec<ReplayGroupId> {
         let numbers = (0..).map(ReplayGroupId);
         let represented = numbers.zip(&self.groups);
@@ -80,14 +82,15 @@ impl FoldedReplay<'_> {
     }
 }
 
-/// Maximum number of times that a job is folded, each time with one more group whose members are told apart.
+/// Maximum number of attempts to fold a job; each attempt tells the members of one more group apart.
 const MOST_FOLDINGS: usize = 8;
 
-/// Number of nodes up to which [`CompiledReplay::find_makespan`] replays all ranks, because folding would not be faster.
+/// Maximum number of nodes for which [`CompiledReplay::find_makespan`] replays all ranks, because folding such a small
+/// job saves no time.
 const FEW_NODES: u64 = 1 << 20;
 
 impl CompiledReplay<'_> {
-    /// Returns the makespan. Large jobs are folded.
+    /// Returns the makespan. Folds large jobs, so that only representative ranks are replayed.
     ///
     /// # Errors
     ///
@@ -103,12 +106,12 @@ impl CompiledReplay<'_> {
     }
 
     /// Folds the job, and returns the result of `replay` for the folded job. If `replay` stops because members of a
-    /// group end at different times, tells the members of this group apart and tries again. Returns `None` if too few
-    /// ranks can be left out.
+    /// group end at different times, tells the members of this group apart and tries again. Returns `None` if folding
+    /// would omit too few ranks.
     ///
     /// # Errors
     ///
-    /// Fails where `replay` fails, except with a refusal, which a replay of all ranks explains better.
+    /// Fails where `replay` fails, except with a refusal: a replay of all ranks explains a refusal better.
     pub fn replay_folded<T>(
         &self,
         mut replay: impl FnMut(&FoldedReplay<'_>) -> Result<T, ReplayError>,
@@ -134,10 +137,10 @@ impl CompiledReplay<'_> {
         Ok(None)
     }
 
-    /// Returns ranks that represent all ranks; `positional` lists the groups whose members end at different times.
-    /// Returns `None` if fewer than half of the ranks can be left out. Also returns `None` if results may depend on
-    /// each rank: the network models contention, communication keeps recorded times, every collective must be
-    /// simulated, parts of the machine fail, or ranks share remote memory.
+    /// Returns ranks that represent all ranks of the job; `positional` lists the groups whose members end at different
+    /// times. Returns `None` if folding would omit fewer than half of the ranks. Also returns `None` if results may
+    /// depend on each rank. This is so if the network models contention, communication keeps recorded times, every
+    /// collective must be simulated, parts of the machine fail, or ranks share remote memory.
     fn find_representatives(
         &self,
         positional: &BTreeSet<ReplayGroupId>,
@@ -184,7 +187,8 @@ impl CompiledReplay<'_> {
     }
 
     /// Returns true if, in every group with a kept rank, each member's representative is also a member and has no
-    /// higher rank. Otherwise no replayed rank would arrive for the member, or a tie would be broken differently.
+    /// higher rank. Otherwise no replayed rank would arrive on the member's behalf, or the replay would break a tie
+    /// differently.
     fn are_together(&self, is_kept: &[bool], represents: impl Fn(usize) -> u32) -> bool {
         let instances = &self.plan.instances;
         let kept = (instances.iter().zip(is_kept)).filter(|(_, kept)| **kept);
@@ -209,12 +213,12 @@ impl CompiledReplay<'_> {
         true
     }
 
-    /// Compiles the part of the job with `representatives`, with the same options and sources of
-    /// durations as the whole job.
+    /// Compiles the part of the job that contains `representatives`, with the options and duration sources of the whole
+    /// job.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::new`] fails; a part of a valid job is valid.
+    /// Fails where [`Self::new`] fails. A part of a valid job is always valid.
     fn compile_folded<'p>(
         &'p self,
         representatives: &'p RankRepresentatives,
@@ -244,14 +248,14 @@ impl CompiledReplay<'_> {
         })
     }
 
-    /// Returns the number of members that each replayed member of a group represents.
+    /// Returns, for each replayed member of a group, the number of members that it represents.
     fn count_represented(&self, group: &GroupPlan, of: &[InstanceId]) -> Vec<u32> {
         let instance = |rank: &Rank| self.plan.instance_of[rank.index()];
         let mut counts: BTreeMap<InstanceId, u32> = BTreeMap::new();
         for rank in &group.members {
             *counts.entry(of[instance(rank) as usize]).or_default() += 1;
         }
-        // A member in the part is its own representative.
+        // A member that is in the part represents itself.
         let mut left = counts.clone();
         let members = group.members.iter();
         members
@@ -260,23 +264,23 @@ impl CompiledReplay<'_> {
     }
 }
 
-/// Place of a rank: its copy, and its index among the ranks of the copy.
+/// Place of a rank: the index of its copy, and its index within the copy.
 #[derive(Clone, Copy, Debug, Default)]
 struct CopyPlace {
     copy: u32,
     at: u32,
 }
 
-/// The ranks of a job, divided into copies that exchange no messages with each other.
+/// The ranks of a job, divided into copies. Ranks of different copies exchange no messages.
 #[derive(Debug)]
 struct RankCopies {
-    /// Instances of each copy, ascending; copies are sorted by their first instances.
+    /// Instances of each copy, in ascending order; copies are sorted by their first instances.
     members: Vec<Vec<u32>>,
     places: Vec<CopyPlace>,
 }
 
 impl RankCopies {
-    /// Finds the copies of a job in which every rank has a trace; `None` if all ranks are one copy.
+    /// Finds the copies of a job in which every rank has a trace. Returns `None` if all ranks form one copy.
     fn find_copies(replay: &CompiledReplay<'_>) -> Option<Self> {
         let instances = replay.workload_as_given().instances();
         let mut parent: Vec<u32> = (0..instances.len() as u32).collect();
@@ -370,7 +374,7 @@ impl RankCopies {
     }
 
     /// Appends a description of an instance's own work: durations, release time, communicators that are bound to the
-    /// same group, and partners in messages. The other members of the instance's groups are not included.
+    /// same group, and partners in messages. The description omits the other members of the instance's groups.
     fn describe_instance(
         &self,
         replay: &CompiledReplay<'_>,
@@ -411,7 +415,7 @@ fn count_classes(classes: &[u32]) -> u32 {
     classes.iter().max().map_or(0, |&last| last + 1)
 }
 
-/// Returns the representative of an instance's set, and shortens the path to it.
+/// Returns the representative of an instance's set, and shortens the path to this representative.
 fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
     while parent[instance as usize] != instance {
         parent[instance as usize] = parent[parent[instance as usize] as usize];
@@ -420,8 +424,8 @@ fn find_root(parent: &mut [u32], mut instance: u32) -> u32 {
     instance
 }
 
-/// Describes a group, without the work of its members: the members' placement, the order of the members' ranks, and
-/// whether the group has a name. Backends may treat named groups differently.
+/// Describes a group without its members' work: the placement of members, the order of their ranks, and whether the
+/// group has a name. The name matters because backends may treat named groups differently.
 fn describe_group(replay: &CompiledReplay<'_>, group: &GroupPlan) -> Vec<u64> {
     let npus = group.members.iter();
     let npus: Vec<Npu> = npus.map(|rank| replay.plan.npu_of[rank.index()]).collect();

@@ -1,8 +1,8 @@
-//! State of launches in flight, and the beginning and end of launches.
+//! Keeps the state of launches in flight, and begins and ends launches.
 //!
-//! The run state of a launch (`LaunchFrame`) consists of consecutive instances, nodes, groups and matches in the
-//! components that own these. All run states of a program have the same layout and are reused after a launch ends.
-//! Memory is therefore bounded by the number of launches in flight.
+//! The run state of a launch (`LaunchFrame`) consists of consecutive instances, nodes, groups and matches, which other
+//! components own. All run states of a program have the same layout, and the next launch of the program reuses the
+//! state of an ended launch. The launches in flight therefore bound the memory.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, SLOWED};
@@ -18,7 +18,7 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
 
-/// Run state of a launch in flight, or a run state that is free for reuse.
+/// Run state of a launch in flight, or a free run state that a later launch can reuse.
 #[derive(Debug)]
 struct LaunchFrame {
     record: LaunchRecord,
@@ -27,27 +27,27 @@ struct LaunchFrame {
     ranks_left: u32,
 }
 
-/// The programs of a run, and their launches.
+/// The programs of a run, and the state of their launches.
 #[derive(Debug)]
 pub(super) struct ProgramLaunches<'a> {
     programs: &'a [CompiledReplay<'a>],
     /// True if there may be more than one launch.
     many: bool,
     frames: Vec<LaunchFrame>,
-    /// Free run states, by program.
+    /// Indices of free run states, for each program.
     free: Vec<Vec<u32>>,
-    /// First instance, group and table of each program, in the numbering over all programs.
+    /// For each program, the index of its first instance, group and table, in the numbering over all programs.
     numbers: Vec<LaunchNumbers>,
-    /// First lane of each NPU for each feed, or [`NONE`] before the feed's first launch on the NPU. Used only if there
-    /// may be several launches.
+    /// For each feed, the first lane on each NPU, or [`NONE`] before the feed's first launch on the NPU. Used only if
+    /// there may be several launches.
     lanes_of: Vec<Vec<u32>>,
-    /// Maximum number of an NPU's lanes over all programs.
+    /// Number of lanes that a program needs on an NPU, maximized over all programs.
     most_lanes: u32,
-    /// Run states of launches whose ranks start only when their feed releases them.
+    /// Run state of each launch whose ranks start only when the feed releases them.
     held: BTreeMap<LaunchSerial, u32>,
-    /// Number of the next launch.
+    /// Index of the next launch.
     next: u64,
-    /// Number of nodes of all launches so far.
+    /// Number of nodes, summed over all launches so far.
     nodes: u64,
 }
 
@@ -80,8 +80,8 @@ impl<'a> ProgramLaunches<'a> {
         }
     }
 
-    /// Returns the first lane of an instance. With a single launch, the instance has lanes of its own. Otherwise, all
-    /// launches from this feed on an NPU share lanes.
+    /// Returns the first lane of an instance. If the run has a single launch, the instance gets its own lanes.
+    /// Otherwise, all launches from this feed share the lanes of an NPU.
     pub fn find_first_lane(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
             return lanes.add_lanes(own);
@@ -92,7 +92,7 @@ impl<'a> ProgramLaunches<'a> {
         }
         let first = &mut of[npu.index()];
         if *first == NONE {
-            // All launches of the feed share these lanes, so there must be enough lanes for every program.
+            // All launches of the feed share these lanes, so they must suffice for every program.
             *first = lanes.add_lanes(self.most_lanes);
         }
         *first
@@ -104,22 +104,22 @@ impl<'a> ProgramLaunches<'a> {
         self.many
     }
 
-    /// Returns the number that the next launch will get.
+    /// Returns the index that the next launch will get.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Returns the number of nodes of all launches so far.
+    /// Returns the number of nodes, summed over all launches so far.
     pub fn node_count(&self) -> u64 {
         self.nodes
     }
 
-    /// Returns a program's first instance, group and table, in the numbering over all programs.
+    /// Returns the indices of a program's first instance, group and table, in the numbering over all programs.
     pub fn launch_numbers(&self, program: u32) -> LaunchNumbers {
         self.numbers[program as usize]
     }
 
-    /// Numbers a requested launch and returns its program. Fails if the program does not exist.
+    /// Assigns an index to a requested launch, and returns its program. Fails if the program does not exist.
     pub fn register_launch(
         &mut self,
         now: Time,
@@ -151,8 +151,8 @@ impl<'a> ProgramLaunches<'a> {
         Ok((program, record))
     }
 
-    /// Returns a run state for a launch, and true if the state was used before. If the state is new (false), the caller
-    /// must add the state to all components.
+    /// Returns the index of a run state for a launch, and true if an earlier launch used this state. If the state is
+    /// new (false), the caller must add it to all components.
     pub fn take_run_state(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
@@ -179,13 +179,13 @@ impl<'a> ProgramLaunches<'a> {
         self.held.insert(serial, frame);
     }
 
-    /// Returns the launch of a run state.
+    /// Returns the launch that uses a run state.
     #[inline]
     pub fn launch_record(&self, frame: u32) -> &LaunchRecord {
         &self.frames[frame as usize].record
     }
 
-    /// Starts a rank of a launch that its feed has just released.
+    /// Starts a rank of a launch after the feed has released the rank.
     pub fn release_rank(
         &self,
         flow: &mut Dataflow<'a>,
@@ -211,8 +211,8 @@ impl<'a> ProgramLaunches<'a> {
         }
     }
 
-    /// Counts an ended rank of a launch. Returns the launch, and true if the launch has no other ranks left; the run
-    /// state is then free.
+    /// Records that a rank of a launch has ended. Returns the launch, and true if this was the launch's last rank; the
+    /// run state is then free.
     pub fn end_rank(&mut self, frame: u32) -> (LaunchRecord, bool) {
         let of = &mut self.frames[frame as usize];
         of.ranks_left -= 1;
@@ -225,7 +225,8 @@ impl<'a> ProgramLaunches<'a> {
         (record, over)
     }
 
-    /// Returns the duration of a node in the launch of `running`. The launch may have its own durations.
+    /// Returns the duration of a node in the launch of the instance `running`. A launch may override the compiled
+    /// durations.
     #[inline]
     pub fn price_of_node(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
         let price = running.duration_of_node(node);
@@ -235,8 +236,7 @@ impl<'a> ProgramLaunches<'a> {
         price
     }
 
-    /// Returns the duration of a node after the changes that the launch requests, and with the slowdown by concurrent
-    /// collectives.
+    /// Returns the duration of a node, including the launch's changes and the slowdown by concurrent collectives.
     #[inline(never)]
     fn own_price(&self, running: &RunningInstance<'_>, node: NodeIndex, price: Span) -> Span {
         let graph = running.graph;

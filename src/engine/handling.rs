@@ -1,4 +1,4 @@
-//! Dispatch of events, and of the network's notices about messages, to their components.
+//! Dispatches events, and the network's notices about messages, to components.
 
 use super::dataflow::pack_node;
 use super::discipline::{CollectiveModel, Discipline};
@@ -47,7 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     fn on_message_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        // Fast path for most messages. The fields are read in place, because copying them would stall the processor.
+        // Fast path for most messages. Reads the fields in place, because copying them would stall the processor.
         if let InFlightOp::Step {
             run,
             from,
@@ -62,8 +62,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.collectives
                 .chunk_executor_mut()
                 .step_arrived(fabric, effects, now, to, from, step);
-            // Members react to a step only when their endpoint has processed the message, so the arrival has no further
-            // consequence yet.
+            // Members react to a step only after their endpoint has processed the message, so the arrival has no
+            // further effect yet.
             return;
         }
         self.on_control_message_arrived(now, op);

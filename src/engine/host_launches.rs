@@ -1,4 +1,4 @@
-//! Adds launches by a host to graphs when a replay is prepared. The traces themselves do not change.
+//! Adds the host's launches to graphs when a replay is prepared. The traces themselves remain unchanged.
 
 use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
@@ -9,9 +9,9 @@ use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
-/// Fills in the defaults for a replay's durations: the launch mode, whether collectives take measured times, and
-/// whether the machine's corrections apply. All three defaults depend on whether kernels are timed by measured curves.
-/// Measured curves are used with [`ComputeModel::Curves`], and for generated models on a machine with curves.
+/// Fills in the default launch mode, and the defaults for measured collective times and for the machine's correction.
+/// All three defaults depend on whether kernels are timed by measured curves. Measured curves apply with
+/// [`ComputeModel::Curves`], and also to generated models on a machine with curves.
 pub(super) fn resolve_default_prices(
     workload: &Workload,
     machine: &Machine,
@@ -44,7 +44,7 @@ pub(super) fn resolve_default_prices(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // The correction for all other models (without `gemms`) does not reduce the error below the error of
+            // The correction for all other models (the one without `gemms`) does not reduce the error below that of the
             // kernel times, so report no remaining error.
             None => found
                 .filter(|found| found.gemms.is_some())
@@ -53,7 +53,7 @@ pub(super) fn resolve_default_prices(
     }
 }
 
-/// Returns the machine's correction for models whose most frequent matrix multiplications have the same sizes as in
+/// Returns the machine's correction for models whose most frequent matrix multiplications are as large as those in
 /// `workload`. If there is no such correction, returns the machine's correction for all other models.
 fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
@@ -65,20 +65,20 @@ fn find_price_correction(workload: &Workload, machine: &Machine) -> Option<Price
     of(Some(products)).or_else(|| of(None)).copied()
 }
 
-/// Sources of durations and launches for a replay, with defaults filled in.
+/// Sources of a replay's durations and launches, with defaults filled in.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedPrices {
     pub launch: LaunchMode,
-    /// Launch mode if the option does not set one.
+    /// Launch mode that applies if the options do not set one.
     pub default_launch: LaunchMode,
     pub measured_collectives: bool,
-    /// Factor on launches, measured collectives and kernels whose times come from curves.
+    /// Factor on launches, on measured collectives, and on kernels timed by curves.
     pub correction: Option<f64>,
     /// Relative error that remains after the machine's correction.
     pub corrected_to: Option<f64>,
 }
 
-/// Returns `workload` with launches by the host of `machine`, or `None` if the machine has no host, or if the host's
+/// Adds launches by the host of `machine` to `workload`. Returns `None` if the machine has no host, or if the host's
 /// launches take no time.
 pub(super) fn insert_host_launches(
     workload: &Workload,
@@ -117,7 +117,7 @@ pub(super) fn insert_host_launches(
     }
 }
 
-/// Returns `workload` with launches by `host` in every graph without host work, or `None` if every graph has host work.
+/// Adds launches by `host` to every graph without host work, or returns `None` if every graph has host work.
 fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {

@@ -1,5 +1,5 @@
-//! Typed indices of items in flight and of items in reports. Separate types prevent one kind of index from being
-//! used as another.
+//! Typed indices for items in flight and for items in reports. With separate types, the compiler rejects one kind of
+//! index in place of another.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
@@ -30,13 +30,13 @@ index!(
     CellIndex
 );
 index!(
-    /// Number of a stage for all members of a collective: the index of the corresponding stage in the first member's
+    /// Stage index that all members of a collective share: the index of the corresponding stage in the first member's
     /// schedule.
     SharedStage: u16
 );
 
 impl InstanceIndex {
-    /// Returns the instance that comes `index` places after this instance.
+    /// Returns the instance that is `index` places after this instance.
     #[inline]
     pub fn nth_after(self, index: u32) -> Self {
         Self(self.0 + index)
@@ -57,7 +57,7 @@ pub struct RunCell {
     pub cell: CellIndex,
 }
 
-/// A step in a stage of a collective in flight, or the number of steps taken in this stage.
+/// Index of a step in a stage of a collective in flight, or the number of steps already taken in this stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedStep {
     pub stage: SharedStage,

@@ -1,9 +1,9 @@
-//! In-switch collectives of the memory pool: switches gather the loads and reduce the stores of all NPUs of the
-//! machine.
+//! In-switch collectives of the memory pool: switches gather the loads of all the machine's NPUs, and reduce their
+//! stores.
 //!
-//! Members do not wait for each other. Each access time assumes that all NPUs make the same access, so the access
-//! time already includes the load on the links. Therefore, the k-th in-switch access, in the order of ids, must be
-//! equal on all ranks, and every NPU must have a rank. Other jobs are rejected.
+//! Members do not wait for each other. The time of each access assumes that all NPUs make the same access, so it
+//! already includes the load on the links. Therefore, all ranks must have an equal k-th in-switch access, in the order
+//! of ids, and every NPU must have a rank. The engine rejects other jobs.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;
@@ -86,7 +86,7 @@ pub(super) fn check_switch_accesses(
     }
     let mut seen = BTreeSet::from([instance.graph]);
     for other in workload.instances() {
-        // Ranks with the same graph have the same accesses, so one comparison per graph is enough.
+        // Ranks with the same graph have the same accesses, so compare each graph only once.
         if !seen.insert(other.graph) {
             continue;
         }
@@ -125,13 +125,13 @@ fn memory_of_access<'a>(
     }
 }
 
-/// Returns the name of the memory that `node` accesses, or `None` if the trace states none.
+/// Returns the name of the memory that `node` accesses, or `None` if the trace does not name one.
 fn memory_name_of(graph: &Graph, node: NodeIndex) -> Option<&str> {
     let slot = graph.remote_memory(node)?;
     Some(&graph.remote_memories()[slot as usize])
 }
 
-/// An in-switch access, as (bytes, true for a store if known, memory name).
+/// An in-switch access: its bytes, true for a store (if known), and the memory's name.
 type SwitchedAccess<'a> = (u64, Option<bool>, Option<&'a str>);
 
 /// Iterates over the in-switch accesses of `graph`.

@@ -1,9 +1,9 @@
-//! Insertion order: events are handled one by one, in the order in which they were scheduled, and nodes are handled in
-//! the order of their ids.
+//! Insertion order: the loop handles events one by one, in the order in which they were scheduled, and nodes in the
+//! order of their ids.
 //!
-//! The consequences of an event come before all other events. Components append these consequences as work
-//! ([`FollowUp`]). Entries are processed in order, each with all its consequences before the next entry (depth first).
-//! After each end of a node, the nodes that became ready are issued.
+//! The loop processes an event's consequences before all other events. Components therefore append these consequences
+//! to a work list ([`FollowUp`]). The loop processes the entries in order; it finishes all consequences of an entry
+//! before the next entry (depth first). After each end of a node, the loop issues the nodes that became ready.
 
 use super::Engine;
 use super::dataflow::unpack_node;
@@ -65,7 +65,7 @@ impl Discipline for InsertionOrder {
         ControlFlow::Continue(())
     }
 
-    /// Schedules the ends that are now known, and does the work of this instant.
+    /// Schedules the ends that are now known, and does this instant's work.
     #[inline]
     fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -89,8 +89,7 @@ impl Discipline for InsertionOrder {
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Carries out the work in the order in which components appended it, each entry with all its
-    /// consequences.
+    /// Does the appended work in order, each entry with all its consequences.
     #[inline(never)]
     pub(super) fn carry_out_follow_ups(&mut self, now: Time) {
         let mut left = std::mem::take(&mut self.effects.work);
@@ -126,7 +125,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.work = left;
     }
 
-    /// Handles an event on an NPU's bus. The consequences of a completed transfer are carried out before the bus
+    /// Handles an event on an NPU's bus. The loop carries out the consequences of a completed transfer before the bus
     /// continues.
     pub(super) fn handle_bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
@@ -145,8 +144,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. If an immediate completion made a
-    /// node ready, the node waits until a further node completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that an immediate completion
+    /// made ready waits until a further node completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -203,7 +202,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Completes a node without work immediately. Returns the node that takes the lane next.
+    /// Completes a node without work immediately. Returns the node that takes the freed lane.
     fn complete_skipped_node(
         &mut self,
         now: Time,
@@ -222,7 +221,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.processors.kernel_lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances without a node in flight, because the ready nodes that wait for another node (dormant nodes)
+    /// Wakes instances without a node in flight, because their dormant nodes (ready nodes that wait for another node)
     /// would otherwise never run. ASTRA-sim does the same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant_nodes_mut().iter();
@@ -231,7 +230,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
-            // A node of the instance is under way: it occupies a lane or is a posted receive, and will complete.
+            // A node of the instance is under way, so it will complete: it occupies a lane or is a posted receive.
             let is_under_way = running
                 .lane_range()
                 .any(|lane| self.processors.kernel_lanes().holder_of_lane(lane) != FREE)

@@ -1,9 +1,9 @@
-//! Lanes of NPUs: the node that holds a lane, the lane's queue, and turns of launches.
+//! Lanes of NPUs: the node that holds each lane, the lane's queue, and the turns of launches.
 //!
 //! A lane serves nodes in the order in which they became ready. If several launches of one feed may run on an NPU, the
-//! lane serves the launches in the order in which they began. A node therefore takes the lane only when all nodes of
-//! earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock
-//! over lanes. Each feed has its own lanes.
+//! lane serves them in the order in which they began. A node therefore takes the lane only when all nodes of earlier
+//! launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock when they
+//! compete for lanes. Each feed has its own lanes.
 
 use super::dataflow::{Dataflow, unpack_node};
 use super::discipline::Discipline;
@@ -11,37 +11,36 @@ use super::ids::InstanceIndex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Value of a lane's holder if the lane is free.
+/// Holder value of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// State of a lane of an NPU, without its queue. Queues are stored separately, because the loop reads this state for
-/// every node but a queue only for few nodes.
+/// State of an NPU's lane, without its queue. Queues are stored separately, because the loop reads this state for every
+/// node, but a queue only for a few nodes.
 #[derive(Clone, Copy, Debug)]
 struct LaneState {
-    /// Node that holds the lane, as instance and node in one word, or [`FREE`].
+    /// The node that holds the lane, packed with its instance into one word, or [`FREE`].
     holder: u64,
     /// Number of nodes in the lane's queue.
     waiting: u32,
 }
 
-/// Turn of a launch on a lane that several launches use one after another.
+/// Turn of one launch on a lane that several launches use in turn.
 #[derive(Clone, Copy, Debug)]
 struct LaneTurn {
     instance: InstanceIndex,
-    /// Number of the launch's nodes on the lane that are not complete yet.
+    /// Number of the launch's incomplete nodes on the lane.
     left: u32,
 }
 
-/// The lanes of all NPUs.
+/// The lanes of all NPUs, with their queues and turns.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     states: Vec<LaneState>,
-    /// Waiting nodes of each lane, sorted by launch and then by the time at which they became ready.
+    /// Nodes that wait for each lane, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
-    /// Waiting nodes of each lane, in ascending order of ids. Used only if events are handled in insertion
-    /// order.
+    /// Nodes that wait for each lane, in ascending order of ids. Used only if events are handled in insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
-    /// Launches with incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
+    /// Launches that still have incomplete nodes on each lane, in ascending order. Empty if there is only one launch.
     turns: Vec<VecDeque<LaneTurn>>,
 }
 
@@ -65,12 +64,12 @@ impl Lanes {
         first as u32
     }
 
-    /// Returns the word of the node that holds a lane, or [`FREE`].
+    /// Returns the packed node that holds a lane, or [`FREE`].
     pub fn holder_of_lane(&self, lane: u32) -> u64 {
         self.states[lane as usize].holder
     }
 
-    /// Adds a turn of an instance with `left` nodes to a lane, after the turns of earlier launches.
+    /// Gives an instance with `left` nodes a turn on a lane, after the turns of earlier launches.
     pub fn append_turn(&mut self, lane: u32, instance: InstanceIndex, left: u32) {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
@@ -78,13 +77,13 @@ impl Lanes {
         self.turns[lane as usize].push_back(LaneTurn { instance, left });
     }
 
-    /// Returns the instance whose turn it is on a lane of several launches.
+    /// Returns the instance that has the current turn on a lane of several launches.
     pub fn current_turn(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }
 
-    /// Frees a lane whose holder is complete. Returns true if the lane must be offered to waiting nodes after the
+    /// Frees a lane whose holder is complete. Returns true if the loop must offer the lane to waiting nodes after the
     /// round.
     #[inline]
     pub fn release_lane<D: Discipline>(&mut self, lane: u32) -> bool {
@@ -93,8 +92,8 @@ impl Lanes {
         D::offers_lane(state.waiting > 0)
     }
 
-    /// Counts a completed node of the current turn. The turn ends with its last node. Call this only for lanes
-    /// with turns.
+    /// Records that a node of the current turn is complete. The turn ends with its last node. The caller must call this
+    /// only for lanes with turns.
     pub fn pass_turn(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
@@ -110,7 +109,7 @@ impl Lanes {
     #[inline]
     pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
-        // If nodes queue for a free lane, they are served after the round, before this newer node.
+        // If nodes already queue for a free lane, the loop serves them after the round, before this newer node.
         if state.holder == FREE && state.waiting == 0 {
             state.holder = node;
             true
@@ -121,7 +120,7 @@ impl Lanes {
         }
     }
 
-    /// Does the same as [`Self::take_or_wait`] for lanes with turns.
+    /// Gives or queues a lane like [`Self::take_or_wait`], for lanes with turns.
     pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
         let instance = unpack_node(node).instance;
         let turn = self.current_turn(lane);
@@ -184,7 +183,7 @@ impl Lanes {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
-    /// Returns true if the holders and queues of two lanes are equal apart from the instances.
+    /// Returns true if two lanes have equal holders and queues, apart from the instances.
     pub fn have_equal_state(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| unpack_node(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
@@ -192,8 +191,7 @@ impl Lanes {
         holder(one) == holder(other) && queue(one).eq(queue(other))
     }
 
-    /// Queues a node for a lane, ordered by id. Called only if events are handled in insertion
-    /// order.
+    /// Queues a node for a lane, ordered by id. Only insertion order uses this queue.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         if self.by_id.len() < self.states.len() {
             self.by_id.resize_with(self.states.len(), BinaryHeap::new);

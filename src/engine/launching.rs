@@ -1,5 +1,5 @@
-//! Handles launches in the loop: notifies feeds of ended launches, starts requested launches, and starts and ends jobs
-//! of processor models.
+//! Handles launches in the loop: notifies feeds of ended launches, begins requested launches, and submits and ends the
+//! jobs of processor models.
 
 use super::collectives::RunningGroups;
 use super::dataflow::{
@@ -26,7 +26,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
-    /// Schedules failures, wakes the feeds that want to be woken at time 0, and schedules the wakes of all other feeds.
+    /// Schedules failures, wakes feeds that want to be woken at time 0, and schedules the wakes of the other feeds.
     pub(super) fn start_feeds(&mut self) {
         self.failures.schedule_failures(&mut self.effects);
         for feed in 0..self.feeds.feed_count() {
@@ -41,8 +41,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds whose requested time has
-    /// come.
+    /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds whose wake time has come.
     pub(super) fn notify_feeds(&mut self, now: Time) {
         // Launches without nodes end immediately, so the list may grow during the loop.
         while !self.effects.ended.is_empty() {
@@ -139,7 +138,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Submits a kernel to the processor of its NPU.
+    /// Submits a kernel to its NPU's processor model.
     pub(super) fn submit_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
         self.processors.submit_job(now, &job);
@@ -157,7 +156,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle_instant(now);
         self.schedule_jobs(now);
-        // Processors may have freed capacity, so feeds may request an earlier wake time.
+        // Processors may now have free capacity, so feeds may request an earlier wake time.
         for feed in 0..self.feeds.feed_count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
         }
@@ -176,7 +175,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 }
 
-/// The components of the loop that store state of launches.
+/// The loop's components that store the state of launches.
 ///
 /// The struct does not depend on the loop's generic types, so its methods are compiled only once.
 struct LaunchParts<'x, 'a> {
@@ -276,15 +275,15 @@ impl<'a> LaunchParts<'_, 'a> {
         Some(record)
     }
 
-    /// Adds a new run state for a launch of a program to all components.
+    /// Adds a new run state for launches of a program to all components.
     fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
         let (plan, workload) = (&program.plan, program.workload());
         let numbers = self.launches.launch_numbers(index);
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // If there is only one run state, reserve exactly its size. With several run states, lists grow by doubling
-            // instead, because exact reservations would only cause more copies.
+            // With only one run state, reserve exactly its size. With several run states, lists grow by doubling
+            // instead, because exact reservations would cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors

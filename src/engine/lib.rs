@@ -1,46 +1,46 @@
-//! The replay: one event loop over one agenda.
+//! The replay engine: one event loop that takes all pending events from one queue (the agenda).
 //!
 //! # The ordering contract
 //!
-//! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round*. The
-//! loop handles the events in content order (by class, rank, node or op), independently of the order in which they were
-//! scheduled. Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue
-//! for them, and then newly ready nodes are posted, by rank and id. If events at the same instant are scheduled in this
-//! process, another round follows.
+//! The loop takes all events of an instant together as a *round*. The loop handles the events in content order (by
+//! class, rank, node or op), independently of the order in which they were scheduled. Handled events free lanes and
+//! make nodes ready. After the round, freed lanes take nodes from their queues. Then the loop posts newly ready nodes,
+//! by rank and id. If a round schedules further events at the same instant, another round follows.
 //!
-//! When no event is left at the instant, the instant is *settled*. Collectives with newly arrived members proceed. If
-//! all members arrived together and a closed form is proved, the collective is answered analytically. Otherwise the
-//! collective is simulated message by message. The bandwidth of a memory pool's links is divided again among loads and
-//! stores. The division happens after the chunks of loads and stores have reached the network's ports, and after all
-//! messages of the instant. Because of this order, the order of two events never depends on unrelated events, or on
-//! whether a collective is simulated or answered analytically.
+//! When no event is left at the instant, the loop *settles* the instant: collectives with newly arrived members
+//! proceed. If all members arrived together and a closed form is proven exact, the formula gives the collective's time.
+//! Otherwise the collective is simulated message by message. Then the loop distributes the bandwidth of a memory pool's
+//! links over the current loads and stores. It does so after the chunks of loads and stores have reached the network's
+//! ports, and after all messages of the instant. Consequently, the order of two events never depends on unrelated
+//! events, or on whether a collective is simulated or answered analytically.
 //!
 //! # The life of a node
 //!
 //! When the dependencies of a node are complete, the node is *ready*. If the trace gives the node a delay (host time
-//! before it is ready), the node is *delayed* first. The end of a delay is a normal event, ordered by rank and node. A
-//! node without a delay is ready in the round that completes its last dependency. A ready collective then waits for its
-//! place in the launch order of its group, a receive is posted, and nodes without an operation complete immediately.
-//! All other ready nodes queue for their lane, first ready, first served. When the lane is free, the node is *issued*.
-//! The node occupies the lane until the node is *complete*: a kernel or a load after its duration, a send when its last
-//! byte has left, and a collective when this member's part is done. If the machine requires it, a send is complete only
-//! when its last byte has arrived.
+//! before the node is ready), the node is first *delayed*. The delay's end is a normal event, ordered by rank and node.
+//! A node without a delay becomes ready in the round that completes its last dependency. A ready collective then waits
+//! for its place in its group's launch order. A receive is posted, and a node without an operation completes
+//! immediately. All other ready nodes queue for their lane, which serves them in the order in which they became ready.
+//! When the lane is free, the node is *issued*. The node occupies the lane until it is *complete*. A kernel or a load
+//! completes after its duration, a send when its last byte has left, and a collective when this member's part is done.
+//! If the machine requires it, a send completes only when its last byte has arrived.
 //!
-//! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
-//! when all ranks for which it waits have started, and completes after its own recorded duration. Such starts of
-//! members are collected and settled in the same way as arrivals with a simulated network. Lanes and launch order work
-//! as with a simulated network. A node that does not wait for other ranks needs no place in the launch order.
+//! If communication takes its recorded duration ([`CommTiming`]), the engine does not simulate the network. A member's
+//! part then begins when all ranks for which the member waits have started, and completes after the member's own
+//! recorded duration. The loop collects and settles these starts in the same way as arrivals on a simulated network.
+//! Lanes and launch orders also work as with a simulated network. A node that does not wait for other ranks needs no
+//! place in the launch order.
 //!
 //! # Launches
 //!
 //! Every node belongs to a *launch*, one execution of a program. Launches come from a [`LaunchFeed`]; a job is a feed
 //! with one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round,
-//! feeds are notified of ended launches. Then the feeds whose requested wake time has come are woken. New launches
+//! the loop notifies feeds of ended launches. Then it wakes the feeds whose requested wake time has come. New launches
 //! begin in the next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
-//! A collective takes the same time whether it is simulated message by message or answered analytically:
+//! A collective takes the same time, whether it is simulated message by message or answered analytically:
 
 use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Span, Time};
@@ -157,13 +157,13 @@ pub struct ReplayOutcome {
     /// Number of collectives that took their recorded or captured duration.
     #[serde(rename = "collectives_recorded")]
     pub recorded: u64,
-    /// Failures of parts of the machine, first from the machine's file, then from the replay's options, each in the
-    /// given order.
+    /// Effects of each failure of a machine part: first the failures in the machine's file, then those in the replay's
+    /// options, each in the given order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureOutcome>,
 }
 
-/// The loop of one replay. Each component owns its state, and passes effects on other components to the loop.
+/// The loop of one replay. Each component owns its state, and passes its effects on other components to the loop.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
     launches: ProgramLaunches<'a>,
@@ -177,15 +177,15 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     failures: RunFailures<'a>,
     effects: Effects,
     observer: &'a mut O,
-    /// Events of a round; reused to keep the allocation.
+    /// Events of the current round; reused to keep the allocation.
     round: Vec<Event>,
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers of events return no errors. Instead, handlers store an error in the effects, and the loop checks for it
-    /// before the next round.
+    /// Handlers of events return no errors. Instead, a handler stores an error in the effects, and the loop checks for
+    /// it before the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();
@@ -211,8 +211,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     fn new(source: LaunchSource<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
         let prepared = &source.programs[0];
-        // A single launch has a known number of nodes, so its state is allocated in advance (on huge pages if it is
-        // large).
+        // A single launch has a known number of nodes, so allocate its state in advance (on huge pages if it is large).
         let nodes = if source.many {
             0
         } else {
@@ -236,7 +235,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Runs the loop until nothing is pending, and returns the totals.
+    /// Runs the loop until no event is pending, and returns the totals.
     fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
         self.run_events()?;
         let outcome = self.build_outcome();
@@ -263,7 +262,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         outcome
     }
 
-    /// Runs the event loop until nothing is pending.
+    /// Runs the event loop until no event is pending.
     fn run_events(&mut self) -> Result<(), ReplayError> {
         self.start_feeds();
         self.notify_feeds(Time::ZERO);
@@ -290,7 +289,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         Ok(())
     }
 
-    /// Calls `say` with the state of the loop that a deadlock diagnosis needs.
+    /// Calls `say` with the loop state that a deadlock diagnosis needs.
     fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
         let chunks = self.collectives.chunk_executor();
         say(&StuckDiagnosis {
@@ -306,8 +305,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         })
     }
 
-    /// Submits the messages of this instant, and the loads and stores that cross the network. If analytical answers
-    /// reserve links that this traffic will use, these answers are withdrawn first.
+    /// Submits this instant's messages, and the loads and stores that cross the network. Before that, withdraws
+    /// analytical answers that reserve links which this traffic will use.
     #[inline]
     fn submit_messages(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
@@ -323,7 +322,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.run_follow_ups(now);
     }
 
-    /// Settles collectives with new arrivals. Must be called when no event is left at `now`.
+    /// Settles collectives in which members have newly arrived. The caller must call this when no event is left at
+    /// `now`.
     fn settle_collectives(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
@@ -341,8 +341,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.effects.arrivals = arrivals;
     }
 
-    /// Divides the bandwidth of memories' links again if accesses began or ended at this instant and no event of
-    /// the instant is left. Returns true if any bandwidth was divided again.
+    /// Redistributes the bandwidth of memories' links if accesses began or ended at this instant and no event of the
+    /// instant is left. Returns true if it redistributed any bandwidth.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
@@ -359,7 +359,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         settled
     }
 
-    /// Delivers the notifications and does the follow-up work that components stored in the effects.
+    /// Delivers the notifications, and does the follow-up work, that components stored in the effects.
     #[inline]
     fn run_follow_ups(&mut self, now: Time) {
         if self.effects.has_follow_up() {

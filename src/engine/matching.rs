@@ -1,7 +1,7 @@
-//! Matches a workload's collectives by their order in a group, and matches sends with receives.
+//! Matches a workload's collectives by their order in each group, and matches sends with receives.
 //!
-//! Matches are computed once, from program order, before the run. Mismatches between ranks are therefore reported
-//! before the run, and the run never searches for a match.
+//! The engine computes matches once before the run, from program order. It therefore reports mismatches between ranks
+//! before the run, and never searches for a match during the run.
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
@@ -23,8 +23,7 @@ use std::sync::Arc;
 /// A communicator (group slot) of an instance, as (group, instance, slot).
 type CallingSlot = (ReplayGroupId, u32, u32);
 
-/// Matches the k-th collectives of all members of a group, and checks that matched collectives are
-/// equal.
+/// Matches the k-th collectives of a group's members, and checks that matched collectives are equal.
 pub(super) fn match_collectives(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -41,7 +40,7 @@ pub(super) fn match_collectives(
         let slots = (0..).zip(&of.slots);
         callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
     }
-    // The sort is stable, so members stay in ascending order of ranks.
+    // The sort is stable, so members stay in ascending order by rank.
     callers.sort_by_key(|caller| caller.0);
     let mut before: Option<Arc<[CallPlan]>> = None;
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
@@ -51,8 +50,8 @@ pub(super) fn match_collectives(
         if options.comm == CommTiming::Model {
             recheck_changed_calls(plan, workload, &options.changes, &mut calls, &members);
         }
-        // Groups with equal collectives mostly have consecutive numbers, so each group is compared only with the
-        // previous group.
+        // Groups with equal collectives mostly have consecutive indices, so compare each group only with the previous
+        // one.
         plan.groups[group].calls = match &before {
             Some(before) if **before == *calls => Arc::clone(before),
             _ => calls.into(),
@@ -77,8 +76,8 @@ fn members_of<'c>(
     })
 }
 
-/// Returns the collectives of the group of `callers`, as its first member with a trace states them. Fails if
-/// another member's calls differ.
+/// Returns the collectives of the group of `callers`, as the first member with a trace states them. Fails if the calls
+/// of another member differ.
 fn group_calls(
     plan: &ReplayPlan,
     workload: &Workload,
@@ -93,7 +92,7 @@ fn group_calls(
     };
     let calls = first.iter().map(|call| call_plan(workload, group, call));
     let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
-    // The first member that has a trace but never uses the group.
+    // The first member with a trace that never uses the group.
     let mut silent = None;
     if count < group.present as usize {
         let present = group.members.iter().map(|m| plan.instance_of[m.index()]);
@@ -132,7 +131,7 @@ fn group_calls(
     ))
 }
 
-/// Changes the durations of `calls`, the collectives that `members` issue, as the options request.
+/// Changes the durations of `calls`, the collectives issued by `members`, as the options request.
 fn recheck_changed_calls(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -153,8 +152,8 @@ fn recheck_changed_calls(
     }
 }
 
-/// Returns the longest recorded transfer among the members of a collective of unknown size. `None` if the first member
-/// states a size.
+/// Returns the longest transfer that a member of a collective with unknown size recorded. Returns `None` if the first
+/// member states a size.
 fn recorded_transfer(
     workload: &Workload,
     members: &[MemberCalls<'_>],
@@ -197,7 +196,7 @@ fn describe_call(workload: &Workload, instance: u32, call: Option<CommRef>) -> S
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
-/// Returns the root of a call. The default is the first member.
+/// Returns the root's rank. By default, the root is the first member.
 fn root_rank(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],
@@ -264,7 +263,7 @@ fn call_plan(
     })
 }
 
-/// Numbers the channels of messages; a channel is defined by two ends, a tag and a size. Fails if a channel has
+/// Assigns indices to message channels. A channel is defined by two ends, a tag and a size. Fails if a channel has
 /// different numbers of sends and receives, unless `allow_unmatched`.
 pub(super) fn number_channels(
     plan: &mut ReplayPlan,
@@ -300,8 +299,8 @@ pub(super) fn number_channels(
 }
 
 /// Returns the first unmatched send and unmatched receive that have the same ends and tag but different sizes, or
-/// `None`. The send and the receive are probably two halves of one message with different sizes. Channels with equal
-/// ends and tag must be neighbours in the list.
+/// `None`. These two are probably the halves of one message for which the traces state different sizes. The list must
+/// keep channels with equal ends and tag next to each other.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
@@ -365,7 +364,7 @@ pub(super) fn assign_message_matches(
     Ok(())
 }
 
-/// Returns all sends or receives whose other end has a trace, as references to an instance and a message.
+/// Returns all sends or all receives whose other end has a trace; each entry refers to an instance and a message.
 fn collect_halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -413,7 +412,7 @@ fn refuse_disagreement<S>(
     )
 }
 
-/// Formats a node as `rank 3 node 17 `name`` for messages.
+/// Formats a node for messages, as `rank 3 node 17 `name``.
 pub(super) fn describe_node(rank: Rank, graph: &Graph, node: NodeIndex) -> String {
     let name = escape_name(graph.name(node));
     format!("rank {rank} node {} `{name}`", graph.id(node))

@@ -1,4 +1,4 @@
-//! Tile groups in the event loop: the work of a leader, the instance that is simulated on behalf of all members of its
+//! Tile groups in the event loop: the leader is the instance that the loop simulates on behalf of all members of its
 //! group.
 
 use super::Engine;
@@ -48,7 +48,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.notify_of_members(leader, |observer, id| {
             observer.on_issued(now, id, node, kind);
         });
-        // Kernels and host work take the same time on all members, so a single event ends a node on all members.
+        // Kernels and host work take the same time on all members, so one event ends such a node on all members.
         if !is_shared(kind) {
             let end = now
                 + self
@@ -67,7 +67,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts the deferred loads and stores once all accesses of the current dispatch are known.
+    /// Starts the deferred loads and stores; all accesses of the current dispatch are now known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.has_groups() {
@@ -77,7 +77,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective of a tile group: marks each member ready in the launch order of its own communicator.
+    /// Posts a collective of a tile group by marking each member ready in the launch order of that member's
+    /// communicator.
     #[inline(never)]
     pub(super) fn post_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         self.tile_groups.note_ready(&self.flow, leader, node);
@@ -130,8 +131,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Handles steps that only some members of a group have taken in this round, if necessary by
-    /// splitting the group.
+    /// Handles steps that only some members of a group have taken in this round, and splits the group if necessary.
     #[inline(never)]
     pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<UnpostedNodes<'_>>) {
         loop {
@@ -160,7 +160,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.take_steps(now, steps);
     }
 
-    /// Carries out the steps of the parts of a split group.
+    /// Carries out the steps of a split group's parts.
     fn take_steps(&mut self, now: Time, steps: Vec<GroupPartStep>) {
         for step in steps {
             match step {

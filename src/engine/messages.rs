@@ -1,8 +1,8 @@
-//! Messages between ranks: sends, receives, and their matches.
+//! Messages between ranks: sends, receives, and the matches between them.
 //!
-//! If events are handled in content order, sends and receives are paired before the run. If events are handled in
-//! insertion order, the halves of a message are matched in a channel, in the order in which they are issued. With
-//! recorded durations, the network is not simulated.
+//! If events are handled in content order, the engine pairs sends and receives before the run. If events are handled in
+//! insertion order, the engine matches the halves of a message in a channel, in the order in which they are issued.
+//! With recorded durations, the engine does not simulate the network.
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
@@ -21,13 +21,12 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks, including the half (send or receive) that waits for the other half, if
-/// any.
+/// Progress of a message between two ranks, and the half (send or receive) that waits for the other half, if any.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
     /// True once the last byte has arrived or, with recorded durations, once the send has started.
     delivered: bool,
-    /// True once the send has been issued. Used only for messages over the network.
+    /// True once the send has been issued. Set only for messages over the network.
     sent: bool,
     /// Index of the waiting half's node plus one, or zero if no half waits. The waiting half is the receive or, only
     /// with recorded durations, the send.
@@ -50,17 +49,17 @@ impl Default for MessageState {
 /// Messages between two ranks with the same tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
 struct MessageChannel {
-    /// Number of arrived messages that no receive has taken.
+    /// Number of messages that have arrived but that no receive has taken.
     arrived: u32,
-    /// Posted receives, as instance and node.
+    /// Receives that were posted and wait for a message.
     listening: VecDeque<InstanceNode>,
-    /// Issued halves whose other half is not issued yet: sends or receives, never both.
+    /// Issued halves whose other half is not issued yet. All of them are sends, or all are receives.
     unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
-    /// Number of rendezvous requests that arrived before their send. Requests do not state a size, so the first channel
-    /// with the same ends and tag counts the requests for messages of all sizes.
+    /// Number of rendezvous requests that arrived before the requested send was issued. Requests do not state a size,
+    /// so the first channel with the same ends and tag counts the requests for all message sizes.
     asked: u32,
-    /// Ops of sends that wait for their request. Used only in the first channel with the same ends and tag.
+    /// Ops of sends that wait for their rendezvous request. Used only in the first channel with the same ends and tag.
     expected: VecDeque<OpIndex>,
 }
 
@@ -71,17 +70,16 @@ pub(super) struct Messages<'a> {
     /// True if sends complete when their messages have arrived, and false if sends complete when their messages have
     /// left.
     ends_on_arrival: bool,
-    /// One entry per matched pair of a send and a receive. Used only if events are handled in
-    /// content order.
+    /// One entry for each matched pair of a send and a receive. Used only if events are handled in content order.
     pairs: Vec<MessageState>,
-    /// Channels of messages. Used only if events are handled in insertion order.
+    /// Message channels, by channel index. Used only if events are handled in insertion order.
     channels: Vec<MessageChannel>,
-    /// Index of the channel that counts the requests of each channel. A reference is enough, because a run in
+    /// For each channel, the index of the channel that counts its requests. A reference is enough, because a run in
     /// insertion order has only one launch.
     request_channels: &'a [u32],
 }
 
-/// Creates the message of an op between two ranks.
+/// Creates the message of an op; the op must be between two ranks.
 fn create_message(
     op: OpIndex,
     ends: (Npu, Npu),
@@ -114,7 +112,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds the matches of a program's launch and returns the index of the first match. If `as_issued`, halves are
+    /// Adds the matches of a launch, and returns the index of the first match. If `as_issued` is true, halves are
     /// matched in the order of issue.
     pub fn add_matches(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
@@ -136,8 +134,7 @@ impl<'a> Messages<'a> {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
-    /// Returns true if a message does not use the network, because durations are recorded or the message's size
-    /// is unknown.
+    /// Returns true if a message bypasses the network, because durations are recorded or the message's size is unknown.
     #[inline]
     fn keeps_recorded_time<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
@@ -172,7 +169,7 @@ impl<'a> Messages<'a> {
             node,
             ports,
         });
-        // If a send completes on arrival, no notice is needed when its message has left.
+        // A send that completes on arrival needs no notice when its message has left.
         let tell = !self.ends_on_arrival;
         let message = create_message(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
@@ -218,8 +215,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the transfers that begin when a send is issued. The receive's transfer begins; the send's
-    /// transfer also begins, unless the receiver must request the message.
+    /// Notifies observers of the transfers that begin when a send is issued. The receive's transfer begins. The send's
+    /// transfer also begins, unless the receiver must first request the message.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -244,8 +241,8 @@ impl<'a> Messages<'a> {
     }
 
     /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both halves
-    /// begin; an eager send has already begun. Requests do not state a size, so if receivers must request messages,
-    /// halves with different sizes match too.
+    /// begin. An eager send has already begun. If receivers must request messages, halves with different sizes match
+    /// too, because requests do not state a size.
     fn match_half(
         &mut self,
         flow: &Dataflow<'_>,
@@ -275,7 +272,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Submits a message whose sender has no trace. The sender is assumed to send when its receiver is ready.
+    /// Submits a message whose sender has no trace. The engine assumes that such a sender sends as soon as the receiver
+    /// is ready.
     fn send_mirrored<D: Discipline, N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
@@ -289,8 +287,8 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer_of_message(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin_transfer(running.id, node);
-        // The key contains the receiver's node, because the sender has no node. The key is unambiguous, because in this
-        // launch the sender's NPU sends nothing else except in collectives.
+        // The key contains the receiver's node, because the sender has no node. The key is unambiguous, because apart
+        // from collectives, the sender's NPU sends nothing else in this launch.
         let (serial, InstanceId(id)) = (flow.launch_serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open_ports(2);
@@ -321,8 +319,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Handles the arrival of the message of `send`. If the arrival also ends the send, the send ends before the
-    /// receive.
+    /// Handles the arrival of `send`'s message. If the arrival also ends the send, the send ends before the receive.
     #[inline]
     pub fn on_message_arrived<D: Discipline>(
         &mut self,
@@ -358,7 +355,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Returns true if an instance has posted a receive to one of its channels.
+    /// Returns true if an instance has posted a receive in one of its channels.
     pub fn has_posted_receive(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();

@@ -1,4 +1,4 @@
-//! States of a node in the loop: delayed, ready, posted, queued for its lane, issued, complete.
+//! Moves nodes through their states in the loop: delayed, ready, posted, queued for a lane, issued, complete.
 
 use super::collectives::MemberCall;
 use super::dataflow::{RunningInstance, pack_node, unpack_node};
@@ -39,14 +39,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.delayed = delayed;
     }
 
-    /// Completes a node. A member of a tile group completes the node together with the other members.
+    /// Completes a node. If the node belongs to a member of a tile group, waits for the other members, so that all of
+    /// them complete the node together.
     #[inline]
     pub(super) fn complete_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         if !running.has_flag(GROUPED | WATCHED) {
             self.complete_alone(now, instance, node);
         } else if running.has_flag(WATCHED) {
-            // Runs in which NPUs fail have no tile groups, so the node's own instance is checked.
+            // A run in which NPUs fail has no tile groups, so check the node's own instance.
             let node = InstanceNode { instance, node };
             let groups = &self.collectives.chunk_executor().groups;
             if self
@@ -64,8 +65,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Completes a node of an instance that is in no tile group, or that is simulated on behalf of its group (the
-    /// leader).
+    /// Completes a node of an instance that is in no tile group or that is its group's leader (the simulated instance).
     #[inline]
     pub(super) fn complete_alone(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
@@ -112,7 +112,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 ready.sort_unstable();
             }
         }
-        // The list grows during the loop if a tile group is split.
+        // Splitting a tile group during the loop makes the list grow.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
             let InstanceNode { instance, node } = unpack_node(word);
@@ -164,7 +164,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.freed = freed;
     }
 
-    /// Posts a ready node: the node completes immediately, waits for its place in the launch order, or queues for its
+    /// Posts a ready node. The node completes immediately, waits for its place in the launch order, or queues for its
     /// lane.
     #[inline]
     pub(super) fn post_node(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
@@ -210,7 +210,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective. The collective queues for its lane when the group's launch order allows its launch.
+    /// Posts a collective. The collective queues for its lane as soon as the group's launch order allows it.
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
@@ -238,7 +238,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.queue_parked(now, slot.group);
     }
 
-    /// Queues parked collectives of a group for their lanes if the launch order now allows these collectives to start.
+    /// Queues a group's parked collectives for their lanes if the launch order now allows them to start.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
         while let Some(InstanceNode { instance, node }) = self
@@ -312,8 +312,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let send = InstanceNode { instance, node };
         self.messages
             .post_send::<M::Order, N>(&self.flow, fabric, effects, now, send);
-        // Only observers are notified here. All other consequences follow in the fixed order of effects, after
-        // other nodes of the instant.
+        // This loop only notifies observers. All other effects follow in the fixed order, after other nodes of the
+        // instant.
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.on_transfer_began(now, instance, node);
         }

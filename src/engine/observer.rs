@@ -1,7 +1,7 @@
-//! Observers: notifications about the progress of a replay.
+//! Observers receive notifications about the progress of a replay.
 //!
-//! The caller chooses the observers, and the loop is compiled for their types. The loop itself stores no data per node
-//! for reports; observers may store such data.
+//! The caller chooses the observers, and the compiler specializes the loop for their types. The loop itself stores no
+//! per-node data for reports, but observers may.
 
 use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
 use chakram_base::ids::{NodeIndex, Rank};
@@ -10,17 +10,19 @@ use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an NPU's time. An instant belongs to the first applicable category in this order.
+/// Category to which an instant of an NPU's time belongs. If several categories apply to an instant, the first in this
+/// order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {
-    /// A kernel runs.
+    /// The NPU runs a kernel.
     Compute,
     /// Communication is in progress or waits for partners, and no kernel runs.
     Communication,
-    /// Nothing is transferred, and the communication that started first waits for another pipeline stage.
+    /// Nothing is transferred, and of the communication in progress, the one that started first waits for another
+    /// pipeline stage.
     Bubble,
-    /// A load or store runs, and no earlier category applies.
+    /// A load or store is in progress, and no earlier category applies.
     Memory,
     /// The host works or a node is delayed, and no earlier category applies.
     Host,
@@ -29,7 +31,7 @@ pub enum TimeCategory {
 }
 
 impl TimeCategory {
-    /// Number of categories.
+    /// Number of time categories.
     pub const COUNT: usize = 6;
 
     /// Definition of exposed communication, for legends.
@@ -38,7 +40,7 @@ impl TimeCategory {
     /// Definition of a bubble, for legends.
     pub const BUBBLE: &'static str = "bubble: waiting for another stage";
 
-    /// All categories of an NPU's time with their names, in order of precedence.
+    /// All categories and their names, in order of precedence.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Compute, "compute"),
         (Self::Communication, "exposed communication"),
@@ -58,8 +60,8 @@ impl TimeCategory {
         "idle",
     ];
 
-    /// Returns the category of nodes of `kind`, or `None` if nodes of this kind take no time. Time in which
-    /// communication waits for another pipeline stage counts as a bubble instead.
+    /// Returns the category of nodes of `kind`, or `None` if such nodes take no time. Time that communication spends
+    /// waiting for another pipeline stage counts as a bubble instead.
     pub fn from_node_kind(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
@@ -73,47 +75,46 @@ impl TimeCategory {
     }
 }
 
-/// A segment of the critical path, which begins at the end of the previous segment.
+/// A segment of the critical path. It begins where the previous segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
     /// Instance that contains the segment's `node`.
     pub instance: InstanceId,
-    /// The node that runs or that will run next.
+    /// The node that runs in the segment, or that runs next.
     pub node: NodeIndex,
-    /// Beginning of the segment.
+    /// Start time of the segment.
     pub from: Time,
-    /// End of the segment.
+    /// End time of the segment.
     pub to: Time,
-    /// Category of the time: the node's category, host for the node's delay, or idle for time without a node.
+    /// Category of the segment: the node's category, host for the node's delay, or idle if no node runs.
     pub category: TimeCategory,
 }
 
-/// A collective that all members have completed.
+/// Record of a collective that all members have completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRecord {
     /// Group whose members carried out the collective.
     pub group: ReplayGroupId,
     /// The kind of collective.
     pub kind: CollectiveKind,
-    /// Bytes of the whole buffer.
+    /// Size of the whole buffer, in bytes.
     pub buffer: u64,
     /// Time at which the last member arrived.
     pub last_start: Time,
     /// Time at which the last member completed.
     pub end: Time,
-    /// Time from `last_start` to `end`. If communication takes recorded or captured durations, this is the longest
-    /// recorded duration of a member.
+    /// Time from `last_start` to `end`; or, if communication takes recorded or captured durations, the longest recorded
+    /// duration of a member.
     pub transfer: Span,
     /// The rank that caused the longest wait, and its share of `waited`. This rank arrived last among ranks with a
-    /// trace (the lowest rank if several arrived last). With recorded durations, this rank may be the root instead.
-    /// `None` if no member waited, and in a replay as captured.
+    /// trace; if several ranks arrived last, it is the lowest of them. With recorded durations, this rank may be the
+    /// root instead. `None` if no member waited, and in any replay that takes captured times.
     pub waited_for: Option<(Rank, Span)>,
-    /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
-    /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, this is the sum
-    /// of the captured waits.
+    /// Time from each present member's arrival to `last_start`, summed over these members. With recorded durations, a
+    /// member's waiting time ends at the last arrival among the ranks for which the member waits. In a replay that
+    /// takes captured times, this is the sum of the captured waits.
     pub waited: Span,
-    /// True if the collective was simulated message by message, and false if the collective was
-    /// answered analytically.
+    /// True if the collective was simulated message by message, and false if it was answered analytically.
     pub stepwise: bool,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
@@ -127,9 +128,9 @@ pub trait Observer {
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// Called when `node` is complete.
     fn on_completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// Called when the transfer of an issued collective, send or receive `node` begins: all partners for which the node
-    /// waits have begun. A receive waits for its send. A send waits for its receive only if the send needs the
-    /// receiver's request, or if communication takes its recorded duration.
+    /// Called when the transfer of an issued collective, send or receive `node` begins, that is, when all partners for
+    /// which the node waits have begun. A receive waits for its send. A send waits for its receive only if the send
+    /// needs the receiver's request, or if communication takes its recorded duration.
     fn on_transfer_began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// Called when all members of a collective have completed it.
     fn on_collective_ended(&mut self, record: &CollectiveRecord);
@@ -171,7 +172,7 @@ impl Observer for () {
     fn on_collective_ended(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Forwards notifications to an observer that the caller keeps even if the replay fails.
+/// Forwards notifications to an observer that the caller keeps, even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn on_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {

@@ -1,4 +1,4 @@
-//! Options of a replay.
+//! Options that control how a job is replayed.
 
 use super::extensions::Extensions;
 use super::price_changes::PriceChanges;
@@ -16,10 +16,10 @@ mod rules;
 
 pub use rules::OptionRefusal;
 
-/// Options of a replay.
+/// Options that control how a job is replayed.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// Source of the durations of kernels.
+    /// Source of kernel durations.
     pub compute: ComputeModel,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
@@ -27,43 +27,44 @@ pub struct ReplayOptions {
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
-    /// Treatment of ranks without a trace.
+    /// How to replay ranks that have no trace.
     pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank. By default, rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
     /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
-    /// Source of the times of uncontended collectives. By default, curves are used if kernels use curves.
+    /// Source of the times of uncontended collectives. By default, collectives use curves if kernels do.
     pub collectives: Option<CollectiveTiming>,
-    /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default,
-    /// the machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most
-    /// frequent matrix product applies, if the machine has one.
+    /// Factor on launches, on measured collectives, and on kernels timed by curves. By default, the machine's
+    /// [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix product
+    /// applies, if the machine has one.
     pub correction: Option<f64>,
-    /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
+    /// Simulate every collective message by message, even if a closed form is proven exact. Has an effect only with
     /// [`CommTiming::Model`].
     pub stepwise: bool,
     /// Changed durations of kernels and collectives, slow ranks and jitter.
     pub changes: PriceChanges,
-    /// Failures of parts of the machine, in addition to the failures in the machine's file.
+    /// Failures of machine parts, in addition to the failures in the machine's file.
     pub failures: Vec<MachineFailure>,
     /// Use tile groups: if several ranks do the same work at the same time, simulate only one rank on behalf of all.
-    /// The result does not change. Has an effect only with [`CommTiming::Model`].
+    /// The results are the same. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
-    /// The caller's models, which replace the machine's models.
+    /// Caller-supplied models, which replace the machine's models.
     pub extensions: Extensions,
     /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound. If
     /// false, communication of unknown size and duration is an error.
     pub lower_bound: bool,
-    /// Count the bytes over every link. Every collective is then simulated message by message.
+    /// Count the bytes that each link carries. Every collective is then simulated message by message.
     pub links: bool,
-    /// Custom algorithms. Each algorithm replaces the machine's algorithm for collectives of its kind if the group has
-    /// one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
+    /// Custom algorithms. Custom collective algorithms. Each replaces the machine's algorithm for its kind of
+    /// collective, if the group has one member per script. Has an effect only with [`CommTiming::Model`] and native
+    /// collectives.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
     /// unmatched receive never completes. Has an effect only if events are handled in insertion order
     /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
-    /// Answer a collective analytically only if the order in which its members end at an instant is proved, too. Has an
+    /// Answer a collective analytically only if the order in which its members end at an instant is also proven. Has an
     /// effect only if events are handled in insertion order.
     pub ordered_ends: bool,
 }
@@ -88,12 +89,12 @@ pub enum LaunchMode {
     /// [`Self::Eager`] if kernel times come from curves, otherwise [`Self::None`].
     #[default]
     Auto,
-    /// Launches take no time.
+    /// The host's launches take no time.
     None,
-    /// Every kernel, collective and message is launched separately, and takes the launch times of the machine's
+    /// The host launches every kernel, collective and message separately, and takes the launch times of the machine's
     /// [`Host`](chakram_hardware::machine::Host). If the machine has no host, launches take no time.
     Eager,
-    /// All nodes of a step are launched together, as with CUDA graphs.
+    /// The host launches all nodes of a step together, as with CUDA graphs.
     Graph,
 }
 
@@ -116,10 +117,10 @@ impl SettingChoice for LaunchMode {
 /// Source of the uncontended time of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveTiming {
-    /// Measured times, provided that the machine has curves, the members are along one dimension, and no other traffic
-    /// disturbs the collective.
+    /// Measured times. The machine must have curves, the members must be along one dimension, and no other traffic may
+    /// disturb the collective.
     Curves,
-    /// Times that follow from the machine's algorithms and links.
+    /// Times that follow from the machine's collective algorithms and links.
     Algorithms,
 }
 
@@ -148,17 +149,17 @@ pub enum CommTiming {
     /// Times that the machine's network model computes.
     #[default]
     Model,
-    /// Times as captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits
-    /// for another, so the replay shows how well the conversion has preserved the capture.
+    /// Captured times, including waiting, separately for every rank: start + wait + recorded duration. No rank waits
+    /// for another, so the replay shows how well the conversion preserved the capture.
     Captured,
-    /// Transfers take their recorded duration, and waiting follows from the replay. A member's part begins when all
-    /// members for which it waits have started, and takes the member's own recorded duration.
+    /// Transfers take their recorded duration, but the replay determines the waiting times. A member's part begins when
+    /// all members for which it waits have started, and takes the member's own recorded duration.
     ///
     /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
-    /// all members, and any other member waits for itself and the root. Both halves of a message wait for each other.
+    /// all members, and every other member waits for itself and the root. Both halves of a message wait for each other.
     /// An *eager* member does not wait, but a receive always waits for its send. A member without a trace starts
-    /// together with the last member that has a trace. If a half of a message has no trace, that half starts together
-    /// with the other half.
+    /// together with the last member that has a trace. If one half of a message has no trace, it starts together with
+    /// the other half.
     Recorded,
 }
 

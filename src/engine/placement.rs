@@ -1,4 +1,4 @@
-//! Placement of ranks on a machine.
+//! Places ranks on the NPUs of a machine.
 
 use super::ReplayRefusal;
 use super::plan::NONE;
@@ -6,12 +6,12 @@ use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 
-/// Returns the NPU of each of `ranks` ranks, from `map` if given, otherwise from the machine's default placement.
+/// Returns the NPU of each of `ranks` ranks: from `map` if given, otherwise from the machine's default placement.
 ///
 /// # Errors
 ///
-/// Fails if the machine has too few NPUs. Also fails if the map is for another number of ranks, names an NPU that does
-/// not exist, or names an NPU twice.
+/// Fails if the machine has too few NPUs. Also fails if the map has another number of ranks, names an NPU that does not
+/// exist, or names an NPU twice.
 pub fn place_ranks(
     ranks: u32,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Everything that is decided before the run: placement, durations, lanes, groups and matches.
+//! Plans a replay before the run: placement, durations, lanes, groups and matches.
 
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
@@ -28,28 +28,28 @@ mod prices;
 
 use prices::price_graph;
 
-/// Sentinel for "none" in arrays of indices.
+/// Sentinel in arrays of indices that means "none".
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A collective that all members of a group carry out together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CallPlan {
     pub kind: CollectiveKind,
-    /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
+    /// Size of the whole buffer in bytes ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
-    /// The root's position in the extent.
+    /// Position of the collective's root in the extent.
     pub root: Position,
-    /// Longest recorded transfer of a member. A collective of unknown size takes this time.
+    /// Longest transfer that a member recorded. A collective of unknown size takes this time.
     pub recorded: Option<Span>,
-    /// Duration that an option sets in place of the simulated duration.
+    /// Duration from an option, which replaces the simulated duration.
     pub changed: Option<ChangedTime>,
 }
 
-/// A group on the machine.
+/// A group of ranks that is placed on the machine.
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
-    /// Name of the group in the traces, or `None` if the traces do not name it.
+    /// Name of the group in the traces, or `None` if it has none.
     pub name: Option<String>,
     /// Mask of the dimensions in which the group takes part, or `None` for all dimensions.
     pub dimensions: Option<u32>,
@@ -59,26 +59,27 @@ pub(super) struct GroupPlan {
     pub extent: GroupExtent,
     /// Paths between members in each phase, if these paths are equal for all members.
     pub paths: Vec<SharedPaths>,
-    /// Number of a member's ports along a phase: two if the member may be wired to neighbours on both sides. If the
-    /// group is not a sub-grid, a member has two ports for every dimension.
+    /// Number of ports that a member has along a phase: two if the member may be wired to neighbors on both sides. If
+    /// the group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.
     pub calls: Arc<[CallPlan]>,
-    /// Index in [`ReplayPlan::splits`] of the table of bytes between pairs, for each collective with unequal parts.
+    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of the bytes between pairs of
+    /// members.
     pub splits: BTreeMap<u32, u32>,
-    /// True if a member's lane for these collectives also serves other nodes. Each collective is then launched only
-    /// when every member is ready for it.
+    /// True if a member's lane for these collectives also serves other nodes. The engine then launches each collective
+    /// only when every member is ready for it.
     pub launches_together: bool,
     /// Number of members that each member represents in a folded replay; empty if every member represents only
     /// itself.
     pub represents: Vec<u32>,
-    /// Set if a folded replay stopped at a collective of this group, because members would end at different times but
-    /// some are absent.
+    /// Set if a folded replay stopped at a collective of this group, because its members would end at different times
+    /// although some are absent.
     pub unequal: OnceLock<()>,
 }
 
 impl GroupPlan {
-    /// Returns the number of ports that a collective of the group opens: one per member, phase and side.
+    /// Returns the number of ports that a collective of the group opens: one for each member, phase and side.
     pub fn port_count(&self) -> u32 {
         self.extent.member_count() * self.extent.phases.len() as u32 * self.sides
     }
@@ -89,7 +90,7 @@ impl GroupPlan {
         (phase as u32 * self.extent.member_count() + position.0) * self.sides + side
     }
 
-    /// Returns the sides on which a message leaves one member and enters the other.
+    /// Returns the side on which a message leaves one member, and the side on which it enters the other.
     #[inline]
     pub fn sides_between(&self, topology: &Topology, from: Position, to: Position) -> [u32; 2] {
         let npu = |position: Position| self.extent.npus[position.index()];
@@ -107,52 +108,52 @@ impl GroupPlan {
 /// A communicator in the graph of an instance (a group slot), bound to a group of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundSlot {
-    /// The group in the plan.
+    /// The group to which the communicator is bound.
     pub group: ReplayGroupId,
     /// The instance's index among the group's members.
     pub member: MemberIndex,
 }
 
-/// Plan of an instance.
+/// The parts of a plan that belong to one instance.
 #[derive(Debug)]
 pub(super) struct InstancePlan {
     pub npu: Npu,
-    /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
+    /// Index in [`ReplayPlan::shared`] of the instance's durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Index of each call among the calls of its group. `None` if the graph's own indices apply, because each
-    /// communicator (group slot) of the graph is bound to a different group.
+    /// Index of each call among its group's calls. `None` if the graph's own indices apply, because each communicator
+    /// (group slot) of the graph is bound to a different group.
     pub sequences: Option<Vec<u32>>,
-    /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
+    /// Match index of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
 }
 
-/// Plan shared by all instances of one graph on one NPU class.
+/// The parts of a plan that all instances of one graph on one NPU class share.
 #[derive(Debug)]
 pub(super) struct SharedGraphPlan {
-    /// Duration of each node that does not depend on other nodes. For communication with recorded durations, this is
-    /// the time after waiting.
+    /// Duration of each node that depends on no other node. For communication with recorded durations, this is the time
+    /// after waiting.
     pub prices: Vec<Span>,
-    /// Lane of the NPU for each lane of the graph, or [`NONE`] if the lane's nodes occupy no lane.
+    /// NPU lane of each lane in the graph, or [`NONE`] if the lane's nodes occupy no NPU lane.
     pub lanes: Vec<u32>,
-    /// Index of the machine's memory for each remote memory that the graph names.
+    /// For each remote memory that the graph names, the index of the machine's memory.
     pub memories: Vec<u32>,
-    /// Number of lanes of the NPU that the graph uses.
+    /// Number of NPU lanes that the graph uses.
     pub lane_count: u32,
     /// True for each communicator (group slot) of the graph whose collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
-    /// Number of nodes on each lane of the NPU; computed on first use.
+    /// Number of nodes on each NPU lane; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodes>>,
-    /// Sources of the durations.
+    /// How many nodes take their durations from each source.
     pub basis: PricingCoverage,
-    /// Kernels whose durations are unknown.
+    /// Kernels without a known duration.
     unpriced: UnpricedKernels,
-    /// Factor on kernels that begin while a collective runs on their NPU. The factor is 1 for recorded durations, which
-    /// already include the slowdown.
+    /// Factor on the duration of kernels that begin while a collective runs on their NPU. The factor is 1 for recorded
+    /// durations, which already include the slowdown.
     pub beside_collectives: f64,
 }
 
-/// Number of kernels and of other nodes on a lane.
+/// Numbers of kernels and of other nodes on one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LaneNodes {
     pub kernels: u32,
@@ -160,7 +161,7 @@ pub(super) struct LaneNodes {
 }
 
 impl SharedGraphPlan {
-    /// Returns the number of nodes on each lane of the NPU; `graph` must be the graph of this plan.
+    /// Returns the number of nodes on each NPU lane; `graph` must be the graph of this plan.
     pub fn lane_nodes(&self, graph: &Graph) -> &[LaneNodes] {
         self.lane_nodes.get_or_init(|| {
             let mut nodes = vec![LaneNodes::default(); self.lane_count as usize];
@@ -194,22 +195,22 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// Index in `shared` for each NPU class; [`NONE`] for classes on which some kernel has no known duration. The
-    /// index depends on the class, because a feed may launch a job of one rank on any NPU. Empty for jobs of
-    /// several ranks.
+    /// For each NPU class, the index in `shared`, or [`NONE`] if some kernel has no known duration on the class. The
+    /// index depends on the class, because a feed may launch a single-rank job on any NPU. Empty for jobs with several
+    /// ranks.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
-    /// Index of the channel that counts the rendezvous requests of each channel: the first channel with the same ends
-    /// and tag, whatever its message size. Used only if messages are matched in issue order.
+    /// For each channel, the index of the channel that counts its rendezvous requests: the first channel with the same
+    /// ends and tag, regardless of its message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Error for reports if most kernels have no known duration. `None` if most kernels have a known duration, or if
-    /// the user chose a model that allows kernels without a known duration.
+    /// Error that reports show if most kernels have no known duration. `None` if most kernels have a known duration, or
+    /// if the user chose a model that allows unknown durations.
     pub mostly_free: Option<ReplayRefusal>,
-    /// Effect of each change of durations that the options request.
+    /// Effect of each requested change of durations.
     pub changes: Vec<PriceChangeCount>,
 }
 
@@ -279,7 +280,7 @@ impl ReplayPlan {
             });
         }
         let mut shared_of_class = Vec::new();
-        // A feed may launch a program of one rank on any NPU, so durations are computed for every class.
+        // A feed may launch a single-rank program on any NPU, so compute durations for every class.
         if let [instance] = workload.instances() {
             let own = machine.class_of_npu(npu_of[instance.rank.index()]);
             let graph = workload.graph_of(instance);
@@ -302,8 +303,7 @@ impl ReplayPlan {
         let (free, mostly_free) =
             unpriced.settle_unpriced(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // A few recorded durations are enough for a replay, because the report counts the nodes without a
-        // recorded duration.
+        // A few recorded durations are enough for a replay, because the report counts the nodes that have none.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(
@@ -348,7 +348,7 @@ impl ReplayPlan {
     }
 
     /// Counts communication that takes no time because neither its size nor its duration is known. Fails if there is
-    /// such communication, unless a lower bound is requested.
+    /// such communication, unless the options request a lower bound.
     fn settle_untimed(
         &mut self,
         workload: &Workload,
@@ -371,13 +371,13 @@ impl ReplayPlan {
         (index != NONE).then_some(InstanceId(index))
     }
 
-    /// Assigns the number of the next match to one half of a message.
+    /// Assigns the next match index to one half of a message.
     pub(super) fn assign_match_index(&mut self, (instance, message): CommRef) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }
 }
 
-/// Formats a group for messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
+/// Formats a group for error messages: `group of ranks 0, 1`, ``group `tp` of ranks 0, 1``.
 pub(super) fn group_text(group: &GroupPlan) -> String {
     let members = format_shortened(group.members.iter().map(|m| m.0));
     match &group.name {

@@ -1,7 +1,8 @@
-//! Changes of durations for what-if questions: changed durations of kernels and collectives, slow ranks, and jitter.
+//! Changes durations for what-if questions: durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! Changes apply before the loop, when the durations of nodes are computed. Kernel changes come first, in the given
-//! order, each on the result of the previous change. The factor of a slow rank is applied next, and jitter last.
+//! The engine applies changes before the loop, when it computes the durations of nodes. It first applies the changes of
+//! kernels in the given order, each to the result of the previous change. Then it applies the factor of a slow rank,
+//! and finally jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -23,7 +24,7 @@ use pattern::{KernelMatches, KernelPattern, PatternField, check_class, fields_of
 /// Maximum number of names that an error lists.
 const NAMED: usize = 5;
 
-/// Change of one duration: a factor or a replacement.
+/// Change of one duration: a factor, or a new duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChangedTime {
     /// Multiplies the duration.
@@ -57,7 +58,7 @@ impl FromStr for ChangedTime {
     }
 }
 
-/// Changed duration of the kernels that match a pattern.
+/// Change of the durations of all kernels that match a pattern.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelChange {
     pattern: KernelPattern,
@@ -82,7 +83,7 @@ impl FromStr for KernelChange {
 }
 
 impl KernelChange {
-    /// Creates the change `time` of kernels that match `pattern`.
+    /// Creates a change that applies `time` to every kernel that matches `pattern`.
     pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
         let (field, glob) = fields_of(pattern);
         Self {
@@ -96,7 +97,7 @@ impl KernelChange {
     }
 }
 
-/// Changed duration of collectives, selected by kind or name.
+/// Change of the durations of collectives, which are selected by kind or name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveChange {
     glob: String,
@@ -118,7 +119,7 @@ impl FromStr for CollectiveChange {
 }
 
 impl CollectiveChange {
-    /// Creates the change `time` of collectives whose kind or name matches `glob`.
+    /// Creates a change that applies `time` to every collective whose kind or name matches `glob`.
     pub fn of_kind(glob: &str, time: ChangedTime) -> Self {
         Self {
             glob: glob.to_owned(),
@@ -146,7 +147,7 @@ fn split_assignment(text: &str) -> Result<(&str, &str), String> {
 /// Random variation of kernel durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelJitter {
-    /// Maximum relative change of a duration, below 1. Changes are distributed uniformly between minus and plus this
+    /// Maximum relative change of a duration, below 1. Changes are uniformly distributed between minus and plus this
     /// value.
     pub spread: f64,
     /// Seed of the random draws.
@@ -184,8 +185,7 @@ impl FromStr for KernelJitter {
 }
 
 impl KernelJitter {
-    /// Returns the factor of a node: 1 + spread x (2 u - 1), where u in [0, 1) is drawn for this
-    /// seed, rank and node.
+    /// Returns the factor for a node: 1 + spread x (2 u - 1), where u in [0, 1) is drawn for this seed, rank and node.
     fn factor_of_kernel(self, rank: Rank, node: NodeIndex) -> f64 {
         let mut seed = self.seed;
         let mut place = split_mix(&mut seed) ^ (u64::from(rank.0) << 32 | node.index() as u64);
@@ -195,33 +195,33 @@ impl KernelJitter {
     }
 }
 
-/// Requested changes of durations.
+/// All requested changes of durations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PriceChanges {
     /// Changes of kernels, applied in order.
     pub kernels: Vec<KernelChange>,
     /// Changes of collectives. If several changes match a collective, the last change applies.
     pub collectives: Vec<CollectiveChange>,
-    /// Ranks with a factor on the durations of their kernels.
+    /// Slow ranks, each with a factor on its kernel durations.
     pub slow: Vec<(Rank, f64)>,
-    /// Random variation of kernels.
+    /// Random variation of kernel durations, or `None`.
     pub jitter: Option<KernelJitter>,
 }
 
-/// Effect of one requested change on the nodes of all ranks.
+/// Effect of one requested change, summed over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriceChangeCount {
-    /// The change, as the key and the text of the option.
+    /// The requested change, as the option's key and text.
     pub change: String,
     /// True if the change applies to collectives. A collective counts once, not once per member.
     pub of_collectives: bool,
-    /// Number of matching nodes of all ranks.
+    /// Number of matching nodes, summed over all ranks.
     pub matched: u64,
     /// Number of nodes whose duration the change altered.
     pub changed: u64,
-    /// Total duration of the matching nodes before the change, if known before the replay.
+    /// Total duration of the matching nodes before the change, or `None` if it is unknown before the replay.
     pub before: Option<Span>,
-    /// Total duration after the change, if known before the replay.
+    /// Total duration of the matching nodes after the change, or `None` if it is unknown before the replay.
     pub after: Option<Span>,
 }
 
@@ -231,14 +231,13 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes may give this rank durations that differ from the durations of other ranks,
-    /// otherwise `None`.
+    /// Returns `rank` if the changes may give this rank its own durations, otherwise `None`.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
     }
 
-    /// Returns one count for each change, with all numbers zero.
+    /// Returns a count of zero for each change.
     pub(crate) fn create_zero_counts(&self) -> Vec<PriceChangeCount> {
         let count = |change: String, of_collectives| PriceChangeCount {
             change,
@@ -269,9 +268,8 @@ impl PriceChanges {
             .collect()
     }
 
-    /// Changes `prices`, the durations of the nodes of `graph` on `rank`. Returns the effect of each change, in the
-    /// order of [`Self::create_zero_counts`]. Collectives are included only if they take their recorded or captured
-    /// time.
+    /// Changes `prices`, the durations of `graph`'s nodes on `rank`. Returns the effect of each change, in the order of
+    /// [`Self::create_zero_counts`]. Includes collectives only if they take their recorded or captured time.
     pub(crate) fn apply_to_graph(
         &self,
         graph: &Graph,
@@ -328,7 +326,7 @@ impl PriceChanges {
         counts
     }
 
-    /// Fails if a change matches nothing.
+    /// Fails if a change matches no node.
     pub(crate) fn check_matched(
         &self,
         counts: &[PriceChangeCount],
@@ -389,7 +387,7 @@ impl PriceChanges {
         ))
     }
 
-    /// Returns the changes that match a collective of `kind` called `name`, with their indices. The last change
+    /// Returns the changes, with their indices, that match a collective of `kind` called `name`. The last change
     /// applies.
     pub(crate) fn matching_collective_changes(
         &self,
@@ -403,7 +401,7 @@ impl PriceChanges {
 }
 
 impl PriceChangeCount {
-    /// Counts and applies a change of a node's duration from `price` to `new`.
+    /// Counts a change of a node's duration from `price` to `new`, and applies the change.
     fn count_change(&mut self, price: &mut Span, new: Span) {
         self.matched += 1;
         self.changed += u64::from(new != *price);
@@ -419,7 +417,7 @@ impl PriceChangeCount {
         (self.before, self.after) = (None, None);
     }
 
-    /// Adds the effect that the same change has on another rank.
+    /// Adds the effect of the same change on another rank.
     pub(crate) fn merge_count(&mut self, other: &Self) {
         self.matched += other.matched;
         self.changed += other.changed;

@@ -4,13 +4,13 @@ use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
 
-/// Model of processors whose kernels use no lanes, such as arrays of cores, or servers with their own scheduling.
+/// Model of processors whose kernels use no lanes, for example arrays of cores, or servers that schedule their own
+/// work.
 ///
-/// A model is passive: the loop notifies it of ready and ended kernels, and the model returns times. Kernels that
-/// become ready in the same round are submitted in the order of NPU, launch and node.
+/// A model is passive: the loop notifies it of ready and ended kernels, and it returns times. The loop submits kernels
+/// that become ready in the same round in the order of NPU, launch and node.
 pub trait ProcessorModel {
-    /// Returns true if this model serves the kernels of launches of `program` on an NPU. Called
-    /// when a launch begins.
+    /// Returns true if this model serves the kernels of `program`'s launches on an NPU. Called when a launch begins.
     fn serves_program(&self, npu: Npu, program: u32) -> bool;
 
     /// Submits a kernel whose dependencies are complete. Appends the times of every job whose times are now known, or
@@ -21,9 +21,9 @@ pub trait ProcessorModel {
     /// job whose times are now known.
     fn on_job_ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
-    /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
-    /// ended or were submitted. A model that chooses among waiting jobs thus knows all waiting jobs. Appends the times
-    /// of every job whose times are now known.
+    /// Notifies the model that no more jobs end or are submitted at this instant. The loop calls this only at instants
+    /// at which jobs ended or were submitted. A model that chooses among waiting jobs thus sees all of them. Appends
+    /// the times of every job whose times are now known.
     fn settle_instant(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 
@@ -32,30 +32,29 @@ pub trait ProcessorModel {
 pub struct ProcessorJob {
     /// NPU on which the kernel runs.
     pub npu: Npu,
-    /// Number of the launch to which the kernel belongs.
+    /// Index of the kernel's launch within the run.
     pub launch: LaunchSerial,
     /// Index of the feed that requested the launch.
     pub feed: u32,
-    /// Index of the program that is executed.
+    /// Index of the program that the launch executes.
     pub program: u32,
-    /// The number that the feed chose for the launch.
+    /// The tag that the feed chose for the launch.
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration from the compute model, changed by the launch's
-    /// [`LaunchPrices`](super::LaunchPrices).
+    /// Duration from the compute model, after the changes in the launch's [`LaunchPrices`](super::LaunchPrices).
     pub price: Span,
     /// Identifies the job in [`JobTimes`] until the job ends.
     pub token: u64,
 }
 
-/// Times at which a job runs.
+/// Start and end of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimes {
     /// Identifies the job ([`ProcessorJob::token`]).
     pub token: u64,
-    /// Start, not before the current time.
+    /// Start time, at or after the current time.
     pub start: Time,
-    /// End, not before the start.
+    /// End time, at or after the start.
     pub end: Time,
 }

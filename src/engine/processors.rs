@@ -10,12 +10,12 @@ use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
-/// The lanes of all NPUs, and the processor model if there is one.
+/// The lanes of all NPUs, and the processor model, if any.
 #[derive(Default)]
 pub(super) struct Processors<'a> {
     lanes: Lanes,
     model: Option<&'a mut dyn ProcessorModel>,
-    /// Times of the model's jobs that are now known. The list is reused to keep its allocation.
+    /// Times that the model has now determined for its jobs. Reused to keep the list's allocation.
     started: Vec<JobTimes>,
     /// True if the model was notified of jobs since `settle_instant` was last called.
     unsettled: bool,
@@ -44,7 +44,7 @@ impl<'a> Processors<'a> {
         model.is_some_and(|model| model.serves_program(npu, program))
     }
 
-    /// Gives a node its lane if the lane is free, otherwise queues the node. Returns true if the node took the lane.
+    /// Gives a node its lane if the lane is free; otherwise queues the node. Returns true if the node took the lane.
     #[inline(always)]
     pub fn take_lane(
         &mut self,
@@ -110,7 +110,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns the times of jobs that are now known. The caller must empty the list.
+    /// Returns the job times that the model has determined. The caller must empty the list.
     pub fn started_jobs_mut(&mut self) -> &mut Vec<JobTimes> {
         &mut self.started
     }

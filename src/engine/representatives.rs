@@ -1,12 +1,12 @@
-//! Representatives: if several identical copies of a job's ranks must do the same work at the same time, replays only
-//! one copy.
+//! Representatives: if several identical copies of ranks must do the same work at the same time, the engine replays
+//! only one copy.
 //!
 //! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a data-parallel job.
-//! On a network without contention, copies affect each other only through collectives. Copies with the same graphs and
-//! equivalent placements on the machine arrive at collectives together, so all copies end at the same time.
+//! On a network without contention, only collectives make copies affect each other. Copies with the same graphs and
+//! equivalent placements arrive at collectives together, so all copies end at the same time.
 //!
-//! For collectives within one copy, such as the all-reduce of tied weights' gradients, one copy is always enough. For a
-//! collective across copies, one copy's members are enough only if the collective is answered analytically: the
+//! One copy is always enough for collectives within a copy, such as the all-reduce of tied weights' gradients. For a
+//! collective across copies, one copy's members are enough only if the collective is answered analytically, because the
 //! analytical answer starts when the last member arrives.
 
 use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
@@ -19,14 +19,15 @@ use chakram_hardware::topology::Topology;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Place of a rank: its copy, and its index in the copy.
+/// Place of a rank: the index of its copy, and its index within the copy.
 type CopyPosition = (u32, u32);
 
-/// Replays one copy as the representative of a job. If one copy cannot represent the job, replays all ranks.
+/// Replays one copy of a job as the representative of all copies. If one copy cannot represent the job, replays all
+/// ranks.
 ///
-/// `copies` must be disjoint, have equal lengths, and cover every rank. `replay` must replay its argument on `machine`
-/// with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the result of the replay and of
-/// [`RepresentativeCheck::represents_all`].
+/// `copies` must be disjoint, have equal lengths, and together cover every rank. `replay` must replay its argument on
+/// `machine` with `options`, with a [`RepresentativeCheck`] as an observer. `replay` must return the replay's result,
+/// and the result of [`RepresentativeCheck::represents_all`].
 ///
 /// # Errors
 ///
@@ -46,7 +47,7 @@ pub fn replay_representatives<T, E>(
     Ok(replay(workload)?.0)
 }
 
-/// Observer that checks whether the replay of one copy was valid for the whole job.
+/// Observer that checks whether the replay of one copy is valid for the whole job.
 #[derive(Debug)]
 pub struct RepresentativeCheck {
     /// True for each group with absent members.
@@ -64,7 +65,7 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Returns true if a replay of all ranks would end at the same time: no collective with absent members was
+    /// Returns true if a replay of all ranks would end at the same time, because no collective with absent members was
     /// simulated message by message.
     pub fn represents_all(&self) -> bool {
         self.stands
@@ -81,9 +82,9 @@ impl Observer for RepresentativeCheck {
     }
 }
 
-/// Returns the part of `workload` for the first of `copies`. Members of other copies count as absent and arrive
-/// together with the first copy's members. `None` if there is only one copy, or if copies may behave differently on
-/// `machine`.
+/// Returns the part of `workload` that belongs to the first of `copies`. Members of other copies are absent from this
+/// part, and arrive together with the first copy's members. Returns `None` if there is only one copy, or if copies may
+/// behave differently on `machine`.
 fn extract_representatives(
     workload: &Workload,
     machine: &Machine,
@@ -127,8 +128,8 @@ fn extract_representatives(
     alike.then(|| workload.mirror_ranks(|rank| places[rank.index()].0 == 0))
 }
 
-/// Returns true if ranks that exchange no messages affect each other only through collectives: the network has no
-/// contention, and no graph accesses remote memory, which ranks may share.
+/// Returns true if only collectives make ranks affect each other that exchange no messages. This is so if the network
+/// has no contention and no graph accesses remote memory, which ranks may share.
 pub(super) fn meet_only_in_collectives(workload: &Workload, network: NetworkKind) -> bool {
     let is_remote = |graph: &Graph| {
         let mut nodes = graph.nodes();
@@ -144,8 +145,8 @@ struct CopyComparison<'a> {
 }
 
 impl CopyComparison<'_> {
-    /// `instance` must be in the first copy. Returns true if every member of the groups of `instance` corresponds
-    /// to a member in the first copy.
+    /// `instance` must belong to the first copy. Returns true if every member of `instance`'s groups has a counterpart
+    /// in the first copy of the job.
     fn stands_for_members(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
@@ -178,7 +179,7 @@ impl CopyComparison<'_> {
             pairs.all(|(&to_a, &to_b)| {
                 let [of_a, of_b] = [to_a, to_b].map(|peer| self.places[peer.index()]);
                 let [own_a, own_b] = [a.rank, b.rank].map(|rank| self.places[rank.index()]);
-                // A message must not leave its copy.
+                // A message must stay within its copy.
                 of_a.0 == own_a.0
                     && of_b.0 == own_b.0
                     && of_a.1 == of_b.1
@@ -208,9 +209,9 @@ impl CopyComparison<'_> {
     }
 }
 
-/// Returns the layout of `npus` along dimension `d`. In switched dimensions, only the equality of coordinates
-/// matters. Equal coordinates therefore get the same number, in the order of first use. In wired dimensions, the
-/// result contains each NPU's distance from the first NPU.
+/// Returns the coordinates of `npus` along dimension `d`, in a form that is equal for equivalent placements. In
+/// switched dimensions, only the equality of coordinates matters. Therefore each distinct coordinate gets a number, in
+/// the order of first use. In wired dimensions, the result is each NPU's distance from the first NPU.
 pub(super) fn distances_along(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
@@ -240,8 +241,8 @@ mod tests {
     use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
-    /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us; then all ranks all-reduce
-    /// 1 MB.
+    /// Returns a job of four ranks. Odd ranks compute for 10 us and even ranks for `even` us. Then all ranks take part
+    /// in an all-reduce of 1 MB.
     fn job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {
@@ -281,7 +282,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Returns the number of ranks in each replay, and true if the result equals the result of replaying all ranks.
+    /// Returns the number of ranks in each replay, and whether the result equals that of a replay of all ranks.
     fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
@@ -309,7 +310,8 @@ mod tests {
         let free = NetworkKind::ContentionFree;
         assert_eq!(replays(10, free), (vec![2], true));
         assert_eq!(replays(4, free), (vec![2, 4], true));
-        // On a network with contention, messages of the other copies affect the result, so all ranks are replayed.
+        // On a network with contention, messages of the other copies affect the result, so the engine replays all
+        // ranks.
         assert_eq!(replays(10, NetworkKind::Ports), (vec![4], true));
     }
 }

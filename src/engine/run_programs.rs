@@ -16,7 +16,7 @@ use chakram_hardware::network::{
     PortNetwork,
 };
 
-/// The programs of a run, their feeds and their processor model.
+/// The programs of a run, with their feeds and their processor model.
 pub(super) struct LaunchSource<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn LaunchFeed>,
@@ -49,11 +49,11 @@ impl<'a> LaunchSource<'a> {
     }
 }
 
-/// Runs the launches of `programs` that `feeds` request, until no feed wants to be woken and nothing is in flight. If
-/// `processors` serves an NPU, kernels on this NPU use no lanes.
+/// Runs the launches of `programs` that `feeds` request, until no feed wants to be woken and nothing is in flight. On
+/// NPUs that `processors` serves, kernels use no lanes.
 ///
-/// A *program* is a compiled job, with durations, placement and matches; the first program has index 0. All programs of
-/// a call must be for one machine and use the same models. Observers receive ids of instances and groups that are
+/// A *program* is a compiled job, with durations, placement and matches; the first program has index 0. All programs in
+/// a call must be compiled for one machine and use the same models. Observers receive instance and group ids that are
 /// numbered over all programs.
 ///
 /// # Errors
@@ -88,7 +88,7 @@ pub fn run_launches<'a>(
         processors: processors.map(|processors| processors as _),
         many: true,
     };
-    // Serving runs without observers, so a second loop without notifications is worth its additional compile time.
+    // Serving runs without observers, so a second loop without notifications is worth the extra compile time.
     if observer.is_nobody() {
         return run_over_network(source, &mut ());
     }
@@ -96,7 +96,7 @@ pub fn run_launches<'a>(
 }
 
 /// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the chunk counts in
-/// `chosen`, which were chosen earlier on this machine, and adds its own choices.
+/// `chosen`, and adds the counts that it chooses itself.
 pub(super) fn create_native_backend<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
@@ -126,7 +126,7 @@ pub(super) fn create_native_backend<'a>(
     }
 }
 
-/// Runs the programs over the first program's network model.
+/// Runs the programs over the network model of the first program.
 pub(super) fn run_over_network<O: Observer + ?Sized>(
     source: LaunchSource<'_>,
     observer: &mut O,
@@ -153,8 +153,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         }
         NetworkKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // The machine has too many NPUs for the requested network. The run does not use the network, because
-                // otherwise an earlier check would have failed.
+                // The machine has too many NPUs for the requested network. This run does not use the network; otherwise
+                // an earlier check would have failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

@@ -1,4 +1,4 @@
-//! Settings of one run.
+//! Settings that apply to one run.
 
 use super::discipline::{CollectiveModel, Discipline};
 use super::plan::{GroupPlan, NONE};
@@ -8,20 +8,20 @@ use chakram_hardware::network::{NetworkBackend, SendCompletion};
 use chakram_hardware::topology::Topology;
 use chakram_trace::graph::NodeKind;
 
-/// Settings of one run.
+/// Settings that apply to one run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
-    /// True if a collective may be answered analytically only if the order of its members' ends is proved, too.
+    /// True if a collective may be answered analytically only if the order of its members' ends is also proven.
     pub ordered_ends: bool,
     /// True if all traffic on the network belongs to collectives of all ranks, one at a time.
     pub collectives_alone: bool,
     /// True if tile groups are used.
     pub aggregate: bool,
     pub comm: CommTiming,
-    /// True if a send between ranks, or of a script, completes when its message has arrived. False if the send
-    /// completes when its last byte has left.
+    /// True if a send between ranks or in a script completes when its message has arrived. False if the send completes
+    /// when its last byte has left.
     pub sends_end_on_arrival: bool,
     pub host: HostTiming,
     /// True if there may be more than one launch.
@@ -52,8 +52,8 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns true if NPUs share a memory channel. The order in which members complete a collective may then affect other
-/// operations.
+/// Returns true if NPUs share a memory channel. If they do, the order in which members complete a collective may affect
+/// other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.first_remote_memory();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)

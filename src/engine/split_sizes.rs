@@ -1,8 +1,8 @@
-//! Collects from members' traces how many bytes each pair of members exchanges, in all-to-alls of unequal parts.
+//! Finds the bytes that each pair of members exchanges in all-to-alls of unequal parts, from the members' traces.
 //!
-//! The size in the sender's trace takes precedence over the size in the receiver's trace. The traces of both members
-//! may lack the size of their exchange, for example because both ranks lack a trace. The pair then exchanges an
-//! equal part of the collective's bytes. A member's part for itself is not transferred.
+//! The size in the sender's trace takes precedence over the size in the receiver's trace. If both members' traces lack
+//! the size, for example because neither rank has a trace, the pair exchanges an equal part of the collective's bytes.
+//! A member's part for itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
@@ -12,11 +12,10 @@ use chakram_trace::graph::{CallSplits, Graph};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
-/// Maximum number of members, because a table has an entry for every pair.
+/// Maximum number of members. The limit bounds the table's size, because the table has an entry for every pair.
 const MOST_MEMBERS: usize = 1 << 13;
 
-/// Finds how many bytes each pair of members exchanges in the all-to-alls of `group` that have
-/// unequal parts.
+/// Finds the bytes that each pair of members exchanges in the all-to-alls of `group` with unequal parts.
 pub(super) fn gather_split_sizes(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -61,10 +60,11 @@ pub(super) fn gather_split_sizes(
     Ok(())
 }
 
-/// A member's position, the sizes that it states, and the id of its node.
+/// A member's position, the sizes that its trace states, and the id of its node.
 type StatedSplits<'a> = (usize, &'a CallSplits, u64);
 
-/// Returns the bytes between each pair of positions, row by row. `equal` is the size of a part that no member states.
+/// Returns the bytes between each pair of positions, row by row. `equal` is the size of each part for which no member
+/// states a size.
 fn build_peer_table(
     group: &GroupPlan,
     equal: u64,

@@ -1,4 +1,4 @@
-//! Deadlock diagnosis: finds the reasons why nodes are incomplete when no event is pending.
+//! Deadlock diagnosis: finds out why nodes are incomplete when no event is pending.
 
 use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod insertion_order;
 
-/// Maximum numbers of waiting nodes that the error names: per rank, and in total.
+/// Maximum number of waiting nodes that the error names for each rank, and in total.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
 /// The components of a loop from which a diagnosis determines why nodes wait.
 ///
-/// The struct does not depend on the loop's generic types, so the diagnosis is compiled only once.
+/// The struct does not use the loop's generic types, so the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosis<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x ProgramLaunches<'a>,
@@ -48,7 +48,8 @@ impl StuckDiagnosis<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Skip complete nodes, and nodes with open dependencies, which wait only because other nodes wait.
+                // Skip complete nodes. Also skip nodes with open dependencies, which wait only because other nodes
+                // wait.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,
@@ -219,7 +220,7 @@ impl StuckDiagnosis<'_, '_> {
         Some((text, Some(holder)))
     }
 
-    /// Describes a free lane that is reserved for an earlier launch.
+    /// Describes a free lane that an earlier launch has reserved.
     fn wait_for_launch(
         &self,
         InstanceNode { instance, .. }: InstanceNode,
@@ -269,7 +270,7 @@ impl StuckDiagnosis<'_, '_> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // If members launch together, no member arrives before all members are ready.
+            // If members launch together, none of them arrives before all are ready.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
@@ -299,7 +300,7 @@ impl StuckDiagnosis<'_, '_> {
         (text, missing.first().copied())
     }
 
-    /// Returns an instance's node for a collective of a group.
+    /// Returns the node that represents a group's collective in an instance.
     fn call_node(
         &self,
         instance: InstanceIndex,
@@ -329,14 +330,14 @@ impl StuckDiagnosis<'_, '_> {
         format!("{} {left}", self.node_reference(vertex))
     }
 
-    /// Follows waits from `start` until they close a cycle. Returns the cycle without the nodes that only link
-    /// dependencies within their rank.
+    /// Follows the waits from `start` until they form a cycle. Omits nodes from the cycle that only link dependencies
+    /// within their rank.
     fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
         let mut blockers = BlockingDependencies::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
-        // Each node waits for at most one next node, so the walk ends when it reaches a node again.
+        // Each node waits for at most one next node, so the walk ends when it reaches a node for the second time.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -350,7 +351,7 @@ impl StuckDiagnosis<'_, '_> {
             }
         }
         let from = path.iter().position(|&v| v == at).unwrap_or(0);
-        // Omit nodes that wait only within their own rank, unless other ranks wait for them.
+        // Omit nodes that wait only for nodes of their own rank, unless other ranks wait for them.
         let cycle = &path[from..];
         let named = cycle.iter().enumerate().filter(|&(i, &vertex)| {
             let before = cycle[(i + cycle.len() - 1) % cycle.len()];
@@ -361,7 +362,7 @@ impl StuckDiagnosis<'_, '_> {
             .collect()
     }
 
-    /// Returns whether a member of a collective has arrived, or `None` if no member has arrived.
+    /// Returns true if a member of a collective has arrived, or `None` if no member has arrived.
     fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
         let run = self.groups[group].run(sequence)?;
         Some(self.runs[run].nodes_of_members()[member.index()] != NONE)
@@ -373,7 +374,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 }
 
-/// One incomplete dependency of each incomplete node, by instance.
+/// For each incomplete node, one dependency that is incomplete; by instance.
 #[derive(Default)]
 struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 
@@ -383,7 +384,7 @@ impl BlockingDependencies {
         diagnosis: &StuckDiagnosis<'_, '_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceNode> {
-        // Graphs store only successors, so a single pass inverts them for all later steps of the walk.
+        // Graphs store only successors, so one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(instance).or_insert_with(|| {
             let graph = diagnosis.flow.instance(instance).graph;
             let mut blockers = vec![NONE; graph.len()];

@@ -1,5 +1,5 @@
-//! Checks for replays on tiles. Faulty cores must not run ranks, and faulty links must not cut off any route. The
-//! network model must not be the port model, because cores have no ports.
+//! Checks whether a job can run on a machine of tiles. Faulty cores must not run ranks, and faulty links must not cut
+//! any route. The network model must not be the port model, because cores have no ports.
 
 use super::error::ReplayRefusal;
 use super::matching::describe_node;
@@ -111,7 +111,7 @@ pub(super) fn check_tile_machine(
     };
     let hint = "place communicating ranks on one side of the fault, or repair the link";
     for group in &plan.groups {
-        // The pairs that exchange messages depend on the algorithm, so every pair must have a route.
+        // The algorithm decides which pairs exchange messages, so every pair must have a route.
         let pairs = group.extent.npus.iter();
         let mut pairs = pairs.flat_map(|&a| group.extent.npus.iter().map(move |&b| (a, b)));
         if let Some(why) = pairs.find_map(|(a, b)| closed(a, b)) {

@@ -1,22 +1,24 @@
-//! Tile groups: if several ranks do the same work at the same time, only one rank is simulated on behalf of all.
+//! Tile groups: if several ranks do the same work at the same time, the engine simulates only one rank on behalf of
+//! all.
 //!
-//! The ranks of a stage execute one graph, and their states are equal as long as all of them end each node at the same
+//! The ranks of a stage execute one graph, and their states stay equal as long as all of them end each node at the same
 //! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
-//! behalf of all *members*. Messages, collectives, loads and stores are carried out for each member, over its own
-//! links. The leader's node for such work ends when the work has ended for all members. A leader with its members is
+//! behalf of all *members*. It carries out messages, collectives, loads and stores for each member, over the member's
+//! own links. The leader's node for such work ends when all members have ended the work. A leader with its members is
 //! the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
 //! Model Training".
 //!
-//! The result is the same as when every rank is simulated, to the picosecond. Proof by induction over rounds: as long
-//! as all members end their nodes in the same rounds, a separately simulated member would take the same steps as the
-//! leader. Messages are submitted in the order of their keys, whichever instance posts them. Loads and stores are
-//! submitted in the order of instances. If only some members end a node in a round, the group is *split* before this
-//! difference has any consequence. The parts are ranges of neighbouring instances in equal states, each with a copy of
-//! the leader's state and pending kernels (`split`). The parts are then separate groups or single ranks. When
-//! neighbouring parts end a collective together in equal states, they join again (`rejoin`).
+//! The result equals, to the picosecond, the result of simulating every rank. The proof is by induction over rounds: as
+//! long as all members end their nodes in the same rounds, a separately simulated member would take the same steps as
+//! the leader. The loop submits messages in the order of their keys, no matter which instance posts them. It submits
+//! loads and stores in the order of instances. If only some members end a node in a round, the engine *splits* the
+//! group before this difference has any effect. The parts are ranges of adjacent instances in equal states. Each part
+//! gets a copy of the leader's state and pending kernels (`split`). Each part of a split group is then a separate group
+//! or a single rank. When adjacent parts end a collective together in equal states, the engine joins them again
+//! (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
-//! Pipeline stages therefore form separate groups. The instances are consecutive, because launch orders may depend on
+//! Pipeline stages therefore form separate groups. The instances are consecutive, because a launch order may depend on
 //! which rank is ready first at an instant. Observers are notified for every member, so reports do not change.
 
 mod rank_differences;
@@ -35,7 +37,7 @@ use chakram_trace::graph::NodeKind;
 pub(crate) use rank_differences::check_groups;
 pub(super) use split::{GroupPartStep, UnpostedNodes};
 
-/// Flag of an instance: it is a member of a tile group.
+/// Flag of an instance: the instance is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
 
 /// The first split of a tile group in a replay.
@@ -51,10 +53,10 @@ pub struct GroupSplit {
     pub behind: Rank,
 }
 
-/// Statistics of a replay: events and tile groups.
+/// Statistics of a replay: numbers of events and tile groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoopCounts {
-    /// Events that the loop handled.
+    /// Number of events that the loop handled.
     pub events: u64,
     /// Number of tile groups at the start.
     pub groups: u32,
@@ -62,16 +64,16 @@ pub struct LoopCounts {
     pub ranks: u32,
     /// Number of groups that were never split.
     pub together: u32,
-    /// Number of times that parts of a split group joined again.
+    /// Number of times that the engine joined parts of a split group again.
     pub rejoined: u64,
     /// The first split, or `None` if no group was split.
     pub split: Option<GroupSplit>,
 }
 
-/// Steps of a node that all members of a group must take in the same round.
+/// Steps that all members of a group must take with a node in the same round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemberStep {
-    /// The node may queue for its lane, because the launch order of the collective's group now allows it.
+    /// The node may queue for its lane, because the launch order of its collective's group now allows it.
     Queued,
     /// The time at which the node will end is known, but the end is not scheduled yet.
     Announced,
@@ -79,51 +81,52 @@ pub(super) enum MemberStep {
     Ended,
 }
 
-/// A node whose step only some members have taken so far.
+/// A step of a node that only some members have taken so far.
 #[derive(Debug)]
 struct IncompleteStep {
     node: NodeIndex,
     step: MemberStep,
-    /// Members that have taken the step. If the step is `Announced`, each entry also has the time of the member's end.
+    /// Members that have taken the step. If the step is `Announced`, each entry also contains the time at which the
+    /// member will end.
     present: Vec<(InstanceIndex, Time)>,
 }
 
-/// A group of instances. The group's first instance is simulated on behalf of all.
+/// A group of instances. The engine simulates the group's first instance on behalf of all.
 #[derive(Debug, Default)]
 struct TileGroup {
-    /// Index of the original group, from which this group was split.
+    /// Index of the original group to which this group belonged before it was split.
     origin: u32,
-    /// Number of ready collectives that must wait for all members before they queue for their lanes.
+    /// Number of ready collectives that must wait for all members before they can queue for their lanes.
     parked: u32,
-    /// Members in ascending order (empty once the group has been split).
+    /// Members in ascending order; empty after the group has been split.
     members: Vec<InstanceIndex>,
     open: Vec<IncompleteStep>,
-    /// Nodes for which one event at the leader ends all members.
+    /// Nodes for which one event at the leader ends the node on all members.
     whole: Vec<NodeIndex>,
 }
 
 /// State that all parts of an original group share.
 #[derive(Debug)]
 struct GroupOrigin {
-    /// Number of groups and single instances into which the original group is currently split.
+    /// Number of groups and single instances into which the original group is now split.
     parts: u32,
-    /// One flag per lane of the NPU: true if collectives that wait for all members share the lane with other nodes.
-    /// Empty if no lane is shared.
+    /// One flag per NPU lane: true if collectives that wait for all members share the lane with other nodes. Empty if
+    /// no lane is shared.
     shared_lanes: Vec<bool>,
 }
 
-/// All groups of tiles.
+/// All tile groups of a run.
 #[derive(Debug, Default)]
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
     origins: Vec<GroupOrigin>,
-    /// Index of each instance's group.
+    /// For each instance, the index of its group.
     of: Vec<u32>,
-    /// Index of each instance's original group, at the start of the run.
+    /// For each instance, the index of its original group, at the start of the run.
     origin_of: Vec<u32>,
-    /// Collectives that parts of split groups ended in this round, as (original group, node, leader).
+    /// Collectives that parts of split groups ended in this round: original group, node and leader.
     ended: Vec<(u32, NodeIndex, InstanceIndex)>,
-    /// Groups with nodes whose step only some members have taken; these groups must be checked for a split.
+    /// Groups in which only some members have taken a node's step; the loop must check whether to split them.
     uneven: Vec<u32>,
     /// Loads and stores that were issued but not submitted yet.
     accesses: Vec<InstanceNode>,
@@ -137,12 +140,12 @@ impl TileGroups {
         LoopCounts { events, ..counts }
     }
 
-    /// Returns true if there are any groups.
+    /// Returns true if the run has any groups.
     pub fn has_groups(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// Returns true if any group must be checked for a split.
+    /// Returns true if the loop must check any group for a split.
     pub fn are_uneven(&self) -> bool {
         !self.uneven.is_empty()
     }
@@ -157,7 +160,7 @@ impl TileGroups {
     }
 
     /// Records that `instance` has taken a step of a node. When all members have taken the step, returns the members
-    /// with the times of their ends.
+    /// and the times of their ends.
     fn gather_step(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
@@ -186,7 +189,7 @@ impl TileGroups {
     }
 }
 
-/// Returns true if a node must be carried out for each member separately.
+/// Returns true if nodes of `kind` must be carried out for each member separately.
 pub(super) fn is_shared(kind: NodeKind) -> bool {
     matches!(
         kind,
@@ -236,7 +239,7 @@ impl TileGroups {
         self.groups[self.group_of(leader)].members.len()
     }
 
-    /// Returns one of the instances that the leader simulates; index 0 is the leader.
+    /// Returns the `index`-th instance that the leader simulates; index 0 is the leader itself.
     pub fn nth_member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
         self.groups[self.group_of(leader)].members[index]
     }
@@ -246,21 +249,21 @@ impl TileGroups {
         flow.instance(instance).has_flag(GROUPED) && self.leader_of(instance) != instance
     }
 
-    /// Stores a load or store until all accesses of the current dispatch are known.
+    /// Defers a load or store until all accesses of the current dispatch are known.
     pub fn defer_access(&mut self, instance: InstanceIndex, node: NodeIndex) {
         self.accesses.push(InstanceNode { instance, node });
     }
 
-    /// Removes the stored loads and stores, sorted by instance and then by order of issue. Separately simulated ranks
-    /// would issue accesses in this order.
+    /// Removes and returns the deferred loads and stores, sorted by instance and then by order of issue. Ranks that are
+    /// simulated separately would issue accesses in this order.
     pub fn take_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);
         accesses
     }
 
-    /// Schedules the end of a node that is carried out for each member separately. If all members of a group end
-    /// together, one event ends the node for all of them.
+    /// Schedules the end of a node that each member carries out separately. If all members of a group end together,
+    /// schedules one event that ends the node for all of them.
     #[inline]
     pub fn schedule_group_end(
         &mut self,
@@ -303,7 +306,7 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
-        // If all members of a tile group end at the same instant, one event is enough. `whole` records that this event
+        // If all members of a tile group end at the same instant, one event suffices. `whole` records that this event
         // ends the node for all members.
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
@@ -324,8 +327,8 @@ impl TileGroups {
         }
     }
 
-    /// Records that a member is ready to queue for the lane of a node. Returns `None` until the last member is
-    /// ready, and then the leader (the instance that is simulated for all members).
+    /// Records that a member may queue for the lane of a node. Returns `None` until the last member is ready, and then
+    /// the leader (the instance that is simulated for all members).
     pub fn record_queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -354,7 +357,7 @@ impl TileGroups {
             let group = self.group_of(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
-                // One event ended the node for all members, so do not wait for the other members.
+                // One event ended the node on all members, so there is no need to wait for the other members.
                 whole.swap_remove(place);
             } else {
                 self.gather_step(member, now, MemberStep::Ended)?;
@@ -364,8 +367,7 @@ impl TileGroups {
     }
 }
 
-/// Returns true if, according to the plan, `next` does the same work as the instances between `start` and
-/// `next`, including `start`.
+/// Returns true if, according to the plan, `next` does the same work as every instance from `start` up to `next`.
 fn can_join_group(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));

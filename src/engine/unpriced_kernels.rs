@@ -1,11 +1,12 @@
-//! Kernels without a known duration. A kernel's duration is unknown in two cases. Either the machine lacks a rate (the
-//! kernel's number format has no peak rate, or the NPU is not described), or the trace has no FLOPs and bytes for the
-//! kernel.
+//! Finds kernels without a known duration. A kernel's duration is unknown in two cases. Either the machine lacks a rate
+//! (the kernel's number format has no peak rate, or the NPU is not described), or the trace has no FLOPs and bytes for
+//! the kernel.
 //!
-//! If the bytes of a kernel are known but its FLOPs are not, the duration follows from the bytes in any format. A
-//! recorded kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so such a
-//! kernel is an error. If most kernels have a recorded duration, a few kernels without a duration are only counted and
-//! reported. If most kernels have no known duration, the report would be meaningless, so this is also an error.
+//! If a kernel's bytes are known but its FLOPs are not, its duration follows from the bytes in any format. A recorded
+//! kernel keeps its duration. An arithmetic kernel without a known duration would take no time, so such a kernel is an
+//! error. If most kernels have a recorded duration, the engine only counts and reports the few kernels without a
+//! duration. If most kernels have no known duration, the report would be meaningless, so the engine also returns an
+//! error.
 
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
@@ -18,20 +19,20 @@ use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Kernels without a known duration: kernels with FLOPs, by NPU class and number format, and kernels without FLOPs and
-/// bytes.
+/// Kernels without a known duration: kernels with FLOPs, by NPU class and number format, and kernels with neither FLOPs
+/// nor bytes.
 #[derive(Debug, Default)]
 pub(super) struct UnpricedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
-    /// The first kernels without FLOPs and bytes, on the lowest rank with such kernels.
+    /// First kernels with neither FLOPs nor bytes, on the lowest rank that has such kernels.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
-/// Kernels of one number format that have no known duration.
+/// Kernels of one number format without a known duration.
 #[derive(Clone, Copy, Debug)]
 struct UnpricedFormat {
     count: u64,
-    /// Lowest rank with a kernel of this kind; `node` is the first of these kernels on the rank.
+    /// Lowest rank with such a kernel; `node` is the first such kernel on that rank.
     rank: Rank,
     node: NodeIndex,
 }
@@ -40,8 +41,8 @@ struct UnpricedFormat {
 const NAMED: usize = 3;
 
 impl UnpricedKernels {
-    /// Adds a kernel whose number format has no peak rate. The kernel's rank and class are set later, by
-    /// [`Self::add_kernels`].
+    /// Adds a kernel whose number format has no peak rate. [`Self::add_kernels`] sets the kernel's rank and class
+    /// later.
     pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,
@@ -56,15 +57,15 @@ impl UnpricedKernels {
         self.formats.is_empty() && self.bare.is_empty()
     }
 
-    /// Adds a kernel without FLOPs and bytes.
+    /// Adds a kernel that has neither FLOPs nor bytes.
     pub fn without_work(&mut self, node: NodeIndex) {
         if self.bare.len() < NAMED {
             self.bare.push((Rank(0), node));
         }
     }
 
-    /// Adds the kernels that were collected for a graph, which `rank` executes on the NPU class `class`. Ranks must be
-    /// added in ascending order.
+    /// Adds the kernels that were collected for a graph; `rank` executes the graph on the NPU class `class`. The caller
+    /// must add ranks in ascending order.
     pub fn add_kernels(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {
@@ -79,8 +80,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no
-    /// time. If most kernels take no time, also returns an error for reports. `basis` counts all other kernels.
+    /// Fails if an arithmetic kernel has no known duration. Otherwise returns the number of kernels that take no time.
+    /// If most kernels take no time, also returns an error that reports show. `basis` counts all other kernels.
     pub fn settle_unpriced(
         &self,
         workload: &Workload,
@@ -110,7 +111,7 @@ impl UnpricedKernels {
         Ok((computing, refusal))
     }
 
-    /// Builds the error about a replay in which most kernels take no time.
+    /// Builds the error for a replay in which most kernels take no time.
     fn without_price(&self, workload: &Workload, unpriced: u64, all: u64) -> ReplayRefusal {
         let first: Vec<_> = self
             .bare
@@ -132,7 +133,7 @@ impl UnpricedKernels {
         )
     }
 
-    /// Builds the error about kernels in number formats without a peak rate. There must be such kernels.
+    /// Builds the error for kernels in number formats without a peak rate. Such kernels must exist.
     fn without_peaks(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats

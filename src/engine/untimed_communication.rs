@@ -1,8 +1,8 @@
-//! Untimed communication: collectives and messages whose duration is unknown, because neither their size nor a recorded
-//! duration is known.
+//! Untimed communication: collectives and messages whose duration is unknown, because they have neither a known size
+//! nor a recorded duration.
 //!
-//! A collective lasts as long as the longest recorded transfer of its members. A collective is untimed only if no
-//! member has a recorded transfer or a recorded wait. A message is untimed if neither half has a recorded duration.
+//! A collective takes as long as its members' longest recorded transfer. A collective is untimed only if no member has
+//! a recorded transfer or a recorded wait. A message is untimed if neither half has a recorded duration.
 
 use super::error::ReplayRefusal;
 use super::matching;
@@ -17,14 +17,14 @@ use std::collections::BTreeSet;
 /// Maximum number of nodes that an error names.
 const NAMED: usize = 3;
 
-/// The collective or message to which a node belongs.
+/// The collective or message of a communication node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MatchedOperation {
-    /// Index of the group in the plan, and index of the collective in the group.
+    /// A collective: the index of its group in the plan, and its index in the group.
     Collective(u32, u32),
-    /// Index of the message's match in the plan.
+    /// A matched message: its match index in the plan.
     Message(u32),
-    /// Unmatched half of a message, as (instance, message).
+    /// An unmatched half of a message: (instance, message).
     Half(u32, u32),
 }
 

@@ -1,4 +1,4 @@
-//! Repeated launches of a program. Each rank starts its next step as soon as it has ended the previous step.
+//! Launches a program repeatedly. Each rank starts its next step as soon as it has ended the previous step.
 
 use super::{LaunchFeed, StepTimes};
 use crate::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
@@ -6,31 +6,31 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
-/// Repeated launches of a program, such as training steps.
+/// A feed that launches a program repeatedly, for example for training steps.
 ///
-/// A rank begins step k + 1 when it has ended step k, independently of other ranks. No step begins before its given
-/// instant. The tag of a step is its index from 0.
+/// A rank begins step k + 1 as soon as it has ended step k, independently of other ranks. No step begins before its
+/// earliest start. The tag of a step is its index from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunch {
     program: u32,
     /// Earliest start of each step, in ascending order.
     starts: Vec<Time>,
-    /// Steps that have begun on some rank, by index. [`None`] after a step has ended on all ranks.
+    /// Launch of each step that has begun on some rank, by step index; [`None`] after all ranks have ended the step.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that have ended their previous step and wait for the earliest start of their next step. Keys are indices
-    /// of the next step.
+    /// Ranks that have ended their previous step before the earliest start of their next step, and therefore wait. The
+    /// key is the index of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<StepTimes>,
 }
 
 impl RepeatedLaunch {
-    /// Creates a feed that launches program number `program` `times` times, the first time at 0.
+    /// Creates a feed that launches program `program` `times` times, the first time at 0.
     pub fn new(program: u32, times: u32) -> Self {
         Self::at_times(program, vec![Time::ZERO; times as usize])
     }
 
-    /// Creates a feed that launches program number `program` once for each instant in `starts` (in any order). A rank
-    /// begins a launch at the launch's instant, or at the end of the rank's previous launch if that end is later.
+    /// Creates a feed that launches program `program` once for each instant in `starts`, which may be in any order. A
+    /// rank begins a launch at the launch's instant, or after its previous launch if that launch ends later.
     pub fn at_times(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -61,8 +61,8 @@ impl RepeatedLaunch {
 
 impl LaunchFeed for RepeatedLaunch {
     fn wake_at(&self) -> Option<Time> {
-        // The first step does not wait for any rank. A later step needs a wake only if some rank is ready for
-        // that step.
+        // The first step does not wait for any rank. For a later step, the feed needs a wake only if a rank is ready
+        // for the step.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
             false => self
@@ -112,7 +112,7 @@ impl LaunchFeed for RepeatedLaunch {
 
     fn on_launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
         self.steps[ended.tag as usize] = None;
-        // Every rank executes its steps in order, so steps end in order.
+        // Every rank executes its steps in order, so the steps also end in order.
         self.times.push(StepTimes {
             begin: ended.began.since(Time::ZERO),
             end: now.since(Time::ZERO),

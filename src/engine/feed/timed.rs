@@ -1,22 +1,22 @@
-//! Launches of a program at given instants.
+//! Launches a program at given instants.
 
 use super::LaunchFeed;
 use crate::launch::{Launch, LaunchQueue};
 use chakram_base::units::Time;
 
-/// Launches of a program at given instants.
+/// A feed that launches a program at given instants.
 #[derive(Debug)]
 pub struct TimedLaunches {
     program: u32,
     /// Remaining instants in descending order, so that the next instant can be popped from the end.
     times: Vec<Time>,
-    /// Number of launches so far, which is also the tag of the next launch.
+    /// Number of launches so far; it becomes the tag of the next launch.
     launched: u64,
 }
 
 impl TimedLaunches {
-    /// Creates a feed that launches program number `program` at each of `times` (in any order). The k-th launch in
-    /// order of time has the tag k, from 0.
+    /// Creates a feed that launches program `program` at each of `times`, which may be in any order. Launches get the
+    /// tags 0, 1, 2, ... in the order of time.
     pub fn new(program: u32, mut times: Vec<Time>) -> Self {
         times.sort_unstable_by(|a, b| b.cmp(a));
         Self {

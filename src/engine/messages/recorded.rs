@@ -1,4 +1,4 @@
-//! Messages with recorded durations: the two halves wait for each other, and then each half ends after its own
+//! Models messages with recorded durations: the two halves wait for each other, and then each half ends after its own
 //! duration.
 
 use super::Messages;

@@ -1,4 +1,4 @@
-//! Rendezvous between ranks: messages that are sent only when their receiver has requested them.
+//! Rendezvous between ranks: a sender transmits a message only after the receiver has requested it.
 
 use super::{MessageChannel, Messages};
 use crate::dataflow::Dataflow;
@@ -10,7 +10,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
 impl Messages<'_> {
-    /// Sends a rendezvous request for the message of a posted receive.
+    /// Sends a rendezvous request to the sender of a posted receive's message.
     pub(super) fn send_request<N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
@@ -30,8 +30,9 @@ impl Messages<'_> {
         fabric.send_request(now, op, ends, effects);
     }
 
-    /// Handles the arrival of a rank's request. Posts the rank's receive, and releases the oldest withheld message, if
-    /// any. Requests do not state a size, so the oldest message is released whatever its size.
+    /// Handles the arrival of a rendezvous request from a rank. Posts the rank's receive, and releases the oldest
+    /// withheld message, if any. Requests do not state a size, so the oldest message is released regardless of its
+    /// size.
     pub fn on_request_arrived<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -49,7 +50,7 @@ impl Messages<'_> {
         }
     }
 
-    /// Withholds an issued send until its request has arrived.
+    /// Withholds an issued send until the receiver's request has arrived.
     pub(super) fn withhold_send<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

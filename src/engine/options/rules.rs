@@ -1,4 +1,4 @@
-//! Rules of options: valid combinations, and properties of machines or workloads that options need.
+//! Rules of options: valid combinations, and the properties that options need from a machine or workload.
 //!
 //! The command line, sweeps, scores and archives all use these rules, so they accept and reject the same options.
 
@@ -13,20 +13,20 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
 
-/// Reason why an option is rejected: it would have no effect, or the machine lacks a required property.
+/// Reason why an option is rejected: it would have no effect, or the machine lacks a property that the option needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptionRefusal {
-    /// Curves are requested for kernel times, but the machine has no kernel curves.
+    /// The options request curves for kernel times, but the machine has no kernel curves.
     NoKernelCurves {
         /// Name of the machine.
         machine: String,
     },
-    /// Curves are requested for collectives, but the machine has no curves of collectives.
+    /// The options request curves for collectives, but the machine has no curves for collectives.
     NoCollectiveCurves {
         /// Name of the machine.
         machine: String,
     },
-    /// Launches by a host are requested, but the machine has no host.
+    /// The options request launches by a host, but the machine has no host.
     NoHost {
         /// Name of the machine.
         machine: String,
@@ -36,23 +36,23 @@ pub enum OptionRefusal {
         /// Name of the machine.
         machine: String,
     },
-    /// A roofline efficiency is given, but the compute model does not use the roofline.
+    /// The options set a roofline efficiency, but the compute model does not use the roofline.
     NotByRoofline(Box<ComputeModel>),
-    /// A roofline efficiency is given, but all kernels keep their recorded durations.
+    /// The options set a roofline efficiency, but all kernels keep their recorded durations.
     AllRecorded(Box<ComputeModel>),
-    /// The machine on which kernels were recorded is given, but no kernel has a recorded duration.
+    /// The options name the machine on which kernels were recorded, but no kernel has a recorded duration.
     NoneRecorded,
-    /// Scaling of kernels from the capture's device is requested, but the capture names no device or a device
-    /// without a preset.
+    /// The options request that kernel times are scaled from the capture's device, but the capture names no device, or
+    /// a device without a preset.
     DeviceUnknown(Option<String>),
-    /// A factor on host time is given, but the workload has no host time.
+    /// The options set a factor on host time, but the workload has no host time.
     NoHostTime,
     /// An option needs simulated communication, but communication takes its recorded or captured time.
     NotSimulated(SettingKey, CommTiming),
 }
 
 impl OptionRefusal {
-    /// Returns the rejected option.
+    /// Returns the key of the rejected option.
     pub fn rejected_key(&self) -> SettingKey {
         match self {
             Self::NoKernelCurves { .. } => SettingKey::Compute,
@@ -67,7 +67,7 @@ impl OptionRefusal {
     }
 }
 
-/// Formats options' names for error messages. `{:#}` prints their keys in files instead.
+/// Formats the error with the names of options. `{:#}` prints the options' keys in files instead.
 impl fmt::Display for OptionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -167,7 +167,7 @@ impl fmt::Display for OptionRefusal {
 impl std::error::Error for OptionRefusal {}
 
 impl ReplayOptions {
-    /// Sets the fraction of peak rates that kernels reach in the roofline model.
+    /// Sets the fraction of peak rates that kernels reach, for the roofline model.
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that each option has an effect on `workload` on `machine`.
+    /// Checks that each option has an effect when `workload` is replayed on `machine`.
     ///
     /// # Errors
     ///
@@ -194,8 +194,8 @@ impl ReplayOptions {
         self.check_workload(workload)
     }
 
-    /// Checks that the options have an effect together; part of [`Self::check_effects`], for callers that have no
-    /// machine yet.
+    /// Checks that the options do not make each other ineffective. This is part of [`Self::check_effects`], for callers
+    /// that have no machine yet.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl ReplayOptions {
         }
     }
 
-    /// Checks that `machine` supports the options; part of [`Self::check_effects`], for callers that have no workload
-    /// yet.
+    /// Checks that `machine` supports the options. This is part of [`Self::check_effects`], for callers that have no
+    /// workload yet.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that options have an effect on `workload`; part of [`Self::check_effects`].
+    /// Checks that the options have an effect on `workload`. This is part of [`Self::check_effects`].
     ///
     /// # Errors
     ///

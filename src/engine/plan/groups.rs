@@ -1,5 +1,4 @@
-//! Determines for each communicator (group slot) which members take part, and where they are placed on the
-//! machine.
+//! Determines which members take part in each communicator (group slot), and where the machine places them.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
 use crate::CollectiveModel;
@@ -20,10 +19,10 @@ impl ReplayPlan {
         backend: &M,
     ) {
         let mut known: BTreeMap<(GroupId, NpuCoordinates), ReplayGroupId> = BTreeMap::new();
-        // The members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
+        // Members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
             BTreeMap::new();
-        // If a mask excludes no member, the whole group is used, so that the mask does not create a second group.
+        // If a mask excludes no member, use the whole group, so that the mask does not create a second group.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph_of(instance);
@@ -74,7 +73,7 @@ impl ReplayPlan {
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
                 self.groups[group.index()].launches_together |= mixed[slot_index];
                 let members = &self.groups[group.index()].members;
-                // Members are mostly sorted, so try the faster binary search first.
+                // Members are usually sorted, so first try the faster binary search.
                 let member = members
                     .binary_search(&instance.rank)
                     .ok()
@@ -109,7 +108,7 @@ impl ReplayPlan {
             let mut phases = extent.phases.iter();
             1 + u32::from(phases.any(|phase| wired(phase.dimension)))
         } else {
-            // Messages on an irregular group's single line may cross any dimension, so members have ports in each
+            // A message on an irregular group's single line may cross any dimension, so members have ports in each
             // dimension.
             2 * dimensions_of.len() as u32
         };

@@ -1,4 +1,4 @@
-//! Computes the durations of a graph's nodes on an NPU class, and the NPU lanes that these nodes use.
+//! Computes how long a graph's nodes take on an NPU class, and which NPU lanes these nodes use.
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::PricingCoverage;
@@ -18,7 +18,7 @@ use chakram_trace::workload::RankInstance;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Computes how long the nodes of `graph` take on `class`, and maps lanes of `graph` to lanes of the NPU.
+/// Computes how long each node of `graph` takes on `class`, and maps the graph's lanes to NPU lanes.
 pub(super) fn price_graph(
     graph: &Graph,
     class: &NpuClass,
@@ -78,8 +78,7 @@ pub(super) fn price_graph(
             }
             price
         };
-        // The computation of a duration takes a microsecond, and a step has few distinct kernels, so durations are
-        // cached.
+        // Computing a duration takes a microsecond, and a step has few distinct kernels, so cache durations.
         let by_name = !class.curves.measured.is_empty();
         if !by_name && kernel.shape.is_none() {
             return price();
@@ -151,8 +150,7 @@ pub(super) fn price_graph(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::find_access_fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // The duration of a remote access may depend on contention, so the duration is determined
-                    // during the run.
+                    // Contention may change the duration of a remote access, so the run determines it.
                     None => Span::ZERO,
                 }
             }
@@ -186,7 +184,8 @@ pub(super) fn price_graph(
             }
         });
     }
-    // Lanes of the NPU and threads of the host are limited separately. Lanes beyond the limit share an existing lane.
+    // The machine limits lanes of the NPU and threads of the host separately. Lanes beyond the limit share an existing
+    // lane.
     let (mut device, mut host) = (0, 0);
     let lanes = graph.lanes().iter().map(|lane| match lane {
         Lane::None => NONE,
@@ -226,10 +225,10 @@ pub(super) fn price_graph(
     })
 }
 
-/// Returns one flag for each communicator (group slot) of `graph`: true if a lane of its collectives also runs
-/// other nodes. `lanes` maps the graph's lanes to lanes of the NPU.
+/// Returns one flag for each communicator (group slot) of `graph`: true if a lane of its collectives also runs other
+/// nodes. `lanes` maps the graph's lanes to NPU lanes.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
-    /// Group slots whose nodes use a lane.
+    /// The group slots whose nodes use a lane.
     #[derive(Clone, Copy, PartialEq)]
     enum LaneUser {
         Nobody,
@@ -262,7 +261,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// Builds the error about a load or store of the unnamed memory if `machine` has no unnamed memory.
+/// Builds the error for a load or store of the unnamed memory on a `machine` without one.
 fn without_memory(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {
@@ -282,7 +281,7 @@ fn without_memory(machine: &Machine) -> (String, String) {
     (found, hint)
 }
 
-/// Builds the error about a load or store of a memory that `machine` does not have.
+/// Builds the error for a load or store of a memory that `machine` lacks.
 fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
     let name = escape_name(name);
     let found = format!(

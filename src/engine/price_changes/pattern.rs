@@ -1,4 +1,4 @@
-//! Patterns of kernels: a property of kernels, and a glob with `*` and `?`.
+//! Patterns that select kernels by a property and a glob with `*` and `?`.
 
 use chakram_base::config::{did_you_mean, find_nearest};
 use chakram_base::ids::NodeIndex;
@@ -6,7 +6,7 @@ use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_trace::graph::Graph;
 use std::collections::BTreeMap;
 
-/// A property of a node that a pattern matches.
+/// A node property that a pattern can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternField {
     Name,
@@ -18,7 +18,7 @@ pub enum PatternField {
     Shape,
 }
 
-/// Properties with the names that patterns use.
+/// The properties, with their names in patterns.
 const FIELDS: [(PatternField, &str); 5] = [
     (PatternField::Name, "name"),
     (PatternField::Operator, "op"),
@@ -92,14 +92,13 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
     glob[at..].iter().all(|one| *one == '*')
 }
 
-/// Nodes of a graph that a pattern matches. Each name, shape and path is tested only once.
+/// The nodes of a graph that match a pattern. Tests each name, shape and path only once.
 pub struct KernelMatches<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
-    /// One flag per name: true if the pattern matches the name. Used only by patterns of names.
+    /// One flag per name: true if the pattern matches the name. Filled only by patterns that match names.
     names: Vec<bool>,
-    /// One flag per Python call: true if the pattern matches the call. Used only by patterns of
-    /// modules.
+    /// One flag per Python call: true if the pattern matches the call. Filled only by patterns that match modules.
     calls: Vec<bool>,
     shapes: BTreeMap<KernelShape, bool>,
 }

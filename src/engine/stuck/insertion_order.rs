@@ -1,4 +1,4 @@
-//! Deadlock diagnosis in insertion order, where messages and collectives are matched in the order of issue.
+//! Deadlock diagnosis in insertion order, in which messages and collectives are matched in the order of issue.
 
 use super::StuckDiagnosis;
 use crate::collectives::IssueMismatch;
@@ -9,7 +9,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::Graph;
 
 impl StuckDiagnosis<'_, '_> {
-    /// Describes why a half of a message waits for its other half.
+    /// Describes why half of a message waits for the other half.
     pub(super) fn wait_in_channel(
         &self,
         InstanceNode { instance, node }: InstanceNode,
@@ -48,7 +48,7 @@ impl StuckDiagnosis<'_, '_> {
         (text, half)
     }
 
-    /// Describes an issued collective: its missing members, or the chunks that wait.
+    /// Describes what an issued collective waits for: missing members, or chunks.
     pub(super) fn wait_in_run(
         &self,
         InstanceNode { instance, node }: InstanceNode,
@@ -94,7 +94,7 @@ impl StuckDiagnosis<'_, '_> {
         (run.waiting_chunks(group, slot.member, scripted), None)
     }
 
-    /// Builds the error about members that issued different collectives as their group's n-th collective.
+    /// Builds the error for members that issued different collectives as the n-th collective of their group.
     pub fn describe_mismatch(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;

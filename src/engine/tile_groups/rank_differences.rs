@@ -1,4 +1,5 @@
-//! Differences that prevent one rank from simulating another, and the error if no tile group can be formed.
+//! Finds differences that prevent one rank from simulating another, and builds the error if no tile group can be
+//! formed.
 
 use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlan, ReplayPlan};
@@ -14,7 +15,7 @@ pub(super) enum RankDifference {
     Exchange,
 }
 
-/// A rank of a launch, and the rank's plan.
+/// A rank of a launch, with its plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
 /// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if rank
@@ -32,7 +33,7 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
     }
 }
 
-/// Fails if no rank could simulate another. Applies the rule of
+/// Fails if no rank could simulate another rank. Applies the rule of
 /// [`TileGroups::form_groups`](super::TileGroups::form_groups) before the run.
 pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();

@@ -1,14 +1,14 @@
-//! Joins parts of split tile groups: if neighbouring parts end a collective together in equal states, they become a
-//! group again.
+//! Joins parts of split tile groups: adjacent parts that end a collective together in equal states become one group
+//! again.
 //!
 //! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
 //! ring algorithm, for example, ends a collective for all members at the same instant. If all members wait for such a
 //! collective, their states become equal again. After the collective, all members do the same work at the same time
 //! again.
 //!
-//! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
-//! events. Nodes that are carried out per member may be pending with different end times, because a group waits for its
-//! members' ends anyway. Kernels must not be pending: parts with a running kernel stay separate until they end a
+//! An instance's state consists of its open dependencies, the holders and queues of its lanes, and its pending events.
+//! Nodes that each member carries out separately may be pending with different end times, because a group waits for its
+//! members' ends anyway. However, no kernel may be pending: parts with a running kernel stay separate until they end a
 //! collective while no kernel runs.
 
 use super::shared_lanes::parked_of;
@@ -32,12 +32,12 @@ impl TileGroups {
         }
     }
 
-    /// Returns true if parts of groups may be able to join.
+    /// Returns true if any parts may be able to join.
     pub fn can_join_parts(&self) -> bool {
         !self.ended.is_empty()
     }
 
-    /// Joins neighbouring parts of a group if both ended the same collective in this round and have equal states.
+    /// Joins adjacent parts of a group if both ended the same collective in this round and have equal states.
     #[inline(never)]
     pub fn rejoin_parts(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
         let mut ended = std::mem::take(&mut self.ended);
@@ -55,7 +55,7 @@ impl TileGroups {
         self.ended = ended;
     }
 
-    /// Returns the last instance that this leader simulates.
+    /// Returns the last instance that a leader simulates.
     fn last_instance_of(&self, leader: InstanceIndex) -> InstanceIndex {
         match self.of[leader.index()] {
             NONE => leader,
@@ -66,7 +66,7 @@ impl TileGroups {
         }
     }
 
-    /// Returns true if two parts of a group are neighbours in equal states, and neither has a running kernel.
+    /// Returns true if two parts of a group are adjacent, have equal states, and have no running kernel.
     fn have_equal_state(
         &self,
         flow: &Dataflow<'_>,
@@ -80,8 +80,8 @@ impl TileGroups {
             let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
-        // The comparison does not include pending events. Therefore, parts do not join if they have running delays, or
-        // nodes that one common event will end.
+        // The comparison does not include pending events. Therefore, parts with running delays do not join, and neither
+        // do parts with nodes that one common event will end.
         !self.is_follower(flow, a)
             && !self.is_follower(flow, b)
             && self.last_instance_of(a).nth_after(1) == b
@@ -104,7 +104,7 @@ impl TileGroups {
             && flow.have_equal_state(a, b)
     }
 
-    /// Joins several parts of a group. The leader of the first part becomes the common leader.
+    /// Joins several parts into one group. The leader of the first part becomes the common leader.
     fn join_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -143,7 +143,7 @@ impl TileGroups {
         });
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;
-        // The leader now posts nodes for all members, so the followers' nodes and lanes must not be dispatched
+        // The leader now posts nodes for all members, so the loop must not dispatch the followers' nodes and lanes
         // separately.
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects
@@ -153,7 +153,7 @@ impl TileGroups {
     }
 }
 
-/// Returns two lists of an instance for this round: nodes that became ready, and lanes that were freed.
+/// Returns an instance's nodes that became ready in this round, and its lanes that were freed.
 fn effects_of(
     flow: &Dataflow<'_>,
     effects: &Effects,

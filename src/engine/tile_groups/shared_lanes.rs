@@ -3,9 +3,9 @@
 //!
 //! When the last member is ready, a collective on a shared lane queues for the lane on all members at once. At that
 //! time, lower ranks have already posted this round's nodes, and higher ranks have not. The simulated instance (the
-//! leader) posts a node for all members together. The leader reproduces this order only if no other node is posted to
-//! this lane in the round. If several nodes are posted to the lane, or if a node is posted while another collective
-//! waits for its members, the group is first split into single ranks.
+//! leader) posts a node for all members together. This reproduces the order only if no other node is posted to this
+//! lane in the round. If several nodes are posted to the lane, or if a node is posted while another collective waits
+//! for its members, the group is first split into single ranks.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, pack_node, unpack_node};
@@ -17,8 +17,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
-    /// Returns one flag per lane of the NPU: true if other nodes share the lane with a collective of the instance
-    /// that waits for every member. The list is empty if no lane is shared.
+    /// Returns one flag per NPU lane: true if other nodes share the lane with one of the instance's collectives that
+    /// wait for every member. The list is empty if no lane is shared.
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();
@@ -39,8 +39,8 @@ impl RunningInstance<'_> {
     }
 }
 
-/// Returns the number of gathering collectives of an instance that are ready but not queued for their lanes yet.
-/// Collectives that became ready in this round are excluded, because they are not posted yet.
+/// Returns how many gathering collectives of an instance are ready but do not queue for their lanes yet. Excludes
+/// collectives that became ready in this round, because they are not posted yet.
 pub(super) fn parked_of(
     flow: &Dataflow<'_>,
     lanes: &Lanes,
@@ -62,8 +62,8 @@ pub(super) fn parked_of(
 }
 
 impl TileGroups {
-    /// Returns true if a leader cannot post the first node of `left` for all members at once without changing the order
-    /// on a shared lane.
+    /// Returns true if the order on a shared lane would change if the leader posted the first node of `left` for all
+    /// members at once.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let InstanceNode { instance, node } = unpack_node(left[0]);

@@ -1,4 +1,4 @@
-//! Splits tile groups: members that differ are simulated separately from then on, each with a copy of the leader's
+//! Splits tile groups: the engine then simulates members that differ separately, each with a copy of the leader's
 //! state.
 
 use super::{GROUPED, GroupSplit, IncompleteStep, MemberStep, TileGroup, TileGroups, is_shared};
@@ -12,24 +12,24 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::escape_name;
 
-/// Ready nodes that are not posted yet: the list, and the index of its first unposted entry.
+/// Ready nodes that are not posted yet: a list, and the index of its first unposted entry.
 pub type UnpostedNodes<'x> = (&'x mut Vec<u64>, usize);
 
-/// A step that all members of a part have taken. The part's leader carries out the step for all members.
+/// A step that all members of a part have taken. The part's leader carries it out for all of them.
 #[derive(Clone, Debug)]
 pub enum GroupPartStep {
-    /// A node queues for its lane.
+    /// The node may queue for its lane.
     Queue(InstanceIndex, NodeIndex),
-    /// The time at which each member ends a node is known.
+    /// The time at which each member ends the node is known.
     Announce(InstanceIndex, NodeIndex, Vec<(InstanceIndex, Time)>),
-    /// A node has ended.
+    /// The node has ended.
     End(InstanceIndex, NodeIndex),
 }
 
 impl TileGroups {
-    /// Settles one step that only some members of a group have taken. If the step is an announced end, each member
-    /// gets an end event of its own. If the members differ in another step, the group is split. Returns the resulting
-    /// steps (empty when everything is settled).
+    /// Settles one step that only some members of a group have taken. If the step is an announced end, gives each
+    /// member its own end event. If the members differ in another step, splits the group. Returns the resulting steps;
+    /// the list is empty when everything is settled.
     #[inline(never)]
     pub fn settle_uneven(
         &mut self,
@@ -43,7 +43,7 @@ impl TileGroups {
         let group = &mut self.groups[number as usize];
         let announced = |open: &IncompleteStep| open.step == MemberStep::Announced;
         // Different end times alone do not split a group, because each member gets its own end event. The group is
-        // split only when these events end the node in different rounds.
+        // split only if these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
             let open = group.open.swap_remove(place);
             for (member, at) in open.present {
@@ -83,7 +83,7 @@ impl TileGroups {
         self.split_off_parts(flow, lanes, effects, &group, &alone, Some(ready))
     }
 
-    /// Splits a group into the ranges `runs` of its members.
+    /// Splits a group into `runs`, which are ranges of its members.
     fn split_off_parts(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -99,8 +99,8 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
-        // The dispatch loop is in the middle of this list, so copy the remaining nodes for the new leaders. Each leader
-        // posts the nodes in the same order.
+        // The dispatch loop has processed only a part of this list, so copy the remaining nodes for the new leaders.
+        // Each leader posts the nodes in the same order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
@@ -115,8 +115,8 @@ impl TileGroups {
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
-        // For nodes that are carried out per member, each member already has a scheduled end, unless one event ends all
-        // members (`whole`).
+        // For a node that each member carries out separately, each member already has a scheduled end, unless one event
+        // ends all members (`whole`).
         effects.agenda.copy_events(leader, &others, |event| {
             let node = event.instance_node().node;
             match event.event_class() {
@@ -179,7 +179,7 @@ impl TileGroups {
         steps
     }
 
-    /// Records the split of a group, and its details if it is the replay's first split.
+    /// Counts the split of a group, and stores its details if it is the replay's first split.
     fn note_split(
         &mut self,
         flow: &Dataflow<'_>,
@@ -206,7 +206,7 @@ impl TileGroups {
         counts.split.get_or_insert(split);
     }
 
-    /// Splits all groups into single instances, so that a deadlock diagnosis finds the state of every member.
+    /// Splits all groups into single instances, so that a deadlock diagnosis can see the state of every member.
     pub fn dissolve_all(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -224,7 +224,7 @@ impl TileGroups {
     }
 }
 
-/// Copies the state of `leader` to `other`, which the leader has simulated so far.
+/// Copies the state of `leader` to `other`, an instance that the leader has simulated so far.
 fn copy_leader(
     flow: &mut Dataflow<'_>,
     lanes: &mut Lanes,

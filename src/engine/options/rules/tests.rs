@@ -1,4 +1,4 @@
-//! Tests of every rule, on workloads of each type, and on machines with and without the required property.
+//! Tests every rule on workloads of each type, and on machines with and without the required property.
 
 use super::*;
 use chakram_base::ids::Rank;
@@ -37,7 +37,7 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
         .unwrap()
 }
 
-/// Returns the error that the default options cause after `change` has modified them.
+/// Returns the error for default options that `change` has modified.
 fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
     let machine = Machine::load_by_name(machine).unwrap();
     let checked = ReplayOptions::with_changes(change).check_effects(&machine, workload);
