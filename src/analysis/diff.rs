@@ -24,7 +24,7 @@ pub use value::FieldValue;
 
 use serde::Serialize;
 
-/// An amount in two jobs, for example before and after a change.
+/// An amount in two jobs, such as before and after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(into = "render::json::AmountChangeRow")]
 pub struct AmountChange {

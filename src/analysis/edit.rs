@@ -1,4 +1,4 @@
-//! Transforms traces into other traces, and searches traces for private information.
+//! Transforms traces, and searches traces for private information.
 //!
 //! A transformation processes the contents of files, one rank at a time, and copies everything that it need not change.
 //! [`mod@slice`] and [`scale`] keep unknown fields; [`anonymise`] removes these fields.

@@ -7,9 +7,9 @@
 //! the same collectives, and that each send has a receive ([`job`]). [`validate_job`] also checks that ranks do not
 //! deadlock, that is, wait for each other in a cycle.
 //!
-//! The [`DefectKind`] of a defect gives its severity, meaning and remedy. A defect is an error if a replay would reject
-//! it, a warning if a replay repairs it, and otherwise a note. All defects are counted, but only the first few of each
-//! kind are stored.
+//! A defect's [`DefectKind`] gives its severity, meaning and remedy. A defect is an error if a replay would reject
+//! it, a warning if a replay repairs it, and otherwise a note. All defects are counted, but only the first few of
+//! each kind are stored.
 //!
 //! If a trace is truncated, or has duplicate ids or a cycle, its rank is not compared with other ranks. Otherwise,
 //! the missing parts would look like defects of the other ranks.
@@ -52,12 +52,12 @@ pub struct ValidateOptions {
     pub dependencies: DependencyPolicy,
     /// True to accept ranks without a trace, which are then copies of ranks with a trace.
     pub mirror: bool,
-    /// Number of ranks of the job. Needed only if this number is larger than the traces show.
+    /// Number of ranks of the job. Only needed if the traces show fewer ranks.
     pub ranks: Option<u32>,
     /// Groups declared outside the traces, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
     /// Size of each dimension of the machine, innermost first; `None` if the machine is unknown. The sizes determine
-    /// which ranks take part in a collective over some dimensions.
+    /// which ranks join a collective over some dimensions.
     pub dimensions: Option<Vec<u32>>,
     /// Maximum number of stored defects of each kind. All defects are counted.
     pub show: usize,
@@ -72,7 +72,7 @@ impl ValidateOptions {
     }
 }
 
-/// The checked trace of a rank, with the name of its file.
+/// A rank's checked trace, with the name of its file.
 #[derive(Clone, Debug)]
 pub struct ReportedTrace<'a> {
     /// Rank of the trace.
@@ -88,7 +88,7 @@ pub struct ReportedTrace<'a> {
 pub struct ValidationReport<'a> {
     /// The traces, in ascending order of ranks.
     pub sources: Vec<ReportedTrace<'a>>,
-    /// All defects, of single traces and of the job.
+    /// All defects, both of single traces and of the job.
     pub findings: DefectLog,
     /// True if warnings count as errors.
     pub strict: bool,

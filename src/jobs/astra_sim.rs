@@ -1,4 +1,4 @@
-//! Reads a job from ASTRA-sim's inputs, which include the machine.
+//! Reads a job, including its machine, from ASTRA-sim's inputs.
 
 use super::JobError;
 use super::custom::read_scripts;
@@ -36,17 +36,17 @@ pub struct AstraSimJob {
     pub workload: Workload,
     /// Number of lanes that an NPU needs for the job.
     pub lanes: u32,
-    /// True if a send may have no receive, and a receive no send.
+    /// True if sends and receives may lack their counterpart.
     pub lenient: bool,
     /// Statistics that need no replay, for each instance.
     pub work: Vec<RankWork>,
-    /// Tensors of each instance, if the inputs request tracking of memory.
+    /// Tensors of each instance, if the inputs request memory tracking.
     pub tensors: Option<Vec<RankTensors>>,
-    /// Node types of each instance, if the inputs request logs of nodes.
+    /// Node types of each instance, if the inputs request node logs.
     pub types: Option<Vec<NodeTypes>>,
     /// Notes about the inputs for the user.
     pub notes: Vec<InputNote>,
-    /// The input files with their hashes, if hashes are requested.
+    /// The input files with hashes, if hashes were requested.
     pub files: Vec<HashedInput>,
 }
 
@@ -270,7 +270,7 @@ fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     ranks.iter().map(read).collect()
 }
 
-/// Returns the tensors of each rank, which takes another pass over each file.
+/// Returns each rank's tensors. This takes another pass over each file.
 fn read_tensors(
     ranks: &[RankFile],
     lenient: bool,
@@ -295,7 +295,7 @@ fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     ((0..npus).map(file).collect(), beyond)
 }
 
-/// Returns the note that there are more traces than NPUs in the network.
+/// Returns the note that there are more traces than NPUs.
 fn traces_beyond(
     flags: &AstraFlags,
     inputs: &AstraInputs,

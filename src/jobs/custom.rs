@@ -1,4 +1,4 @@
-//! Loads custom collectives. A custom algorithm consists of one trace per member.
+//! Loads custom collectives. A custom algorithm has one trace per member.
 
 use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};

@@ -29,8 +29,8 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that change if a setting is left out. If the run does not change, all parts
-/// are `None`.
+/// The parts of a run that change without a setting. If the run does not change, all parts are
+/// `None`.
 #[derive(Debug, Default)]
 pub struct RunWithoutSetting<'a> {
     /// The workload without the setting, if it differs.
@@ -121,7 +121,7 @@ pub fn note_settings(
     report.settings = found;
 }
 
-/// A value that differs between an edited machine file and the original file.
+/// A value in an edited machine file that differs from the original file.
 #[derive(Clone, Debug)]
 pub struct MachineEdit {
     /// Path of the value in the file.
@@ -139,7 +139,7 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = read_preset_text_text(machine.name()) else {
         return Vec::new();
     };
-    // Return early for most runs, which use unmodified presets.
+    // Most runs use unmodified presets, so return early.
     if *text == *original {
         return Vec::new();
     }

@@ -101,13 +101,13 @@ pub enum JobError {
         /// The first and the last rank with a trace.
         known: (u32, u32),
     },
-    /// No trace gives the time that the profiler took.
+    /// No trace states how much time the profiler took.
     #[error(
         "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
     )]
     NoProfilerCost,
-    /// The output name cannot be used for a job.
+    /// A job cannot have this output name.
     #[error("{0}")]
     Output(&'static str),
 }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 /// Options for loading a job from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// Strictness of the comparison of traces with the job file, `PREFIX.job.json`.
+    /// How strictly traces are compared with the job file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
     /// A file with process groups that replace the groups in the job file.
     pub groups: Option<PathBuf>,
@@ -34,9 +34,8 @@ pub struct JobOptions {
     pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if the traces show fewer.
     pub ranks: Option<u32>,
-    /// Minimum number of ranks (the number of the machine's NPUs) with
-    /// [`MissingRankPolicy::Mirror`]. The minimum applies only if neither `ranks` nor the traces
-    /// give a number.
+    /// Minimum number of ranks with [`MissingRankPolicy::Mirror`]: the number of the machine's
+    /// NPUs. The minimum applies only if neither `ranks` nor the traces give a number.
     pub mirrored: u32,
     /// Number of the profiled step to read; `None` to read the whole traces.
     pub step: Option<u64>,
@@ -128,7 +127,7 @@ pub fn restrict_to_step(
     }
 }
 
-/// Loads the job in `found`, and names it `name`.
+/// Loads the job in `found` under the name `name`.
 pub fn load_found(
     found: &FoundTraces,
     name: String,
@@ -229,7 +228,7 @@ pub fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     )
 }
 
-/// Content of a trace, and the content's hash if hashes are requested.
+/// A trace's content, and its hash if hashes were requested.
 struct ReadTrace<R> {
     read: R,
     hash: Option<HashedInput>,

@@ -32,7 +32,7 @@ pub fn least_npu_memory(machine: &Machine) -> Option<u64> {
     least_known_capacity(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
-/// Returns the minimum of `all`, or `None` if one of them is unknown.
+/// Returns the minimum of `all`, or `None` if any of them is unknown.
 fn least_known_capacity(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

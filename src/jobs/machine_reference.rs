@@ -40,9 +40,9 @@ fn folder_of(job: &Path) -> &Path {
     }
 }
 
-/// Returns the relative path from `folder` to `file`, which are both absolute. If the paths have
-/// only the root in common, returns `file`. A path without a folder becomes `./NAME`, because a
-/// bare name would mean a preset.
+/// Returns the relative path from `folder` to `file`. Both arguments are absolute. If the paths
+/// have only the root in common, returns `file`. A path without a folder becomes `./NAME`, because
+/// a bare name would mean a preset.
 fn relative_path(folder: &Path, file: &Path) -> PathBuf {
     let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();

@@ -39,7 +39,7 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
     }
 }
 
-/// The writer of a trace that is not yet complete.
+/// Writes a trace that is not complete yet.
 pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 
 /// A job whose files are being written.
@@ -122,7 +122,7 @@ impl JobOutputs {
         Ok(shared)
     }
 
-    /// Records the file `written` as the trace of `rank`.
+    /// Records `written` as the trace of `rank`.
     pub fn add_trace(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {

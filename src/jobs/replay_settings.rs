@@ -30,21 +30,21 @@ pub use words::{parse_edits, parse_npus};
 /// An option of a replay: a key in studies, and a flag on the command line.
 #[derive(Debug)]
 pub struct ReplayOption {
-    /// Key of the option; the command line uses the key as a flag.
+    /// Key of the option, which is also its flag on the command line.
     pub key: SettingKey,
-    /// Placeholder of the value in help; empty for switches.
+    /// Placeholder for the value in the help text; empty for switches.
     pub value: &'static str,
     /// Help text. In the help text, keys of other options are in braces.
     pub help: &'static str,
     /// Word of the default value; empty if there is none.
     pub default: &'static str,
-    /// True if short help (`-h`) leaves out the option.
+    /// True if the short help (`-h`) omits the option.
     pub is_rare: bool,
     /// Words that the option accepts.
     pub syntax: ReplayOptionSyntax,
     /// Options that cannot be combined with this option.
     pub excludes: &'static [SettingKey],
-    /// True if the option changes only the method of computation, not the result.
+    /// True if the option affects only the method of computation, not the result.
     pub is_exact: bool,
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
@@ -56,7 +56,7 @@ pub enum ReplayOptionSyntax {
     Switch,
     /// A single word, without restrictions.
     Word,
-    /// One of a few words; each is listed with its meaning.
+    /// One of a few words, each with its meaning.
     Choice(fn() -> Vec<(&'static str, &'static str)>),
     /// Several texts.
     List,
@@ -392,7 +392,7 @@ pub enum MachineTextError {
     /// A value cannot be changed.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// The machine with the changed values is not valid.
+    /// The machine is invalid with the changed values.
     #[error(transparent)]
     Machine(#[from] MachineError),
 }
@@ -406,11 +406,11 @@ pub struct ReplaySettings {
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValue>,
-    /// The machine that ran the kernels when their durations were recorded.
+    /// The machine on which the kernels' durations were recorded.
     pub recorded_on: Option<String>,
     /// If the roofline model times a kernel, the kernel reaches this fraction of the peak rates.
     pub efficiency: Option<RooflineEfficiency>,
-    /// True if ranks are placed on all NPUs of each rack.
+    /// True if ranks occupy all NPUs of each rack.
     pub fill_domains: bool,
     /// Custom algorithms of collectives.
     pub custom: Vec<CustomFiles>,
@@ -567,7 +567,7 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the options of the replay, except options that need files.
+    /// Returns the replay's options, except options that need files.
     ///
     /// # Errors
     ///
@@ -626,8 +626,8 @@ impl ReplaySettings {
         &self.machine_values
     }
 
-    /// Returns the `text` of a machine after the requested changes of values. Error messages name
-    /// the text `file`.
+    /// Returns the machine's `text` with the requested changes of values. Error messages name the
+    /// text `file`.
     ///
     /// # Errors
     ///
@@ -638,7 +638,7 @@ impl ReplaySettings {
         with_values(text, file, &values)
     }
 
-    /// Parses the machine in `text` after the requested changes of values. Error messages name the
+    /// Parses the machine in `text`, with the requested changes of values. Error messages name the
     /// text `file`.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, Sensitivity
 /// thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
-/// Text of a machine file, and the file's name for error messages.
+/// Text of a machine file, and its name for error messages.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
     /// Contents of the file.
@@ -28,7 +28,7 @@ const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
 /// rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor (nearest to 1) that is used to measure a slope.
+/// Largest factor, and therefore nearest to 1, that measures a slope.
 const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last valid factor and the next tested factor, which was
 /// invalid.
@@ -37,7 +37,7 @@ const HALVINGS: u32 = 6;
 /// line. The first positions reveal most curves.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
-/// Finds the sensitivities of `run` on the machine with the given text.
+/// Finds the sensitivities of `run` on the machine in the given text.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub fn find_sensitivities(
 /// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
 struct ScaledKey {
-    /// Factor on the time of the key; below 1, the run is faster.
+    /// Factor on the key's time; below 1, the run is faster.
     factor: f64,
     makespan: Span,
 }

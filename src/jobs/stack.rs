@@ -2,8 +2,8 @@
 //! them.
 //!
 //! A stack file has plan options (`[plan]`), and the durations that depend on software, by NPU
-//! class (tables `[npu.CLASS]` as in machine files). Options that the user gives override the
-//! stack's options.
+//! class (tables `[npu.CLASS]` as in machine files). The user's options override the stack's
+//! options.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, find_nearest, quote_for_message,
@@ -120,7 +120,7 @@ pub enum StackError {
     OtherNpus {
         /// Name of the stack, for the message.
         stack: String,
-        /// NPU classes that the stack has durations for.
+        /// NPU classes for which the stack has durations.
         known: String,
         /// Name of the machine, for the message.
         machine: String,
@@ -241,9 +241,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`, except options for which `is_given` returns true.
-    /// Records both the set and the excepted options in `report`. An option that the plan rejects
-    /// is left out, and the reason is recorded.
+    /// Sets the stack's options in `plan`. Skips options for which `is_given` returns true. Records
+    /// both the set and the skipped options in `report`. An option that the plan rejects is left
+    /// out, and the reason is recorded.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,
@@ -271,7 +271,7 @@ impl SoftwareStack {
     }
 }
 
-/// Reads the options of a table, sorted in the order of [`OPTIONS`].
+/// Reads a table's options, sorted in the order of [`OPTIONS`].
 fn read_options(
     table: &chakram_base::config::ConfigTable<'_>,
 ) -> Result<Vec<StackOption>, ConfigError> {

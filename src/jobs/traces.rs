@@ -10,10 +10,10 @@ use chakram_trace::format::job::JobFile;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The traces of a job in files, or one trace from a pipe.
+/// A job's traces in files, or one trace from a pipe.
 #[derive(Debug)]
 pub struct JobTraces {
-    /// The trace files by rank, and the job files that list them.
+    /// The trace files by rank, and the job files listing them.
     pub found: FoundTraces,
     piped: Option<TraceContents>,
 }

@@ -33,11 +33,11 @@ pub struct RankAggregation {
     pub split: Option<RankDifference>,
 }
 
-/// An operation that some ranks of a group completed earlier than others.
+/// An operation that only some ranks of a group had completed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankDifference {
-    /// Time since the start of the replay at which the group was split.
+    /// Time at which the group was split, relative to the start of the replay.
     #[serde(rename = "at_ps")]
     pub at: Span,
     /// Name of the operation.
@@ -62,7 +62,8 @@ impl Observer for LoopObserver {
 }
 
 impl LoopObserver {
-    /// Returns the results of rank aggregation in the replay of `prepared`; `None` if the replay did not detect groups.
+    /// Returns the results of rank aggregation for the replay of `prepared`; `None` if the replay did not detect
+    /// groups.
     pub(super) fn summarize_aggregation(
         self,
         prepared: &CompiledReplay<'_>,

@@ -8,8 +8,8 @@
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
 //! several communications are in progress, the instant is charged to the earliest transfer. If no communication
-//! transfers yet, the instant is charged to the earliest wait. All messages of an NPU are charged to one shared entry.
-//! All communication with unknown partners is charged to another entry, and counts as transfer from its start.
+//! transfers yet, the instant is charged to the earliest wait. All messages of an NPU share one entry. All
+//! communication with unknown partners is charged to another entry, and counts as transfer from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -25,14 +25,15 @@ use serde::{Deserialize, Serialize};
 
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
-/// Offset of the label for messages between ranks. Offsets count from the first label of an instance or of the replay.
+/// Offset of the label for messages between ranks. An offset is a label's index relative to the first label of an
+/// instance, or of the replay.
 const MESSAGES: usize = 0;
 /// Offset of the label for communication with unknown partners.
 const UNKNOWN: usize = 1;
 /// Offset of the first label for collectives; each group has one label per kind.
 const COLLECTIVES: usize = 2;
 
-/// State of one NPU; aligned so that it fits in two cache lines.
+/// State of one NPU, aligned to fit in two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTimeTracker {
@@ -70,7 +71,7 @@ pub struct ChargedTime {
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting` that the NPU spent waiting for another pipeline stage. Zero in reports of older
+    /// Part of `exposed_waiting` in which the NPU waited for another pipeline stage. Zero in reports of older
     /// versions, which do not record this part.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
@@ -214,7 +215,7 @@ pub struct CommunicationCharges {
     pub messages: ChargedTime,
     /// Time charged to communication with unknown partners.
     pub unknown: ChargedTime,
-    /// Time charged to collectives, by group and kind in the order of [`CollectiveKind::ALL`].
+    /// Time of collectives, by group and by kind in the order of [`CollectiveKind::ALL`].
     pub collectives: Vec<ChargedTime>,
 }
 

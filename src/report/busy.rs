@@ -51,7 +51,7 @@ struct RankTracker {
     overlap: Span,
 }
 
-/// Sums the busy time of every rank. `F` returns the type of work of a kernel.
+/// Sums the busy time of every rank. `F` returns a kernel's type of work.
 #[derive(Debug)]
 pub struct BusyObserver<F> {
     ranks: Vec<RankTracker>,
@@ -59,8 +59,8 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Creates an observer of all instances of `workload`. `counts_as` returns the type of work under which a
-    /// [`NodeKind::Compute`] node is counted.
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the type of work for a
+    /// [`NodeKind::Compute`] node.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {
             left: workload.graph_of(instance).len(),
@@ -104,7 +104,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
 }
 
 impl RankTracker {
-    /// Returns whether kernels and communication are both in progress.
+    /// Returns true if kernels and communication are both in progress.
     #[inline]
     fn are_both_busy(&self) -> bool {
         self.active[KERNELS] > 0 && self.active[COMMUNICATION] > 0

@@ -6,7 +6,7 @@ use chakram_trace::format::scan::CaptureContext;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
-/// Distinct devices, hosts and software of a job's captures, each in rank order.
+/// Distinct devices, hosts and software of a job's captures, in rank order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -68,8 +68,8 @@ impl CapturedOn {
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
-    /// Returns advice on scaling the kernels to the machine's NPUs; `None` unless the kernels keep durations from
-    /// another device.
+    /// Returns advice on how to scale the kernels to the machine's NPUs; `None` unless the kernels keep durations
+    /// from another device.
     fn describe_scaling_advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;

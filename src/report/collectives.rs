@@ -1,4 +1,4 @@
-//! Cost of each group's collectives, divided into transfer time and waiting time.
+//! Cost of each group's collectives: transfer time and waiting time.
 //!
 //! A collective's transfer lasts from the arrival of the last member to the end of the collective. Time that earlier
 //! members spend before this arrival is waiting, not network time. If collectives keep recorded times, the transfer is
@@ -39,7 +39,7 @@ pub struct CollectiveTally {
     pub waited: Span,
 }
 
-/// Buffer sizes of the collectives of one kind in one group, in bytes.
+/// Buffer bytes of all collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
@@ -70,7 +70,7 @@ impl CollectiveTally {
 #[derive(Debug)]
 pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
-    /// Time that others waited for each rank, by group and kind.
+    /// Time that other members waited for each rank, by group and kind.
     late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
     /// Number of messages of simulated collectives, by group.
     messages: Vec<u64>,
@@ -212,7 +212,7 @@ pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
 pub struct CollectiveRow {
     /// Name of the group for users.
     pub group: String,
-    /// Index of the group in the replay; distinguishes groups with the same name.
+    /// Index of the group in the replay. It distinguishes groups with the same name.
     pub group_index: u32,
     /// Number of members in the group, with or without a trace.
     pub members: u32,
@@ -247,7 +247,7 @@ pub struct CollectiveRow {
     pub role: Option<String>,
 }
 
-/// Links on which collectives were measured, and the links of the machine.
+/// Links on which collectives were measured, and the machine's links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MeasuredLinks {
@@ -297,7 +297,7 @@ impl MeasuredLinks {
     }
 }
 
-/// The rank of a group for which the others waited longest.
+/// The rank for which the rest of its group waited longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LatestRank {

@@ -34,7 +34,7 @@ pub use html::render_html as html;
 pub use json::{ComparisonDocument, MachineResult, build_document as json};
 pub use text::render_text as text;
 
-/// A machine and the result of the replay on it.
+/// A machine, and the result of the replay on it.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
     /// Machine's name in the comparison.
@@ -70,7 +70,7 @@ pub struct SpanChange {
 /// A communication on one machine: collectives of one kind in similar groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineCommunication {
-    /// Time charged to the communication, as a mean over NPUs.
+    /// Time charged to the communication (mean over NPUs).
     pub mean: ChargedTime,
     /// Transfer time summed over calls, then averaged over groups; zero for messages.
     pub transfer: Span,
@@ -78,7 +78,7 @@ pub struct MachineCommunication {
     pub bus: Option<f64>,
     /// Name of the algorithm; empty for messages.
     pub algorithm: String,
-    /// Waiting time (hidden and exposed), as a mean over members.
+    /// Waiting time, hidden and exposed (mean over members).
     pub waited: Span,
     /// The rank that others waited for longest, and its share (0 to 1) of all waiting.
     pub latest: Option<(Rank, f64)>,
@@ -104,14 +104,14 @@ pub struct CommunicationChange {
 pub struct MakespanExplanation {
     /// Makespans on the two machines.
     pub makespan: SpanChange,
-    /// Each part of the time, as a mean over NPUs.
+    /// Each part of the time (mean over NPUs).
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommunicationChange>,
-    /// Time of kernels and memory accesses by name, as a mean over NPUs. If nodes overlap, each is counted with its
+    /// Time of kernels and memory accesses by name (mean over NPUs). If nodes overlap, each is counted with its
     /// full duration.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// Duration of host nodes, as a mean over NPUs. If nodes overlap, each is counted with its full duration.
+    /// Duration of host nodes (mean over NPUs). If nodes overlap, each is counted with its full duration.
     pub host: SpanChange,
     /// Time between a rank's last node and the end of the replay, as a mean over ranks.
     pub after_last: SpanChange,
@@ -139,7 +139,7 @@ impl SpanChange {
 }
 
 impl CommunicationChange {
-    /// Returns the exposed communication as a mean over NPUs.
+    /// Returns the exposed communication (mean over NPUs).
     pub fn exposed_time_change(&self) -> SpanChange {
         self.time_change(|side| side.mean.exposed_time())
     }
@@ -156,7 +156,7 @@ impl CommunicationChange {
 }
 
 impl MachineCommunication {
-    /// Returns the fraction of the transfer time that is hidden by compute.
+    /// Returns the fraction of the transfer time that compute hides.
     pub fn hidden_share(&self) -> Option<f64> {
         let all = self.mean.transferring;
         let exposed = self.mean.exposed_transferring;
@@ -204,7 +204,7 @@ impl<'a> MachineComparison<'a> {
         compare_makespans(first, report)
     }
 
-    /// Returns whether any node accesses memory outside its NPU.
+    /// Returns true if any node accesses memory outside its NPU.
     fn uses_remote_memory(&self) -> bool {
         self.workload.graphs().iter().any(|graph| {
             let mut kinds = graph.nodes().map(|node| graph.kind(node));
@@ -287,7 +287,7 @@ impl MakespanExplanation {
     }
 }
 
-/// Returns the kernels and memory accesses with different times, largest change first.
+/// Returns the kernels and memory accesses whose times differ, largest change first.
 fn compare_operators(first: &Report, other: &Report) -> Vec<(TimeCategory, String, SpanChange)> {
     let mut changes: BTreeMap<(u8, String), (TimeCategory, SpanChange)> = BTreeMap::new();
     let mut take = |report: &Report, set: fn(&mut SpanChange, Span)| {

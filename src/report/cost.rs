@@ -100,8 +100,8 @@ impl CostBasis {
         }
     }
 
-    /// Returns the time and cost of processing `tokens` tokens; `None` if the replayed job does not state how many
-    /// tokens it processes.
+    /// Returns the time and cost of processing `tokens` tokens; Returns `None` if the replayed job does not state
+    /// its number of tokens.
     fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;

@@ -1,5 +1,5 @@
 //! The critical path of a replayed run: a chain of nodes that ends with the run's last node. Each node of the chain
-//! released the next. The module also computes the slack of all other nodes.
+//! released the next node. The module also computes the slack of all other nodes.
 //!
 //! The path is followed backwards from the node that completed last. The previous node of the path is either the
 //! dependency that completed last or the previous node on the same lane. At a collective that waited for its last
@@ -37,8 +37,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes in a replay for which the critical path is computed. The limit bounds memory, because each
-/// node needs about 52 bytes.
+/// Maximum number of nodes in a replay for which the critical path is computed. The limit bounds memory: each node
+/// needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
 /// Maximum number of operators, and of ranks, in the report of a critical path.
 const LISTED: usize = 64;
@@ -64,7 +64,7 @@ pub struct CriticalPathSummary {
     pub slack: Vec<SlackRow>,
 }
 
-/// Time that the critical path spends on one rank.
+/// Time of the critical path on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PathRank {
@@ -75,7 +75,7 @@ pub struct PathRank {
     pub time: Span,
 }
 
-/// Slack of the nodes of one category that are outside the critical path.
+/// Slack of those nodes of a category that are outside the critical path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {

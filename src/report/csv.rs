@@ -75,7 +75,7 @@ pub fn neutralize_formulas(cell: &str) -> Cow<'_, str> {
     }
 }
 
-/// CSV rows (RFC 4180), written by the `csv` package.
+/// CSV rows (RFC 4180) from the `csv` package.
 ///
 /// Characters that a terminal or a spreadsheet could interpret as a command are escaped. Line ends are escaped too, so
 /// each row is one line.

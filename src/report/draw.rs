@@ -1,6 +1,6 @@
 //! Draws charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
-//! A chart is an SVG element to be embedded in a page. The page's style sheet defines the colours of these classes:
+//! A chart is an SVG element to be embedded in a page. The page's style sheet defines colours for these classes:
 //! `c0`, `c1`, … for series, and `axis`, `grid` and `label`. Each mark states its values in a tooltip, and in data
 //! attributes for programs.
 

@@ -94,7 +94,7 @@ impl EditRow {
     }
 }
 
-/// Edits of a job and of its machine.
+/// Edits of a job and its machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditReport {
@@ -105,8 +105,8 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// Interval of the makespan if uncaptured ranks were filled in. One end assumes that each uncaptured rank copies
-    /// the fastest captured rank of its role; the other end assumes the slowest.
+    /// Interval of the makespan after uncaptured ranks were filled in. One end assumes that each uncaptured rank
+    /// copies the fastest captured rank of its role; the other end assumes the slowest.
     #[serde(
         rename = "completed_makespan_ps",
         default,
@@ -138,7 +138,7 @@ impl CompletedInterval {
 }
 
 impl EditReport {
-    /// Returns the lines about edits for the head of the report. `makespan` is the makespan with the edits.
+    /// Returns the lines about edits in the head of the report. `makespan` is the makespan with the edits.
     pub(crate) fn describe_head_lines(
         &self,
         makespan: Span,

@@ -11,14 +11,14 @@
 //! For comparison, PALM's public code simulates six micro-batches. PALM extrapolates with the mean time per micro-batch
 //! of the slowest stage, and states no error.
 //!
-//! A full pipeline outputs the samples of u micro-batches in each time d. The rate u / d excludes filling and
-//! draining, so it is also the inference rate with continuous input.
+//! In each time d, a full pipeline outputs the samples of u micro-batches. The rate u / d excludes filling
+//! and draining, so it is also the inference rate with continuous input.
 
 use super::summary::format_count;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Makespans of two shorter replays of the same step.
+/// Makespans of two replays of the same step with fewer micro-batches.
 #[derive(Clone, Copy, Debug)]
 pub struct ShorterReplays {
     /// Makespans of two shorter replays: first with two turns fewer than the main replay, then with
@@ -34,7 +34,7 @@ pub struct ShorterReplays {
     pub samples: u64,
 }
 
-/// The whole step, extrapolated from a replay of some of its micro-batches.
+/// The whole step, extrapolated from a replay of some micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepExtrapolation {

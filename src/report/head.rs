@@ -6,7 +6,7 @@ use super::summary::{format_count, format_thousands, percent_more};
 use super::throughput;
 use chakram_base::units::format_percent_change;
 
-/// Layout of a line of the head in a text.
+/// Layout of a head line in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
     /// The label and the text are a heading; `rest` follows on the same line.

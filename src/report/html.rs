@@ -1,4 +1,4 @@
-//! The report as an HTML page in one self-contained file. The page contains all facts of the text, and pictures.
+//! The report as one self-contained HTML page. The page contains all facts of the text, and pictures.
 //!
 //! The page's sentences and tables come from the same modules as the text ([`head`](mod@crate::head),
 //! [`section`](mod@crate::section)). A number from the report has its JSON pointer (`data-path`) and its exact value
@@ -45,7 +45,7 @@ impl ReportChapter {
         (Self::Modules, "Modules", "modules"),
     ];
 
-    /// Returns the chapter to which a table belongs.
+    /// Returns the chapter that a table belongs to.
     fn of_section(id: SectionId) -> Self {
         match id {
             SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
@@ -132,7 +132,7 @@ fn render_all_tables(report: &Report) -> Vec<ReportSection> {
         .collect()
 }
 
-/// Returns the list of warnings, which state why numbers may be misleading.
+/// Returns the warnings, which state why numbers may be misleading, as a list.
 fn render_warnings(report: &Report) -> String {
     let settings = report.settings.to_sentences();
     render_list(settings.chain(report.warnings.iter().cloned()), "warnings")

@@ -9,15 +9,15 @@
 //! 90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
 //!
-//! Kernels timed by measured curves form one class per curve of the NPU. There are curves for matrix multiplications,
-//! for attention, for kernels that move bytes, and for kernels measured by name.
+//! Kernels timed by measured curves form one class per curve. There are curves for matrix multiplications, for
+//! attention, for kernels that move bytes, and for kernels measured by name.
 //!
 //! Some collectives were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates).
 //! The relative error of such a collective is `hypot(0.10, 0.30 (1 - q))`. The similarity q is the ratio of the smaller
-//! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, this is the error of
-//! measured collectives (0.10). If the target's links have nothing in common with the measured ones, the error is
-//! slightly larger than for other transfers (0.30). Collectives with measured and with derived times form one class.
-//! The error of this class is the mean of these collectives' errors, weighted by time.
+//! to the larger bandwidth, times the ratio of the smaller to the larger latency. For equal links, the result is the
+//! error of measured collectives (0.10). If the target's links have nothing in common with the measured ones, the
+//! error is slightly larger than for other transfers (0.30). Collectives with measured and with derived times form
+//! one class. The error of this class is the mean of these collectives' errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times. The machine states the standard deviation `J` of these
 //! times. The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard
@@ -30,9 +30,9 @@
 //!
 //! If kernels were recorded on another NPU and are scaled to this NPU, their times have the roofline's error. If such
 //! kernels keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. The basis is
-//! three models captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are 0.34, -0.28
-//! and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the logarithms of the
-//! ratios of host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
+//! three models that were captured on both H100 and MI300X. The logarithms of the ratios of total kernel times are
+//! 0.34, -0.28 and 0.24, with a root mean square of 0.29. The hosts of the two captures differ as well: the
+//! logarithms of the ratios of host times are -0.14, 0.19 and -0.12, with a root mean square of 0.15.
 //!
 //! Jobs on several nodes also have stragglers, which can only make steps longer. A study of 3,079 training jobs on 128
 //! GPUs or more compares jobs with and without stragglers (Lin et al., "Understanding Stragglers in Large Model
@@ -63,7 +63,7 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative error (standard deviation) of kernels timed by roofline at one efficiency.
+/// Relative error (standard deviation) of kernels that the roofline times at one efficiency.
 const ROOFLINE: f64 = 0.23;
 /// Logarithm of the mean slowdown of kernels compared with a roofline at the peak rates.
 const BELOW_PEAKS: f64 = 0.37;
@@ -75,7 +75,7 @@ const NETWORK: f64 = 0.30;
 const MEMORY: f64 = 0.20;
 /// Relative error of recorded times.
 const RECORDED: f64 = 0.04;
-/// Relative error of kernels that keep their times from another maker's NPU.
+/// Relative error of kernels that keep times from another maker's NPU.
 const ANOTHER_MAKER: f64 = 0.29;
 /// Relative error of work that was recorded on another host.
 const ANOTHER_HOST: f64 = 0.15;
@@ -132,7 +132,7 @@ pub struct PredictionInterval {
     /// True if kernels timed by roofline run at the machine's stated peak rates, because no efficiency was measured.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
-    /// Whether the parts are the mean NPU's times. The critical path of a large job is not followed.
+    /// True if the parts are the mean NPU's times. The critical path of a large job is not computed.
     #[serde(
         rename = "parts_are_means_over_npus",
         default,
@@ -141,7 +141,7 @@ pub struct PredictionInterval {
     pub of_mean: bool,
 }
 
-/// Time on the critical path that one method estimated.
+/// Time on the critical path for which one method is the source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalPart {
     pub time: Span,

@@ -3,7 +3,7 @@
 use chakram_trace::graph::{Graph, Lane};
 use chakram_trace::workload::RankInstance;
 
-/// Returns the name of a lane of `graph` on `instance`; `None` for [`Lane::None`].
+/// Returns the name of a lane of `graph` on rank instance `instance`; `None` for [`Lane::None`].
 pub fn lane_name(graph: &Graph, instance: &RankInstance, lane: Lane) -> Option<String> {
     let name = match lane {
         Lane::None => return None,

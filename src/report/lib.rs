@@ -1,6 +1,6 @@
-//! Results of a replay: observers collect them, and the report contains them.
+//! Results of a replay. Observers collect them, and the report contains them.
 //!
-//! The caller chooses the observers, and they are compiled into the event loop. No data is stored per node unless an
+//! The caller chooses the observers. They are compiled into the event loop. Nothing is stored per node unless an
 //! observer stores it.
 //!
 //! A [`Report`] contains the results of all observers as one value. A report can be rendered, written, read back and
@@ -158,7 +158,7 @@ pub struct Report {
     /// Energy of kernels, if any kernel is timed by loop nests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy: Option<KernelEnergy>,
-    /// Share of the time that depends on the machine.
+    /// Share of the time that changes with the machine.
     #[serde(default)]
     pub response: MachineResponse,
     /// Prediction interval, and the time by estimation method; absent if the errors of the methods are unknown.
@@ -183,7 +183,7 @@ pub struct Report {
     /// NPU time charged to messages between ranks.
     #[serde(default)]
     pub messages_charged: ChargedTime,
-    /// NPU time charged to communication with an unknown operation or unknown partners.
+    /// NPU time of communication with an unknown operation or unknown partners.
     #[serde(default)]
     pub unknown_charged: ChargedTime,
     /// Exposed communication by group, longest time first; groups without exposed communication are omitted.
@@ -224,7 +224,7 @@ pub struct Report {
     /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
-    /// The speedups of parts that would shorten the makespan most, if requested.
+    /// The speedups that would shorten the makespan most, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
     /// Software stack with which the job runs, if kernels are timed by curves or the user chose a stack.
@@ -263,7 +263,7 @@ pub struct Report {
     pub pictures: Option<ReplayPictures>,
 }
 
-/// Another job on the same machine, with its report.
+/// Another job on the same machine, and its report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NeighbourReport {
@@ -274,7 +274,7 @@ pub struct NeighbourReport {
 }
 
 impl Report {
-    /// Returns the network model that timed the communication; `None` if transfers cannot contend in this model.
+    /// Returns the network model that timed the communication; `None` if this model has no contention.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
@@ -317,7 +317,7 @@ impl Report {
         ends.into_iter().max_by_key(slowest)
     }
 
-    /// Returns the makespan minus the captured time, in percent of the captured time.
+    /// Returns the makespan minus the captured time, as a percentage of the captured time.
     pub fn captured_difference_percent(&self) -> Option<f64> {
         percent_more(self.outcome.makespan, self.captured?)
     }

@@ -1,4 +1,5 @@
-//! Bytes on links, and busy time of links. These numbers show which dimension and which link limit a job.
+//! Bytes on links, and busy time of links. These numbers show which dimension and which link limit the
+//! job.
 //!
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
 //! link of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)). A load or store is also counted
@@ -20,7 +21,7 @@ use std::ops::Range;
 /// Maximum number of links in a text report, busiest first.
 const ROWS: usize = 8;
 
-/// Traffic on the links of a machine during a replay.
+/// Traffic on a machine's links during a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkReport {
@@ -62,7 +63,7 @@ pub struct DimensionRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkRow {
-    /// Name of the dimension or memory to which the link belongs.
+    /// Name of the dimension or memory that the link belongs to.
     pub dimension: String,
     /// Name of the link's source, such as `NPU 3`. For the link between a memory and an NPU, this is `memory`; loads
     /// and stores share the link.
@@ -76,7 +77,7 @@ pub struct LinkRow {
     pub busy: Span,
 }
 
-/// Links whose traffic is summed in one row.
+/// Links that share a row of summed traffic.
 enum LinkGroup {
     Dimension(u32),
     /// Links of a memory, one at each of its endpoints.

@@ -1,4 +1,4 @@
-//! Share of a job's time that depends on the machine.
+//! Share of a job's time that changes with the machine.
 //!
 //! The mean NPU's time is divided into three parts, which sum exactly to the makespan. The first part *responds* to a
 //! change of machine: compute timed by roofline or curves, exposed transfers over the machine's network, memory, and
@@ -15,7 +15,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
-/// NPU time by its dependence on the machine, as means over NPUs.
+/// NPU time by its dependence on the machine (means over NPUs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
@@ -61,8 +61,8 @@ impl ComputeShares {
 }
 
 impl MachineResponse {
-    /// Returns how the time of `report`, a replay of `prepared`, depends on the machine. The mean parts of `report`
-    /// must already be set.
+    /// Returns how the time of `report`, a replay of `prepared`, depends on the machine. The report must already
+    /// contain its mean parts.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Self {
         let part = |part: TimeCategory| report.mean_parts[part as usize];
         let compute = ComputeShares::from_compute(part(TimeCategory::Compute), prepared);

@@ -1,5 +1,5 @@
-//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued; a node frees memory when
-//! it completes.
+//! Memory that each NPU needs, by tensor class. A node allocates its memory when it is issued; a node frees memory
+//! when it completes.
 //!
 //! At each instant, frees by nodes that complete count before allocations by nodes that are issued, regardless of the
 //! order in the event loop. If a node is issued and completes at the same instant, the node frees its memory before the
@@ -144,7 +144,7 @@ pub struct NamedNode {
 }
 
 impl MemoryRow {
-    /// Returns the peak in percent of the capacity; `None` if the capacity is unknown.
+    /// Returns the peak as a percentage of the capacity; `None` if the capacity is unknown.
     pub fn peak_percent(&self) -> Option<f64> {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
@@ -166,7 +166,7 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row with the largest filled share of its capacity. If several rows tie, returns the row of the lowest
+/// Returns the row that fills the largest share of its capacity. If several rows tie, returns the row of the lowest
 /// rank.
 pub(super) fn find_fullest_rank(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.compare_filled_share(b))
@@ -212,8 +212,8 @@ impl<'a> MemoryObserver<'a> {
         self.into_rows_as(whole, folded.instances.iter().map(|by| by.index()))
     }
 
-    /// Returns the rows for `prepared`. `observed` has, for each instance of `prepared`, the observed instance that
-    /// represents it.
+    /// Returns the rows for `prepared`. `observed` contains, for each instance of `prepared`, the observed instance
+    /// that represents it.
     fn into_rows_as(
         mut self,
         prepared: &CompiledReplay<'_>,

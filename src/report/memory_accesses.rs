@@ -48,8 +48,8 @@ impl MemoryAccessSums {
         }
     }
 
-    /// Adds `count` equal accesses of `span` each, one per represented rank. `memory` is the index of the named memory;
-    /// `None` for unnamed memory.
+    /// Adds `count` equal accesses, one per represented rank, that each take `span`. `memory` is the index of the
+    /// named memory; `None` for unnamed memory.
     pub fn add_access(
         &mut self,
         graph: &Graph,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A module, identified by its path and summed over all ranks.
+/// A module, identified by its path. Its times are sums over all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ModuleRow {
@@ -143,8 +143,8 @@ pub(super) fn build_module_sections(report: &Report, medium: ReportMedium) -> Ve
     vec![section]
 }
 
-/// Times of the nodes in a module and outside its submodules. `delays` is the sum of the delays' ends minus the sum of
-/// their starts. Both sums wrap on overflow, but their difference is still exact.
+/// Times of the nodes that are in a module but not in its submodules. `delays` is the sum of the delays' ends minus
+/// the sum of their starts. Both sums wrap on overflow, but their difference is still exact.
 #[derive(Clone, Copy, Debug, Default)]
 struct ModuleOwnTimes {
     calls: u64,
@@ -154,10 +154,10 @@ struct ModuleOwnTimes {
 }
 
 /// Maximum depth of a path. Deeper modules count as part of their ancestor at this depth. The limit bounds the total
-/// length of all paths.
+/// length of paths.
 const LEVELS: u32 = 100;
 
-/// Index of the row for nodes outside all modules.
+/// Row index for nodes outside all modules.
 const OUTSIDE: u32 = 0;
 
 /// Sums the time of nodes by module; does nothing if no graph has modules.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 pub enum StartCause {
     /// No other node: the node started at the beginning of the replay, or when its rank was released.
     Release,
-    /// The last dependency completed at this time, or earlier by the node's delay.
+    /// The last dependency completed at this time, or earlier by the length of the node's delay.
     Dependency,
     /// The previous node on the same lane ended at this time.
     Lane,
@@ -56,7 +56,7 @@ impl CodedTextColumn {
     }
 }
 
-/// A column of numbers, in which some rows are unknown.
+/// A column of numbers, which may be unknown in some rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialColumn<T> {
     /// Number of each row; 0 if unknown.
@@ -87,7 +87,7 @@ impl<T: Copy + Default> PartialColumn<T> {
     }
 }
 
-/// A column of a node table, of any type.
+/// A node table's column, of any type.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeColumn<'t> {
     /// 32-bit integers, all known.
@@ -119,34 +119,34 @@ pub struct NodeTable {
     partner_node: PartialColumn<u64>,
 }
 
-/// A node, given by its rank and its id in the trace.
+/// A node, identified by its rank and its id in the trace.
 pub type RowNode = (u32, u64);
 
-/// A row to be added; its texts are indices from [`TextNumbers`].
+/// A row to add. Its texts are indices from [`TextNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
     /// Rank and trace id that identify the node.
     pub node: RowNode,
     /// Index of the node's name.
     pub name: i32,
-    /// Index of the text for the node's class.
+    /// Text index of the node's class.
     pub class: i32,
     /// Times of issue and completion.
     pub span: [Time; 2],
-    /// Index of the lane's name; -1 if the node has no lane.
+    /// Text index of the lane's name, or -1 if the node has no lane.
     pub lane: i32,
     /// Reason why the node did not start earlier, and the node that it waited for.
     pub cause: (StartCause, Option<RowNode>),
-    /// Communication partner that determined the node's end, if any.
+    /// The communication partner that determined the node's end, if there is one.
     pub partner: Option<RowNode>,
 }
 
-/// Numbers distinct texts in order of first occurrence.
+/// Assigns indices to distinct texts in the order of their first occurrence.
 #[derive(Debug, Default)]
 pub struct TextNumbers(BTreeMap<String, i32>);
 
 impl TextNumbers {
-    /// Returns the index of `text`; a new text gets the next index.
+    /// Returns the index of `text`, and adds `text` if it is new.
     pub fn intern_text(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;

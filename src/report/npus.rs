@@ -26,7 +26,7 @@ pub struct NpuRow {
     pub npu: Npu,
     /// Name of the NPU's class.
     pub class: String,
-    /// Breakdown of the NPU's time, and the completion of its last node.
+    /// Breakdown of the NPU's time, and completion time of its last node.
     #[serde(flatten)]
     pub time: NpuTime,
     /// Time from the start of the job to the end of the rank's last captured event, if the trace states it.

@@ -65,8 +65,8 @@ impl OpenComms {
         self.open.push_back(OpenComm { label, progress });
     }
 
-    /// Returns the communication at index `place` and its number in order of start; `None` if the communication was
-    /// removed or has not started.
+    /// Returns the communication at index `place`, and its number in the order of starts; `None` if the
+    /// communication was removed or has not started.
     #[inline]
     fn open_comm_at(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];

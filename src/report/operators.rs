@@ -29,8 +29,8 @@ pub struct OperatorTime {
     /// FLOPs of all nodes; `None` if the FLOPs of some node are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Bytes that the nodes load and store, including the memory traffic of kernels; `None` if the bytes of some node
-    /// are unknown.
+    /// Bytes that the nodes load and store, which include the memory traffic of kernels; `None` if the bytes of some
+    /// node are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -129,12 +129,13 @@ pub struct OperatorObserver<'a> {
     started: IssueTimes<'a>,
     /// Graph index of each instance.
     graphs: Vec<u32>,
-    /// Number of ranks that each instance represents; empty if each represents only itself.
+    /// Number of ranks that each instance represents. Empty if each instance represents only its
+    /// own rank.
     counts: Vec<u64>,
     /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
     /// summed.
     sums: Vec<Vec<OperatorSum>>,
-    /// Sums over nodes of other kinds than `sums`, by graph, name and kind.
+    /// By graph, name and kind: sums over nodes whose kind differs from the kind in `sums`.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -267,7 +268,7 @@ impl<'a> OperatorObserver<'a> {
     }
 }
 
-/// Number of a graph's nodes with one name and kind, and their work.
+/// How many nodes of a graph have one name and kind, and their work.
 #[derive(Clone, Copy, Debug)]
 struct NamedNodes {
     kind: NodeKind,

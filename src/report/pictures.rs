@@ -49,7 +49,7 @@ pub struct NpuRoofline {
     pub class: String,
     /// Memory bandwidth, in bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Peak rates of the number formats that the job's kernels use.
+    /// Peak rates of those number formats that the job's kernels use.
     pub peaks: Vec<FormatPeak>,
 }
 

@@ -9,7 +9,7 @@ use chakram_trace::graph::raw_trace::RawDependency;
 /// A node of both traces with different values in some fields.
 #[derive(Clone, Debug)]
 pub struct ChangedNode {
-    /// Index of the node in the first and in the second trace.
+    /// The node's index in the first and in the second trace.
     pub nodes: [u32; 2],
     /// The fields that differ, with the values in both traces.
     pub fields: Vec<FieldChange>,
@@ -20,7 +20,7 @@ pub struct ChangedNode {
 pub struct EdgeChange {
     /// The dependent node, as its index in the first and in the second trace.
     pub node: [u32; 2],
-    /// The node on which `node` depends, as its index in both traces; `None` if the dependency's id is not a node of
+    /// Index in both traces of the node that `node` depends on; `None` if the dependency's id is not a node of
     /// either trace.
     pub on: Option<[u32; 2]>,
     /// True for a control dependency (which only orders the two nodes), false for a data dependency.
@@ -29,7 +29,7 @@ pub struct EdgeChange {
     pub added: bool,
 }
 
-/// Differences between two traces. Ids and the order of records do not count as differences.
+/// Differences between two traces. Differences in ids and in the order of records do not count.
 #[derive(Clone, Debug)]
 pub struct TraceDiff {
     /// Matching of the nodes.
@@ -40,7 +40,7 @@ pub struct TraceDiff {
     pub added: Vec<u32>,
     /// Matched nodes with different fields, in the order of the first trace.
     pub changed: Vec<ChangedNode>,
-    /// Dependencies between matched nodes that are in only one of the traces.
+    /// Dependencies between matched nodes that exist in only one of the traces.
     pub edges: Vec<EdgeChange>,
 }
 

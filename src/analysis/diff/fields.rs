@@ -57,14 +57,14 @@ pub enum NodeField {
     Io(&'static str),
     /// An attribute that is not decoded into any other field.
     Attribute(String),
-    /// A field that the format does not define, by its number.
+    /// A field that the format does not define, identified by its number.
     Unknown(u32),
 }
 
-/// The aspect of a job to which a difference belongs.
+/// The aspect of a job that a difference concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DiffAspect {
-    /// Nodes, dependencies, and all properties of nodes except times and sizes.
+    /// Nodes, dependencies, and properties of nodes except times and sizes.
     Structure,
     /// Durations, delays and start times.
     Time,

@@ -1,4 +1,4 @@
-//! Computes labels (hashes) of nodes that include the labels of surrounding nodes.
+//! Computes labels (hashes) of nodes that depend on the surrounding nodes.
 //!
 //! Labels only determine which nodes are compared with each other, so a collision cannot hide a difference.
 
@@ -8,8 +8,8 @@ use super::side::{ComparedTrace, EdgeDirection};
 /// Number of rounds in which labels spread among nodes that are on cycles or depend on cycles.
 const LOOSE_ROUNDS: usize = 4;
 
-/// Returns what a neighbour adds to a node's label. Contributions are summed, so that the order of neighbours has no
-/// effect.
+/// Returns a neighbour's contribution to a node's label. Contributions are summed, so that the order of neighbours
+/// has no effect.
 #[inline]
 fn hash_neighbour(label: u64, way: EdgeDirection, control: bool) -> u64 {
     let salt = match (way, control) {

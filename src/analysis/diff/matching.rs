@@ -7,9 +7,9 @@
 //! 3. Nodes with an equal vicinity of a few edges.
 //! 4. Neighbours of matched nodes.
 //! 5. Nodes that an alignment in program order puts at the same position.
-//! 6. Nodes of different content with the same neighbours.
+//! 6. Nodes that differ in content but have the same neighbours.
 //!
-//! No step is repeated without progress, and every step except sorting takes linear time. Traces that have nothing in
+//! No step is repeated without progress, and every step except sorting takes linear time. Traces without anything in
 //! common therefore take no longer than similar traces.
 //!
 //! Most nodes of large, nearly identical traces are matched by id first, in one pass over the nodes.
@@ -27,7 +27,7 @@ use chakram_base::interrupt::inherit_token;
 use color_refinement::ColorRefinement;
 use equal_labels::pair_unique_labels;
 
-/// For each node of either trace, its partner in the other trace.
+/// Partner in the other trace, for each node of either trace.
 #[derive(Clone, Debug)]
 pub struct NodeMatching {
     partner: [Vec<u32>; 2],
@@ -159,9 +159,9 @@ impl LabelKind {
 }
 
 /// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
-/// with an equal narrow vicinity. `base` selects the label of a node by itself. Callers must begin with labels of whole
-/// records. If an edit inserted a new node with the same work before a node, only labels of whole records distinguish
-/// the two nodes.
+/// with an equal narrow vicinity. `base` selects the label of a node without its surroundings. Callers must begin
+/// with labels of whole records. If an edit inserted a new node with the same work before a node, only labels of
+/// whole records distinguish the two nodes.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_ancestry(side, base, EdgeDirection::Predecessors)

@@ -8,7 +8,7 @@ pub(super) mod words;
 use super::tally::DiffTally;
 use chakram_report::text::TextStyle;
 
-/// Names of two jobs, and options for rendering their differences.
+/// Names of two jobs, and options to render their differences.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.
@@ -36,7 +36,7 @@ pub struct ThresholdVerdict {
 /// Thresholds that differences must not exceed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiffThresholds {
-    /// Maximum change of any total, in percent, in either direction.
+    /// Maximum change of any total in percent, whether increase or decrease.
     pub threshold: Option<f64>,
     /// Aspects in which no difference is allowed.
     pub aspects: Vec<super::DiffAspect>,

@@ -1,8 +1,8 @@
 //! Compares two replay reports: the change of the makespan, and the changes of the parts of the time.
 //!
-//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the change of the makespan. For
-//! each part, the operators or groups that changed it are listed. The changes of operators and groups do not sum
-//! exactly to the change of a part, because work overlaps. The remainder is listed as the rest.
+//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the change of the makespan.
+//! Each part lists the operators or groups that changed it. The changes of operators and groups do not sum exactly to
+//! the change of a part, because work overlaps. The remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -37,7 +37,7 @@ pub struct TimePartChange {
     /// Name of the part: compute, communication, bubble, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
-    /// Time of the part as a mean over NPUs. Means are rounded so that the parts sum to the makespan.
+    /// Mean time of the part over NPUs. Means are rounded so that the parts sum to the makespan.
     #[serde(rename = "mean_ps")]
     pub mean: AmountChange,
     /// Time of the part, summed over NPUs.
@@ -45,12 +45,12 @@ pub struct TimePartChange {
     pub sum: AmountChange,
     /// Operators or groups that contribute to the part, with their times as means over NPUs; largest change first.
     pub behind: Vec<ContributionChange>,
-    /// Change of `mean` that the changes in `behind` do not explain, in picoseconds.
+    /// Remaining change of `mean`, in picoseconds, that `behind` does not explain.
     #[serde(rename = "rest_ps", serialize_with = "json::serialize_saturated")]
     pub rest: i128,
 }
 
-/// Change of the collectives of one kind in one group.
+/// Change of collectives with the same kind and group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveChange {
     /// Name of the group and of the kind.
@@ -220,7 +220,7 @@ impl ReportDiff {
     }
 }
 
-/// Returns notes about differences between the inputs of two documents.
+/// Returns notes about different inputs of two documents.
 fn compare_inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
     let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
     for (side, document) in [first, second].into_iter().enumerate() {

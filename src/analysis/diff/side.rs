@@ -1,4 +1,4 @@
-//! One of the two traces that are compared, with data for the matching.
+//! One of the two compared traces, with data for the matching.
 
 use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
@@ -104,7 +104,7 @@ impl<'o> ComparedTrace<'o> {
             .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_key))
     }
 
-    /// Returns the label of each node from name and type.
+    /// Returns each node's label, computed from its name and type.
     pub fn labels_by_kind(&self) -> &[u64] {
         self.kind
             .get_or_init(|| node_labels::compute_labels(self.raw, node_labels::hash_kind))

@@ -17,7 +17,7 @@ use chakram_trace::graph::RawTrace;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Tolerance for changes of times: smaller changes are ignored.
+/// Tolerance for times: smaller changes are ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum TimeTolerance {
     /// No change is ignored.
@@ -56,7 +56,7 @@ pub enum ChangeKind {
     EdgeAdded,
 }
 
-/// Key of a line. A line covers all nodes with an equal change.
+/// Key of a line. A line covers all nodes that change in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
     /// Kind of the change.
@@ -65,13 +65,13 @@ pub struct ChangeKey {
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Value of the field in the first trace. For a dependency, the node on which the first trace depends.
+    /// Value of the field in the first trace. For a dependency, the node that the first trace depends on.
     pub before: FieldValue,
-    /// Value of the field in the second trace. For a dependency, the node on which the second trace depends.
+    /// Value of the field in the second trace. For a dependency, the node that the second trace depends on.
     pub after: FieldValue,
 }
 
-/// How often and where a line's change occurs.
+/// Number and location of a line's changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeOccurrences {
     /// Number of changed nodes or dependencies, summed over ranks.
@@ -185,7 +185,7 @@ impl DiffTally {
         tally
     }
 
-    /// Creates the sums of a rank whose files are identical in both jobs.
+    /// Creates the sums of a rank with identical files in both jobs.
     pub fn for_identical_rank(rank: u32) -> Self {
         Self {
             identical: vec![rank],

@@ -72,7 +72,7 @@ const PUBLIC_WHOLE: [&str; 4] = [
     NODE_NAME,
 ];
 
-/// Roles of groups that are public: the dimensions of parallel training.
+/// Public roles of groups: the dimensions of parallel training.
 const PUBLIC_ROLES: [&str; 10] = [
     "tensor",
     "data",
@@ -116,7 +116,7 @@ pub struct AnonymiserCounts {
     pub kept: u64,
     /// Number of removed attributes.
     pub attributes: u64,
-    /// Number of other removed fields: inputs, outputs, start times and unknown fields.
+    /// Number of other fields that were removed: inputs, outputs, start times and unknown fields.
     pub fields: u64,
 }
 
@@ -168,8 +168,7 @@ impl TraceAnonymiser {
             .collect()
     }
 
-    /// Returns the roles of groups with private roles replaced. Roles that plans use are kept; any other role is
-    /// hashed.
+    /// Returns `roles` with private roles replaced. Roles that plans use are kept; any other role is hashed.
     pub fn replace_roles(&self, roles: &GroupRoles) -> GroupRoles {
         roles.rename_roles(|role| match PUBLIC_ROLES.contains(&role) {
             true => role.to_owned(),

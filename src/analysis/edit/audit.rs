@@ -99,7 +99,7 @@ impl TraceAudit {
             }
         }
         if record.number > 0 {
-            // A node without an id field has the default id, 0.
+            // If a node has no id field, its id is the default, 0.
             place.node.get_or_insert(0);
         }
         let mut cursor = WireCursor::new(record.bytes, record.offset);

@@ -50,7 +50,7 @@ pub use grid::{RankGrid, ScaledDimension};
 use group_scaling::{GroupNames, GroupScaling};
 use rank_writer::ScaleWriter;
 
-/// The size that stays constant when the group of a sharded buffer changes.
+/// The size that scaling keeps constant for a sharded buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShardScaling {
     /// Size of the whole buffer. Weights and optimizer states, for example, do not grow with the number of replicas.

@@ -2,15 +2,15 @@
 //!
 //! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the nodes named in its attributes `parent` and `launch`. An annotation covers the nodes with its
-//! name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but may be
-//! covered because of their time. A node on another lane that belongs to no other node is covered if it starts within
-//! the annotation's window. The window begins with the first covered node on the annotation's own lane, and ends with
-//! the next uncovered node on that lane. Nodes that belong to a node covered in this way are covered too.
+//! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
+//! its name, and all nodes that belong to a covered node. Nodes on other threads do not belong to an annotation, but
+//! may be covered because of their time. A node on another lane that belongs to no other node is covered if it starts
+//! within the annotation's window. The window begins with the first covered node on the annotation's own lane, and
+//! ends with the next uncovered node on that lane. Nodes that belong to a node covered in this way are covered too.
 //!
 //! Traces without these attributes, such as traces from Chakra's own converter, express calls as control dependencies.
-//! In such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs
-//! to its first data dependency.
+//! In such a trace, a node belongs to the target of its first control dependency. If a device node has no
+//! control dependencies, it belongs to the target of its first data dependency.
 //!
 //! Metadata nodes are always kept, because they declare groups.
 //!
@@ -25,7 +25,7 @@
 //! # Times
 //!
 //! Times are computed separately for each rank, without waiting for other ranks. A node starts when its delay after the
-//! end of its last dependency has passed. A node lasts for its recorded duration plus its recorded waiting. For traces
+//! end of its last dependency has passed. A node takes its recorded duration plus its recorded waiting. For traces
 //! that chakram converted, the computed starts equal the captured starts exactly, to the nanosecond. Let `S` be the
 //! earliest start of a selected node on any rank. Then a kept node starts at `start'(n) = max(0, start(n) - S)` and
 //! gets the delay
@@ -132,8 +132,8 @@ impl RankSelection {
         }
     }
 
-    /// Writes the slice of `contents`, the trace in which the nodes were selected. `start` is the start of the job's
-    /// slice.
+    /// Writes the slice of `contents`, which must be the trace used for the selection. `start` is the start of the
+    /// job's slice.
     ///
     /// Fails if `contents` is a different trace.
     pub fn write_slice(

@@ -9,7 +9,7 @@ use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Writes slices of a job's traces on demand, addressed by hashes.
+/// Writes slices of a job's traces on demand. Hashes identify the slices.
 struct StepStore {
     parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
     /// Earliest start of the step on any rank.

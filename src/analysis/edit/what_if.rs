@@ -425,7 +425,7 @@ fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     Ok(all)
 }
 
-/// Applies one edit to the trace of a rank.
+/// Applies one edit to a rank's trace.
 fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,

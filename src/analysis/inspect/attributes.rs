@@ -5,7 +5,7 @@ use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::graph::{Interner, RawTrace};
 use std::collections::BTreeMap;
 
-/// Fields of a node that are counted like attributes: number, name and type.
+/// Fields that are counted like attributes, each with its number, name and type.
 const FIELDS: [(u32, &str, &str); 4] = [
     (6, "start_time_micros", "field"),
     (7, "duration_micros", "field"),

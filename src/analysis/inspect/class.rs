@@ -18,7 +18,7 @@ pub enum NodeClass {
     Send,
     /// The receive of a message.
     Receive,
-    /// A member's part of a collective of this kind.
+    /// A member's part in a collective of this kind.
     Collective(CollectiveKind),
     /// Communication with an unknown operation or unknown partners.
     Communication,

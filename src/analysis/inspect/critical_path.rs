@@ -1,7 +1,7 @@
 //! The critical path of the recorded run: the chain of nodes that ends with the run's last node. Each node was
-//! released by the previous one.
+//! released by the previous node on the path.
 //!
-//! The critical path is the longest path through dependencies and the order of nodes on lanes. The times of its parts
+//! The critical path is the longest path through dependencies and the order of nodes on lanes. The parts of the path
 //! therefore sum to the time of the run. If the times of all ranks have a common origin, the path crosses ranks: if a
 //! node waited for another rank, the path continues on that rank. A collective began when its last member arrived,
 //! and a message when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
@@ -13,7 +13,7 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::matching::{CommMatches, CommStep};
 use std::collections::BTreeMap;
 
-/// A part of the path: the time before a node, and the node.
+/// A part of the path: a node, and the time before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathSegment {
     /// Index of the node's rank among the tracks (one track per rank).
@@ -122,7 +122,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     Some(path)
 }
 
-/// Time of several parts of a path, divided by use.
+/// Time of several parts of a path, split by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTime {
     /// Number of these parts.

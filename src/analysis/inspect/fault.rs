@@ -6,7 +6,7 @@ use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 use serde::Serialize;
 
-/// Number of faults of one kind, and a description of the first.
+/// A kind of fault: how often it occurs, and a description of its first occurrence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CountedFault {
     /// Number of faults.
@@ -19,7 +19,7 @@ pub struct CountedFault {
 /// Faults of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultSummary {
-    /// Faults for which a replay would reject the file.
+    /// Faults that make a replay reject the file.
     pub faults: Vec<CountedFault>,
     /// Faults that a replay repairs and reports in a notice.
     pub notes: Vec<CountedFault>,
@@ -29,7 +29,7 @@ pub struct FaultSummary {
 const NAMED: usize = 5;
 
 impl FaultSummary {
-    /// Returns the number of faults for which a replay would reject the file.
+    /// Returns the number of faults that make a replay reject the file.
     pub fn fault_count(&self) -> u64 {
         self.faults.iter().map(|fault| fault.count).sum()
     }
@@ -143,7 +143,7 @@ impl FaultSummary {
     }
 }
 
-/// Counts faults of one kind, and stores the ids of the first.
+/// Counts faults of one kind. Stores the ids of the first faults.
 #[derive(Clone, Copy, Default)]
 struct FaultCounter {
     count: u64,

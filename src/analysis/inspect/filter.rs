@@ -57,7 +57,7 @@ impl FromStr for NamePattern {
     }
 }
 
-/// A set of node types, by the names that [`NodeClass::parse_names`] accepts.
+/// A set of node types, given as names that [`NodeClass::parse_names`] accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassFilter(Vec<NodeClass>);
 
@@ -199,7 +199,8 @@ impl NodeFilter {
         *self == Self::default()
     }
 
-    /// For each node of `trace`, returns true if it is selected; `None` if all nodes are selected.
+    /// Returns one entry per node of `trace`: true if the node is selected; `None` if all nodes are
+    /// selected.
     pub fn select_nodes(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;

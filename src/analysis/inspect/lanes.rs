@@ -1,4 +1,4 @@
-//! The lanes on which the nodes of a rank ran.
+//! The lanes that a rank's nodes ran on.
 
 use super::class::NodeClass;
 use chakram_trace::format::{GroupName, Op};
@@ -54,7 +54,7 @@ impl fmt::Display for LaneKey {
     }
 }
 
-/// The lanes of a rank, assigned to nodes by the rules of replays.
+/// A rank's lanes, assigned to nodes by the rules of replays.
 #[derive(Debug)]
 pub struct LaneTable<'a> {
     /// For each node, the index of its lane in `keys`.

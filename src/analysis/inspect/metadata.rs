@@ -1,4 +1,4 @@
-//! The metadata record of a file, with all its fields.
+//! The metadata record of a file with all its fields.
 
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::escape_name;

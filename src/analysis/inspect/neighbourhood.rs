@@ -1,4 +1,4 @@
-//! A node with all its fields, and the nodes around it.
+//! A node with all its fields, and its neighbourhood.
 
 use super::row::NodeRow;
 use super::trace::InspectedTrace;
@@ -19,7 +19,7 @@ pub struct NodeRecord<'a> {
     pub row: NodeRow<'a>,
     /// Name of the node's lane, if the file states one.
     pub lane_name: Option<String>,
-    /// Number of the node's record, and its byte offset in the decompressed file.
+    /// The number of the node's record, and the record's byte offset in the decompressed file.
     pub place: (usize, usize),
     /// All fields except name, id and dependencies, in file order.
     pub fields: Vec<FieldText>,
@@ -41,7 +41,7 @@ pub struct NearbyNode<'a> {
 pub struct NearbyNodes<'a> {
     /// The listed nodes, nearest first.
     pub nodes: Vec<NearbyNode<'a>>,
-    /// True if there are more nodes than are listed.
+    /// True if the list omits some nodes.
     pub more: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct NodeNeighbourhood<'a> {
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on `node`, directly or through other nodes.
     pub after: NearbyNodes<'a>,
-    /// Ids on which `node` depends, but which no node of the trace has.
+    /// Ids that `node` depends on although no node of the trace has them.
     pub nowhere: Vec<u64>,
     /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and true if the two are
     /// connected only by control dependencies.

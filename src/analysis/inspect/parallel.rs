@@ -10,11 +10,11 @@ use std::thread;
 struct OrderedWork<R> {
     /// Index of the next item to process.
     next: usize,
-    /// Number of results that the consumer has received.
+    /// Number of results that the consumer has taken.
     taken: usize,
     /// Results that the consumer has not received yet, by index.
     done: BTreeMap<usize, R>,
-    /// True if no further item may be started.
+    /// True if no other item may be started.
     over: bool,
 }
 

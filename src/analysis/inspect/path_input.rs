@@ -10,7 +10,7 @@ use chakram_trace::graph::captured_timeline::NONE;
 use chakram_trace::graph::{CapturedTimeline, NameTable};
 use chakram_trace::matching::{CommStep, RankComms};
 
-/// The data of a rank that the critical path of a job needs.
+/// The data of a rank that a job's critical path needs.
 #[derive(Debug)]
 pub struct PathInput {
     /// Rank of the trace.
@@ -89,7 +89,7 @@ impl PathInput {
         })
     }
 
-    /// Returns a node's collective or message, and the time that it waited; `None` if the node does not communicate.
+    /// Returns a node's collective or message, and how long it waited; `None` if the node does not communicate.
     pub(super) fn communication_of_node(&self, node: u32) -> Option<(&CommStep, Span)> {
         let found = self
             .comms
@@ -98,7 +98,7 @@ impl PathInput {
         found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
-    /// Returns the node whose end released `node`, if there is one.
+    /// Returns the node that released `node` by ending, if there is one.
     pub(super) fn find_releasing_node(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
@@ -125,7 +125,7 @@ fn collect_communication(trace: &InspectedTrace<'_>) -> RankComms {
             declared.extend(groups);
         }
     }
-    // Without a machine, it is unknown which ranks a mask of dimensions excludes.
+    // Without a machine, the ranks that a mask of dimensions excludes are unknown.
     let whole = |node: &u32| {
         let op = raw.nodes[*node as usize].view.op;
         !matches!(

@@ -17,7 +17,7 @@ pub struct NodeRow<'a> {
     pub ran: Option<(Time, Time)>,
     /// Duration of the node, including waiting for other ranks.
     pub length: Span,
-    /// Part of the duration in which the node waited for other ranks.
+    /// Part of the duration during which the node waited for other ranks.
     pub wait: Span,
     /// Time between the end of the node's last dependency and the moment when the node was ready.
     pub delay: Span,

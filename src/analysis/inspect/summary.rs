@@ -216,7 +216,7 @@ impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
         self.sums[index].add_sums(tally);
     }
 
-    /// Returns the sums by name. The sums of keys with equal names are added.
+    /// Returns the sums by name. Keys with equal names share a sum.
     fn merge_by_name<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
         let mut named: BTreeMap<N, NodeSums> = BTreeMap::new();
         for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
@@ -315,7 +315,8 @@ pub struct JobInspection {
     /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it,
     /// the number of ranks that have it, and true if all these ranks have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
-    /// Groups that the files declare. An empty list of members means all ranks.
+    /// Groups that the files declare. If a group's list of members is empty, the group contains all
+    /// ranks.
     pub groups: DeclaredGroups,
     /// Names of groups that ranks declare with different members.
     pub conflicting_groups: Vec<String>,
@@ -330,14 +331,15 @@ pub struct JobInspection {
     pub collectives: SpreadTable<(String, CollectiveKind)>,
     /// Sums of messages by sender and receiver: sends at index [`SENT`], receives at index [`RECEIVED`].
     pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
-    /// Sums by operator and type. An operator is a name without the numbers of steps and layers.
+    /// Sums by operator and type. An operator is identified by its name without the numbers of
+    /// steps and layers.
     pub operators: SpreadTable<(String, NodeClass)>,
-    /// Number of nodes that have each attribute or field, by name and type.
+    /// Number of nodes with each attribute or field, by name and type.
     pub attributes: BTreeMap<(String, &'static str), u64>,
 }
 
 impl JobInspection {
-    /// Adds a rank, which must be higher than all ranks added before.
+    /// Adds a rank. The rank must be higher than all earlier ones.
     pub fn add_rank(&mut self, summary: RankInspection) {
         let rank = summary.facts.rank;
         *self.versions.entry(summary.header.version).or_default() += 1;

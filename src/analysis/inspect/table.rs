@@ -1,10 +1,10 @@
-//! Sums over nodes, and how they vary between ranks.
+//! Sums over nodes, and their variation between ranks.
 
 use chakram_base::units::Span;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Sums over nodes that have a property in common.
+/// Sums over nodes that share a property.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSums {
     /// Number of nodes.

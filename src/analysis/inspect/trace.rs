@@ -11,7 +11,7 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{Csr, RawTrace};
 use std::{panic, thread};
 
-/// The trace of one rank, with data that inspections derive from it.
+/// A rank's trace, with data that inspections derive from it.
 #[derive(Debug)]
 pub struct InspectedTrace<'a> {
     /// Rank of the trace.
@@ -32,7 +32,7 @@ pub struct InspectedTrace<'a> {
     pub faults: FaultSummary,
 }
 
-/// Data that is derived from a raw trace.
+/// Data derived from a raw trace.
 struct TraceAnalysis<'a> {
     lanes: LaneTable<'a>,
     next: Csr,

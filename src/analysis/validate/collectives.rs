@@ -88,7 +88,7 @@ impl<'a> GroupCalls<'a> {
         }
     }
 
-    /// Reports the first collective in which the members differ. Returns true if there is none.
+    /// Reports the first collective in which members differ. Returns true if there is none.
     fn compare_members(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;

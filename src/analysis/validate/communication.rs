@@ -27,12 +27,12 @@ pub(super) struct NodeDigest {
 pub(super) struct CallDigest {
     pub node: NodeDigest,
     pub slot: u32,
-    /// Rank of the root; [`NONE`] stands for the first member of the group.
+    /// Rank of the root, or [`NONE`] for the group's first member.
     pub root: u32,
     pub kind: CollectiveKind,
 }
 
-/// The send or the receive of a message.
+/// A send or receive, which is one end of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
     pub node: NodeDigest,
@@ -62,7 +62,7 @@ pub(super) struct GroupReference {
 /// The facts of a trace that must agree with other ranks.
 #[derive(Debug, Default)]
 pub(super) struct CommunicationDigest {
-    /// True if the digest is complete and in program order.
+    /// True if the digest is complete and sorted in program order.
     pub whole: bool,
     /// Collectives, in program order.
     pub calls: Vec<CallDigest>,
@@ -83,8 +83,8 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the previous call's group. Most calls use the group of the previous call. For such calls, the stored
-    /// slot saves a copy of the group's name.
+    /// Slot of the previous call's group. Most calls use the group of the previous call. The stored slot avoids
+    /// another copy of the group's name for such calls.
     last: Option<u32>,
 }
 

@@ -16,7 +16,7 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// The graph of the waits of all ranks. The vertices of each trace come first, then one vertex for each collective of
+/// The graph of waits, over all ranks. The vertices of each trace come first, then one vertex for each collective of
 /// each party (group). The vertex of a collective represents the moment at which all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],

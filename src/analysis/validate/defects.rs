@@ -68,16 +68,16 @@ pub struct Defect {
     pub rank: Option<u32>,
     /// Location in this trace.
     pub site: DefectLocation,
-    /// Part of a sentence that says what was found, and what was expected.
+    /// Part of a sentence: the value that was found, and the expected value.
     pub found: String,
     /// Remedy, if it is more specific than the remedy of the defect's kind.
     pub hint: Option<String>,
-    /// Rank and location of a node in another trace that contradicts this one.
+    /// Rank and location of the contradicting node in another trace.
     pub against: Option<(u32, DefectLocation)>,
 }
 
 impl Defect {
-    /// Creates a defect at `site` of a trace, without a rank.
+    /// Creates a defect at location `site` of a trace. The rank is not set.
     pub(super) fn new(kind: DefectKind, site: DefectLocation, found: impl Into<String>) -> Self {
         Self {
             kind,
@@ -118,7 +118,7 @@ impl DefectCounts {
     }
 }
 
-/// Stored defects, and the numbers of all defects.
+/// Stored defects, and counts of all defects.
 #[derive(Clone, Debug)]
 pub struct DefectLog {
     show: usize,

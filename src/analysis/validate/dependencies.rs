@@ -30,7 +30,7 @@ pub(super) enum ProgramOrder {
 #[derive(Debug)]
 pub(super) struct DependencyChecker {
     flags: Vec<u8>,
-    /// Nodes that can never start, because one of their own dependencies is invalid.
+    /// Nodes that can never start because one of their dependencies is invalid.
     seeds: Vec<u32>,
     /// One value each for data and control dependencies: true if every node comes after its
     /// predecessors.
@@ -118,7 +118,7 @@ impl DependencyChecker {
     /// Reports repeated dependencies of one kind on the same node.
     #[inline]
     fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
-        /// Maximum number of dependencies for which comparing all pairs is faster than sorting.
+        /// Up to this number of dependencies, comparing all pairs is faster than sorting.
         const FEW: usize = 8;
         let deps = raw.dependencies_of(i);
         let mut again = |id: u64| {
@@ -288,7 +288,7 @@ impl DependencyChecker {
     }
 }
 
-/// Result of an attempt to order the nodes.
+/// Result of trying to order the nodes.
 enum OrderAttempt {
     /// Ascending order is a program order.
     Sorted,

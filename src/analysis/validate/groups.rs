@@ -108,10 +108,11 @@ impl<'a> GroupInterner<'a> {
     }
 }
 
-/// A rank's coordinate in each dimension outside a mask. Ranks with different coordinates are in different groups.
+/// A rank's coordinates in the dimensions outside a mask. Ranks with different coordinates are in different
+/// groups.
 type MaskCoordinates = Vec<(usize, u32)>;
 
-/// Stands for the dimension if the mask is for an unknown machine.
+/// Replaces the dimension if the mask is for an unknown machine.
 const UNKNOWN: usize = usize::MAX;
 
 /// Returns the groups that `members` (ranks in ascending order, with their traces) use in a job of `ranks` ranks.
@@ -267,7 +268,7 @@ fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32])
     coordinates_in_mask(rank, mask, sizes) == *known
 }
 
-/// Members of a declared group, and the rank that declares it; `None` for a declaration by the user.
+/// Members of a declared group, and the declaring rank; `None` for a declaration by the user.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that several ranks declare with different members, if the member lists have a rank in common.

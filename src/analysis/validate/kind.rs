@@ -8,7 +8,7 @@ use std::fmt;
 pub enum Severity {
     /// A replay would reject the job, or would never end.
     Error,
-    /// A replay would repair the trace: it would ignore something, or assume something.
+    /// A replay would repair the trace by ignoring or assuming something.
     Warning,
     /// Information; a replay is not affected.
     Note,

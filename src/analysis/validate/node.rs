@@ -1,4 +1,5 @@
-//! The data about nodes that validation stores. Most nodes are plain work and need almost none.
+//! The data about nodes that validation stores. Most nodes are plain work, and need almost no such
+//! data.
 
 use super::kind::DefectKind;
 use chakram_base::units::Span;
@@ -7,10 +8,10 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::graph::RawTrace;
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
 
-/// A trace with only the data that validation needs.
+/// A trace reduced to the data that validation needs.
 pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
 
-/// A node with only the data that validation needs.
+/// A node reduced to the data that validation needs.
 pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeOutline>;
 
 /// Data that is stored for every node.
@@ -47,7 +48,8 @@ impl ValidationRole {
         !matches!(self, Self::Nothing | Self::Declares(_))
     }
 
-    /// Returns the defect of a node with this role, and its description; `None` if the role is no defect.
+    /// Returns the defect that a node with this role has, and its description; `None` if the role is no
+    /// defect.
     #[inline]
     pub fn implied_defect(self) -> Option<(DefectKind, &'static str)> {
         match self {
@@ -67,7 +69,7 @@ impl ValidationRole {
 /// Data that is stored only for the few nodes that are not plain work.
 #[derive(Debug, Default)]
 pub(super) struct NotableNodes<'a> {
-    /// Names and operations of the nodes that must agree with other ranks.
+    /// Names and operations of nodes that must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
     /// Texts in which metadata nodes declare groups.
     pub declared: Vec<&'a str>,

@@ -75,7 +75,7 @@ fn write_all(
             write_defect(out, defect)?;
         }
         let more = count - kept.len() as u64;
-        // The only stored defect of this kind already names all missing ranks.
+        // The only stored defect of this kind names all missing ranks, so the line needs no count.
         if more > 0 && kind != DefectKind::MissingRank {
             writeln!(out, "  … {} more", format_thousands(more))?;
         }

@@ -1,4 +1,4 @@
-//! Validates one trace by itself, without the other ranks.
+//! Validates one trace without the other ranks.
 
 use super::allocations;
 use super::communication::{CommunicationDigest, DigestCollector};
@@ -72,7 +72,8 @@ impl ValidatedTrace {
         let lacking = !raw.faults.is_empty() || findings.count_of_kind(DefectKind::DuplicateId) > 0;
         let mut facts = collect.into_digest(&order, lacking);
         if facts.whole {
-            // Replays ignore control dependencies that close a cycle, so these cause no waits.
+            // Replays ignore control dependencies that close a cycle, so such dependencies cause no
+            // waits.
             let control = with_control && findings.count_of_kind(DefectKind::ControlCycle) == 0;
             facts.waits = walk.into_edges(&raw, &order, control);
         }
@@ -106,7 +107,7 @@ impl ValidatedTrace {
         self.edges
     }
 
-    /// Returns the defects found in this trace by itself.
+    /// Returns the defects found in this trace alone.
     pub fn defect_log(&self) -> &DefectLog {
         &self.findings
     }

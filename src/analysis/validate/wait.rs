@@ -9,7 +9,7 @@ use super::NONE;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 
-/// The graph of the vertices (communication nodes and joins) of a trace.
+/// Graph of a trace's vertices (communication nodes and joins).
 #[derive(Debug, Default)]
 pub(super) struct WaitEdges {
     /// The predecessors of all vertices are concatenated in `before`; `end[v]` is the end of the predecessors of vertex
@@ -28,7 +28,7 @@ pub(super) struct WaitBuilder {
     with_control: bool,
     /// For each node, the vertex that represents it; [`NONE`] if the node depends on no communication.
     vertex: Vec<u32>,
-    /// For each vertex, the node that was last found to depend on it.
+    /// For each vertex, the last node that was found to depend on it.
     seen: Vec<u32>,
     scratch: Vec<u32>,
 }

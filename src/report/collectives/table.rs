@@ -36,8 +36,8 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// Key under which rows are merged: the role of the group. A group without a role is never merged, so its key is the
-/// index of its report row.
+/// Key for merging rows: the group's role. A group without a role is never merged, so its key is the index of its
+/// report row.
 type RowRole<'r> = Result<&'r str, usize>;
 
 /// Key of a table row: role (or index of the report row), kind, number of members, and algorithm.

@@ -7,14 +7,14 @@ use chakram_base::units::{self, Span, format_percent_change};
 
 /// Maximum number of communications and of operators that are named; the others are summarized.
 const NAMED: usize = 3;
-/// Changes below this share of the longer makespan are only listed briefly.
+/// If a change is below this share of the longer makespan, it is only listed briefly.
 const MATTERS: f64 = 0.002;
 /// Minimum share of the makespan for a part of the time to be named as unchanged. In addition, the part must change by
 /// less than `STAYS` percent.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
-/// The indentation of a line, and its text.
+/// A line's indentation and text.
 pub(super) type IndentedLine = (usize, String);
 
 /// Returns the explanation: one line with the makespan's change, then lines for each part of the time. `same`

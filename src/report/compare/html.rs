@@ -96,7 +96,7 @@ fn table_notes(sentences: &[&str]) -> String {
     notes.collect()
 }
 
-/// Returns a box with the makespan on one machine and its interval.
+/// Returns a box with the makespan and its interval on one machine.
 fn render_machine_tile(
     comparison: &MachineComparison<'_>,
     at: usize,

@@ -1,4 +1,4 @@
-//! The comparison for programs: one JSON document with times in integer picoseconds.
+//! The comparison for programs: a JSON document with times in integer picoseconds.
 //!
 //! For each machine, `machines` contains either the report (without facts that all machines share) or the failure;
 //! `comparison` compares each machine with the first machine that has a report.
@@ -149,7 +149,7 @@ struct SideRow {
     algorithm: String,
 }
 
-/// Returns the JSON document of `comparison`, with its provenance.
+/// Returns the JSON document of `comparison`, including its provenance.
 pub fn build_document<'c>(
     comparison: &'c MachineComparison<'_>,
     provenance: Provenance,

@@ -194,7 +194,7 @@ fn write_table(out: &mut String, comparison: &MachineComparison<'_>, style: Text
 }
 
 /// Returns the sentences that explain exposed communication and the bubble. Each sentence is included only if some
-/// machine has time of its kind.
+/// machine has the time that it explains.
 pub(super) fn explain_rows(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -344,7 +344,7 @@ fn write_reasons(out: &mut String, comparison: &MachineComparison<'_>, style: Te
 /// Sentence stating that the changes of the parts sum to the change of the makespan.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
-/// For each machine, returns lines that explain the difference from the first machine.
+/// For each machine, returns lines that explain its difference from the first machine.
 pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
     let Some((first, reference)) = comparison.reference_machine() else {
         return Vec::new();

@@ -20,7 +20,7 @@ pub struct NodeTimes {
 pub struct ReleasingNodes {
     /// The dependency that completed last.
     pub cause: u32,
-    /// The node that ran before this node on the same lane.
+    /// The previous node on the same lane.
     pub before: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct RunRecorder<'a> {
     pub(super) relations: RunRelations<'a>,
     /// Start and end of each node, indexed by node number.
     pub(super) times: Vec<NodeTimes>,
-    /// Nodes that released each node, indexed by node number.
+    /// Nodes that released each node; the index is the node number.
     pub(super) freed_by: Vec<ReleasingNodes>,
     /// Time at which the last member of a node's collective arrived, indexed by the number of the collective node among
     /// all instances. Before the last member arrives, the value is the start of the node itself.

@@ -6,7 +6,7 @@ use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
-/// Marks the absence of a node or of a call.
+/// Means that there is no node or no call.
 pub const NONE: u32 = u32::MAX;
 
 /// Converts a node number to an index; `None` for [`NONE`].
@@ -22,7 +22,7 @@ pub struct RunNode {
     pub node: NodeIndex,
 }
 
-/// One rank's nodes in a run; ranks with equal traces share the graph.
+/// A rank's nodes in a run; ranks with equal traces share the graph.
 #[derive(Debug)]
 pub struct RunInstance<'a> {
     pub graph: &'a Graph,

@@ -73,7 +73,7 @@ pub struct ScaledEnd {
     pub slope: i64,
 }
 
-/// A recorded run that can be timed again with other durations.
+/// A recorded run, which can be timed again with other durations.
 #[derive(Debug)]
 pub struct ScaledRun<'r> {
     run: &'r RunRecorder<'r>,

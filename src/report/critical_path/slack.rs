@@ -26,7 +26,7 @@ struct LatestTimes {
 /// Latest times of the nodes visited so far. Nodes are visited backwards from the end of the run.
 struct LateLimits<'r> {
     run: &'r RunRecorder<'r>,
-    /// Latest start and end, indexed by node number.
+    /// Latest start and end; the index is the node number.
     latest: Vec<LatestTimes>,
     /// Latest start of each collective call's transfer.
     begins: Vec<Time>,
@@ -110,7 +110,7 @@ impl LateLimits<'_> {
     }
 }
 
-/// Returns the slack of the nodes outside `path`, summarized by category. The run ends at `makespan`.
+/// Summarizes the slack of the nodes outside `path` by category. The run ends at `makespan`.
 pub fn compute_slack_rows(
     run: &RunRecorder<'_>,
     path: &[RunSegment],
@@ -223,7 +223,7 @@ fn medians_within(
 
 /// Number of ranges of slack; a range is at most 1/32 of its lower limit wide, or one picosecond.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
-/// Number of bits after the highest bit of a slack that distinguish ranges.
+/// Number of bits after the highest bit of a slack that determine its range.
 const RANGE_BITS: u32 = 5;
 
 /// Returns the index of the range that contains a slack. A larger slack never has a lower index.

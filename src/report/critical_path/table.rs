@@ -111,7 +111,7 @@ fn build_longest_parts_section(report: &Report) -> ReportSection {
     section
 }
 
-/// Returns the table of the operators on which the path spends most time.
+/// Returns the table of the operators that take most time on the path.
 fn build_operators_section(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
     let mut section = ReportSection::with_aligned_columns(
         SectionId::CriticalPath,

@@ -13,8 +13,8 @@ impl RunRecorder<'_> {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }
 
-    /// Returns whether the end of a collective node depends on its other members. Returns false if members do not wait
-    /// for one another, or if the node ended before the transfer began.
+    /// Returns true if the end of a collective node depends on its other members. Returns false if members do not
+    /// wait for one another, or if the node ended before the transfer began.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured
@@ -63,7 +63,7 @@ impl RunRecorder<'_> {
         known_index(self.freed_by[number].before)
     }
 
-    /// Returns the time at which the last dependency of a node completed.
+    /// Returns the time at which a node's last dependency completed.
     fn dependencies_end(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();

@@ -3,7 +3,7 @@
 use super::ValueFormat;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};
 
-/// Maps a range of values to a range of positions in drawing units.
+/// Maps a value range to a range of positions in drawing units.
 #[derive(Clone, Copy, Debug)]
 pub struct AxisScale {
     values: (f64, f64),

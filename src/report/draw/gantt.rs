@@ -6,7 +6,7 @@ use super::svg::{DrawingRect, SvgDrawing};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// An interval drawn as a rectangle in a row.
+/// An interval, drawn as a rectangle in a row.
 #[derive(Clone, Debug)]
 pub struct GanttSpan {
     /// Start of the interval, in units of the axis.

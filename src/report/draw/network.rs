@@ -39,7 +39,7 @@ pub struct NetworkLink {
     pub title: String,
 }
 
-/// Nodes and the links between them, drawn as one picture.
+/// Nodes and their links, drawn as one picture.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkGroup {
     /// Title above the group.

@@ -9,7 +9,7 @@ use super::svg::TextAnchor;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 96.0;
 
-/// Peak rates that limit the kernels of an NPU.
+/// Peak rates that limit an NPU's kernels.
 #[derive(Clone, Debug)]
 pub struct RooflineBound {
     /// Name written at the line.

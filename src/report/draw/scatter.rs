@@ -60,12 +60,12 @@ pub struct ScatterChart<'a> {
     pub lines: &'a [ScatterLine],
     /// Value on the vertical axis to mark with a dashed line, and its name.
     pub limit: Option<(f64, String)>,
-    /// Labels beside points: horizontal and vertical value, and text.
+    /// Labels next to points: horizontal and vertical value, and text.
     pub names: &'a [(f64, f64, String)],
 }
 
 impl ScatterChart<'_> {
-    /// Draws the chart; `formats` are the formats of the horizontal and the vertical axis's values.
+    /// Draws the chart; `formats` format the values of the horizontal and the vertical axis.
     pub fn draw_chart(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
         let points = self.points.iter().map(|point| (point.x, point.y));
         let ways = self.lines.iter().flat_map(|line| line.way.iter().copied());

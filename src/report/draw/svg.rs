@@ -47,7 +47,7 @@ pub fn standalone_svg(chart: &str) -> String {
     }
 }
 
-/// The point of a text that is placed at its position.
+/// The point of a text that is at the given position.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
     /// The text begins at the position.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Maximum number of groups of connected links that are drawn per dimension.
 const GROUPS: usize = 8;
 const LINKS: usize = 512;
-/// Name of the memory as an endpoint of links.
+/// Name of memory as an endpoint of links.
 const MEMORY: &str = "memory";
 /// Number of shades for nonzero loads.
 pub(super) const SHADES: u32 = 10;

@@ -160,7 +160,8 @@ pub(super) fn report_table(section: &ReportSection) -> String {
 /// If a table has more rows than this, it gets its own scroll bar.
 const TALL: usize = 24;
 
-/// Renders a cell up to its end tag. If the cell's text is shortened, the tooltip shows the full text.
+/// Renders a cell without its end tag. If the cell's text is shortened, the tooltip shows the full
+/// text.
 fn open_cell(cell: &SectionCell, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape_markup(&shorten_name(&cell.text));

@@ -54,7 +54,7 @@ impl Report {
             .count()
     }
 
-    /// Returns a sentence about the ranks that need more memory than is available; `None` if there are no such ranks.
+    /// If ranks need more memory than is available, returns a sentence about them; `None` if there are no such ranks.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = find_fullest_rank(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.count_ranks_out_of_memory() as u64 - 1 {
@@ -79,7 +79,7 @@ impl Report {
         ))
     }
 
-    /// Returns sentences with the reasons why the reported peaks may be too small.
+    /// Returns sentences that explain why the reported peaks may be too small.
     pub fn unknown_memory(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();

@@ -60,7 +60,7 @@ type ClassSums<S> = [S; TensorClass::COUNT];
 pub(super) struct MemoryLedger<S> {
     /// The current instant; events at earlier times are complete.
     now: Time,
-    /// Bytes allocated at earlier instants and not yet freed; never negative.
+    /// Bytes allocated at earlier instants and not freed since; never negative.
     held: ClassSums<S>,
     /// Allocations minus frees, both at this instant, by nodes that were issued at this instant. The sum `held + fresh`
     /// is never negative.
@@ -80,7 +80,7 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Fields that rarely change. The fields are separate, so that the frequently changed fields share cache lines.
+/// Fields that rarely change. The fields are separate so that the fields that change often share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
@@ -128,7 +128,8 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// Records the frees of `node` when it completes; `fresh` is true if the node was issued at the same instant.
+    /// Records the frees of `node` when it completes; `fresh` is true if the node was also issued at this
+    /// instant.
     #[inline]
     pub fn free_bytes(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;

@@ -140,7 +140,7 @@ pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
 }
 
 impl Report {
-    /// Returns the remote memory that is filled most, relative to its capacity.
+    /// Returns the remote memory with the largest filled share of its capacity.
     pub(super) fn fullest_pool(&self) -> Option<&PoolMemory> {
         self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
     }

@@ -1,4 +1,4 @@
-//! Memory at ports: bytes that do not fit into the SRAM of cores.
+//! Memory at ports: bytes that do not fit into cores' SRAM.
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
 //! reach their peaks at different times, so the sum over cores is only an upper bound on the memory in use at a port.

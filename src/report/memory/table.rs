@@ -1,4 +1,4 @@
-//! Table of the ranks that fill their memory most.
+//! Table of the ranks with the fullest memory.
 
 use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;

@@ -108,7 +108,7 @@ impl<'a> MemoryTracker<'a> {
         std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
 
-    /// Returns the graph and the totals of each instance.
+    /// Returns each instance's graph and totals.
     pub(super) fn totals_by_instance(&self) -> impl Iterator<Item = (&'a Graph, LedgerTotals)> {
         let narrow = self
             .narrow
@@ -163,7 +163,7 @@ fn collect_tracked_instances<'a, S: ByteSum>(
     instances.collect()
 }
 
-/// Returns the sum of all bytes that the graph's nodes allocate and free.
+/// Sums all bytes that the graph's nodes allocate and free.
 fn changed_bytes(graph: &Graph) -> u128 {
     let changes = graph
         .nodes()
@@ -173,7 +173,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
 }
 
 impl<S: ByteSum> TrackedInstance<'_, S> {
-    /// From now on, counts only the first run of each node.
+    /// Counts only the first run of each node from now on.
     fn count_once(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);
     }

@@ -15,7 +15,7 @@ const ROWS_OF_GROUP: usize = 1 << 20;
 /// Bytes at the beginning and at the end of every file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Numbers of the format's enumerations, as defined by Parquet.
+/// Numbers of Parquet's enumerations.
 mod codes {
     pub const INT32: i64 = 1;
     pub const INT64: i64 = 2;
@@ -116,7 +116,7 @@ impl ThriftStruct {
     }
 }
 
-/// Encodes an integer as an element of a list.
+/// Encodes an integer as a list element.
 fn encode_item(number: i64) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_varint(&mut bytes, encode_zigzag(number));
@@ -170,7 +170,7 @@ fn width_of(count: usize) -> u32 {
     (usize::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
 
-/// Uncompressed pages of one column in a row group.
+/// Uncompressed pages of a column in one row group.
 struct ColumnPages {
     dictionary: Option<(usize, Vec<u8>)>,
     data: Vec<u8>,

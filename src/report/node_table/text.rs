@@ -4,7 +4,7 @@ use super::{NodeColumn, NodeTable};
 use crate::csv::{CsvCell, CsvRows};
 use std::io::{self, Write};
 
-/// Number of rows that are formatted before each write.
+/// Number of rows that are formatted per write.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
 impl NodeColumn<'_> {

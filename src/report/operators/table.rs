@@ -13,8 +13,8 @@ use chakram_trace::graph::{Interner, NameTable, NodeKind};
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Maximum number of rows for devices and for hosts, if there are both. With these limits, the whole report stays below
-/// 60 lines.
+/// Maximum number of rows for devices and for hosts, if the job has both. With these limits, the whole report stays
+/// below 60 lines.
 const ROWS_APART: [usize; 2] = [5, 3];
 
 /// Columns of the CSV table of operators.
@@ -27,7 +27,7 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("bytes", |_, row| row.bytes.into()),
 ];
 
-/// Returns the tables of the operators with the longest time. Host operators have a table of their own.
+/// Returns the tables of the operators that take the longest time. Host operators have their own table.
 pub fn build_operator_sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let families = combine_families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();

@@ -1,5 +1,5 @@
-//! A sequence of intervals, each with a key (such as its category). The number of intervals is limited to what a
-//! picture can show.
+//! A sequence of intervals with keys (such as categories). The number of intervals is limited to what a picture
+//! can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;

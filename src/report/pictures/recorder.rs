@@ -1,4 +1,4 @@
-//! An observer that records the data of a page's pictures.
+//! An observer that records data for a page's pictures.
 
 use super::intervals::{PictureInterval, PictureIntervals};
 use super::traffic::TrafficCounter;
@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 
 /// Maximum number of ranks in the picture of activity.
 const RANKS: usize = 64;
-/// Maximum number of ranks of a job for which every rank is recorded.
+/// If a job has at most this number of ranks, every rank is recorded.
 const ALL_WATCHED: usize = 128;
 /// Maximum number of recorded ranks per graph and NPU class in larger jobs. Ranks with the same graph and NPU
 /// class differ only if their routes differ, so a few of them are sufficient.
@@ -35,7 +35,7 @@ const CURVES: usize = 7;
 /// Number of intervals of the critical path in the table of longest intervals.
 const LONGEST: usize = 24;
 
-/// Marks a name in `labels` whose label has not been computed yet.
+/// Marks a name whose label in `labels` is not computed yet.
 const UNNAMED: u32 = u32::MAX;
 
 /// Key of an interval: the category, and the index of the interval's name.

@@ -29,8 +29,8 @@ pub struct KernelTimes {
     pub total: f64,
     /// Relative standard deviation among kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error of predicting each size from the other sizes, weighted by time; `None`
-    /// for fewer than two sizes.
+    /// Mean relative error when each size is predicted from the other sizes, weighted by time;
+    /// `None` for fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
@@ -79,7 +79,7 @@ pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 impl<'w> RecordedKernels<'w> {
     /// Adds up the times of kernels that `workload` recorded on the NPUs of `machine`.
     ///
-    /// In a capture, a kernel without a time ran within another kernel, so its time is zero. In
+    /// In a capture, a kernel without a time ran inside another kernel, so its time is zero. In
     /// other traces, a missing time is unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();

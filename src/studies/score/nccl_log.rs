@@ -1,8 +1,8 @@
 //! Parser for logs of nccl-tests, which measure collectives.
 //!
 //! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
-//! other lines begin with the bytes of the whole buffer. The columns `time` are in microseconds;
-//! the first of them is for out-of-place operation.
+//! other lines begin with the bytes of the whole buffer. The `time` columns are in microseconds.
+//! The first of them is for out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quote_for_message;

@@ -1,4 +1,4 @@
-//! The null model: FLOPs of a step, divided by a rate that is fitted to the runs of the other
+//! The null model: FLOPs of a step, divided by a rate that is fitted to the runs in the other
 //! folds.
 
 use super::MeasuredRun;

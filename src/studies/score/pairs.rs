@@ -88,7 +88,7 @@ pub struct PredictedPair {
     pub error_percent: f64,
     /// Error, in percent, of the null model that predicts no change.
     pub no_change_percent: f64,
-    /// Error, in percent, of the null model that scales step times by the ratio of samples.
+    /// Error, in percent, of the null model that scales step times in proportion to the samples.
     pub sample_ratio_percent: f64,
     /// Predicted change of the step relative to the captured job, in percent.
     pub change_percent: f64,
@@ -119,7 +119,7 @@ pub struct PairScores {
     pub chakram: PairErrors,
     /// Errors of the null model, which predicts that the change has no effect.
     pub no_change: PairErrors,
-    /// Errors of the null model that scales step times by the ratio of samples.
+    /// Errors of the null model that scales step times in proportion to the samples.
     pub sample_ratio: PairErrors,
     /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of
     /// these pairs with a correctly predicted sign.
@@ -228,7 +228,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// Fails at the first pair with a job that cannot be read, edited or replayed.
+    /// Fails at the first pair for which a job cannot be read, edited or replayed.
     pub fn score_all_pairs(&self) -> Result<PairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict_pair(pair);
@@ -290,7 +290,7 @@ impl PairTable {
         })
     }
 
-    /// Returns the mean step of a pair's job after `edits`, and the counts of items that the edits
+    /// Applies `edits` to a pair's job. Returns the mean step, and how many items the edits
     /// changed.
     fn mean_step(
         &self,

@@ -39,7 +39,8 @@ pub struct ScoredTable<'t> {
     pub null: Vec<f64>,
     /// Corrections by measured steps, if the user asked for them.
     pub correction: Option<CorrectedRuns>,
-    /// Comparisons of runs that differ in one option; empty unless the user asked for them.
+    /// Comparisons of runs that differ in one option. The list is empty unless the user asked for
+    /// it.
     pub signs: Vec<OptionSigns>,
     /// Settings that are given for all runs but change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
@@ -54,7 +55,8 @@ pub struct CorrectedRuns {
     pub runs: Vec<CorrectedRun>,
 }
 
-/// Scores of corrected predictions, and of a null model that uses the same measured steps.
+/// Scores of two predictors that use the same measured steps: corrected predictions, and a null
+/// model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CorrectionSummary {
     /// Scores of the corrected predictions.

@@ -11,11 +11,11 @@
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
 //! ```
 //!
-//! and zero for steps on different classes. The standard deviations are priors that are not fitted,
-//! so a few measured steps correct predictions only a little. The correction is the conditional
-//! mean, given the measured steps. The remaining error is the conditional standard deviation, given
-//! the same steps (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
-//! equations 2.25 and 2.26).
+//! and zero for steps on different classes. The standard deviations are priors. They are not
+//! fitted, so a few measured steps change predictions only a little. The correction is the
+//! conditional mean, given the measured steps. The remaining error is the conditional standard
+//! deviation, given the same steps (Rasmussen and Williams, "Gaussian Processes for Machine
+//! Learning", 2006, equations 2.25 and 2.26).
 //!
 //! A job whose products were not measured gets only a part of this correction. This part minimises
 //! the error when steps are predicted from steps with other products. If the gain is less than one
@@ -37,12 +37,11 @@ const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Minimum number of groups with different matrix products that are needed to choose a fraction of
-/// the correction.
+/// A fraction of the correction is chosen only if this many groups have different matrix products.
 const LEAST_GROUPS: usize = 3;
 /// Candidate parts of the correction, in descending order.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// 95 % quantile of the normal distribution, for a central interval of 90 %.
+/// 95 % quantile of the normal distribution, which gives a central interval of 90 %.
 const SIDE: f64 = 1.645;
 
 /// Number of a job's sizes that determine its kernel times.
@@ -131,8 +130,8 @@ pub struct CorrectedRun {
     pub seconds: f64,
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. Without such steps, or if these steps do not
-    /// predict one another, the prediction is not corrected.
+    /// Number of measured steps on the same NPU class. If there are no such steps, or if they do
+    /// not predict one another, the prediction is not corrected.
     pub steps: usize,
     /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric
     /// mean rate of measured steps. The mean is over measured steps with the same class and format
@@ -384,7 +383,7 @@ fn invert_lower(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     inverse
 }
 
-/// Corrects the predictions of `runs` by the measured `steps`, each given with its predicted
+/// Corrects the predictions of `runs` by the measured `steps`. Each step comes with its predicted
 /// seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
@@ -468,7 +467,7 @@ mod tests {
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
-        // Two logarithms of the same job share all terms except the term of the single step.
+        // Two steps of the same job share all variables except each step's own variable.
         let (mean, _, _) = known.predict_logarithm(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");

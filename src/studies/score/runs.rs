@@ -29,7 +29,8 @@ pub struct MeasuredRun {
     pub machine: Machine,
     /// Options with their values, from the table and from the file of columns.
     pub options: BTreeMap<String, String>,
-    /// Options that have no effect on this run, and assumed values that the table does not give.
+    /// Options that have no effect on this run, and values that were assumed because the table
+    /// lacks them.
     pub notes: Vec<String>,
     /// Index of the run's group within the table.
     pub group: usize,
@@ -95,7 +96,8 @@ impl RunTable {
         };
         // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // Replace CR LF, because the CSV reader would report line numbers that are too high by one.
+        // Replace CR LF, because the CSV reader would otherwise report line numbers that are one
+        // too high.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -237,7 +239,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds the runs of another table, and keeps the groups and folds of the two tables separate.
+    /// Adds another table's runs. The groups and folds of the two tables stay separate.
     pub fn append_table(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -334,7 +336,7 @@ fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns the duration of a step in seconds, given the measured `number` in its unit.
+/// Converts the measured `number` from its unit to the duration of a step in seconds.
 fn step_seconds(
     number: f64,
     unit: MeasuredUnit,
@@ -408,8 +410,8 @@ fn split_unevenly(
     }
 }
 
-/// Returns the model and the plan that `options` describe, and the machine scaled to the plan's
-/// number of ranks.
+/// Returns the model and plan that `options` describe, and the machine scaled to the plan's number
+/// of ranks.
 fn resolve_run(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,

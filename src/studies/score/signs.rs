@@ -30,7 +30,7 @@ pub struct OptionSigns {
     pub clear_right: usize,
 }
 
-/// Counts the pairs of `runs` that differ in one option; the result is sorted by option.
+/// Counts the pairs of `runs` that differ in one option. The result is sorted by option.
 pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns> {
     let mut found: BTreeMap<String, OptionSigns> = BTreeMap::new();
     for (i, run) in runs.iter().enumerate() {

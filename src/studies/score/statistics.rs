@@ -22,9 +22,9 @@ pub(super) fn summarize_intervals(
     IntervalSummary::of_times(&measured, predicted, intervals)
 }
 
-/// Returns, for each group with several plans, each plan's mean measured and mean predicted time.
-/// Runs with equal options are repeated measurements of one plan, so a ranking between them has no
-/// meaning.
+/// For each group with several plans, returns the mean measured and mean predicted time of each
+/// plan. Runs with equal options are repeated measurements of one plan, so a ranking between them
+/// has no meaning.
 fn plans_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
     for (run, &predicted) in runs.iter().zip(predicted) {

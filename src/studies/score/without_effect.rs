@@ -78,7 +78,7 @@ pub fn settings_without_effect(
     found.collect()
 }
 
-/// Returns true if both tables have valid runs in the same rows, with the same measured values.
+/// Returns true if the same rows of both tables are valid, and have the same measured values.
 fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
     let row = |run: &MeasuredRun| (run.line, run.measured.to_bits(), run.group, run.fold);
     table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))

@@ -29,8 +29,8 @@ impl StudyAxis {
     ];
 
     /// Returns values that represent the axis, so that a check of these values is enough. A key
-    /// accepts either all numbers between two bounds, or all integers between them. So a range is
-    /// valid if its two ends and one value of each type are valid.
+    /// accepts either all numbers between two bounds, or all integers between them. A range is
+    /// therefore valid if its two ends and one value of each type are valid.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();

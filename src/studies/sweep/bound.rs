@@ -1,4 +1,5 @@
-//! Computes a lower bound on a step's time, and the memory that the step needs, without a replay.
+//! Computes a lower bound on a step's time, and the memory that the step needs. No replay is
+//! required.
 //!
 //! The bound is the longest path through a relaxed step. A relaxed step contains one rank per stage
 //! of the first replica, and follows these rules:
@@ -101,7 +102,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
     )
 }
 
-/// Returns a bound in a time that does not depend on the number of micro-batches.
+/// Returns a bound. The computation takes the same time for any number of micro-batches.
 pub fn bound_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,

@@ -42,8 +42,8 @@ pub enum StudyError {
     },
 }
 
-/// Loads the study at `path`. Returns the study, and a single hash of the study and the files that
-/// it names.
+/// Loads the study at `path`. Returns the study, and one hash over the study and the files that it
+/// names.
 ///
 /// # Errors
 ///
@@ -213,13 +213,13 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Returns true if several values of the plan together cause the rejection, so that other combinations may be
+/// Returns true if several values of the plan together cause the rejection. Other combinations may then be
 /// valid.
 fn is_caused_by_plan(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
-/// Returns the line, from 1, on which `text` sets a key or gives one of the key's values.
+/// Returns the 1-based line on which `text` sets a key or gives one of its values.
 fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();

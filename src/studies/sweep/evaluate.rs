@@ -1,4 +1,4 @@
-//! Computes answers for points: a rejection without a replay, a lower bound, or the measures of a
+//! Computes a point's answer: a rejection without a replay, a lower bound, or the measures of a
 //! replay.
 
 use super::bound::{self, PointBound};
@@ -81,7 +81,7 @@ impl<'s> PointEvaluator<'s> {
         setting::format_settings(&of_work)
     }
 
-    /// Resolves a point, and checks the limits that can be checked before nodes are generated.
+    /// Resolves a point, and checks those limits that need no generated nodes.
     pub fn resolve_point(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.with_base(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
@@ -183,8 +183,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Replays a point, and returns its measures. `is_bounded` is true if the point's memory was
-    /// already checked, together with its full bound.
+    /// Replays a point, and returns its measures. `is_bounded` is true if the memory was already
+    /// checked together with the point's full bound.
     pub fn answer_point(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
@@ -324,7 +324,7 @@ struct MeasuredReplay {
     peak: Option<u64>,
     /// True if every NPU's peak fits into its memory.
     fits: bool,
-    /// Mean busy times of links and of memory ports, on a machine of tiles.
+    /// Mean busy times on a machine of tiles: of links, and of memory ports.
     busy: Option<[Span; 2]>,
 }
 

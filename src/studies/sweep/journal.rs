@@ -46,7 +46,7 @@ pub enum JournalError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The journal belongs to another study, or the study or one of its files has changed.
+    /// The journal belongs to another study, or the study or one of its files has changed since.
     #[error(
         "{}: the journal is of a different study, or the study or one of its files has changed since\n  \
          try: another folder",

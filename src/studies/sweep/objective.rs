@@ -13,15 +13,15 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// Number of NPUs that the job uses.
     pub npus: u32,
-    /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In files of older
-    /// versions, exposed communication includes the bubble.
+    /// Mean time over NPUs in each part, in the order of [`PARTS`]. In files of older versions,
+    /// exposed communication includes the bubble.
     #[serde(default, deserialize_with = "read_parts")]
     pub parts_ps: [u64; PARTS.len()],
     /// Maximum bytes in use on an NPU, if the traces give allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy in picojoules, on all NPUs together, of the kernels that loop nests time; `None` if
-    /// loop nests time no kernel.
+    /// Energy in picojoules of the kernels that loop nests time, summed over NPUs; `None` if loop
+    /// nests time no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
     /// Mean compute time per NPU of kernels that loop nests do not time; `None` if loop nests time
@@ -31,7 +31,7 @@ pub struct PointMeasures {
     /// Price of an NPU in dollars per hour, if the machine file gives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_npu_hour: Option<f64>,
-    /// Number of tokens of the job; number of samples if the job has no tokens.
+    /// Number of tokens of the job, or number of samples if the job has no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Mean busy time of a link between cores, if the machine consists of tiles with shared links.

@@ -159,7 +159,7 @@ fn draw_points(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // Omit a chart if one row is the best by both objectives, because the chart would show no
+    // If one row is the best by both objectives, omit the chart, because it would show no
     // trade-off.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
@@ -217,8 +217,8 @@ impl PointsChart<'_> {
         Some((x, value_of(self.sweep, row, self.first)?))
     }
 
-    /// Returns the labels of the best rows: each row's coordinates, and the objectives by which it
-    /// is the best.
+    /// Returns the labels of the best rows. Each label has the row's coordinates, and the
+    /// objectives by which the row is best.
     fn leader_labels(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
@@ -235,8 +235,8 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Returns the Pareto front by both quantities, from left to right; empty if there is no second
-    /// quantity.
+    /// Returns the Pareto front by both quantities, from left to right. If there is no second
+    /// quantity, the result is empty.
     fn front_of_two(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
@@ -333,7 +333,7 @@ impl PointsChart<'_> {
     }
 }
 
-/// Renders a chart of parallel coordinates: first the axes of the study, then the objectives.
+/// Renders a chart of parallel coordinates: first the study's axes, then its objectives.
 fn draw_coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],

@@ -244,7 +244,7 @@ impl SharedParts {
             let mut text = source.text.into_owned();
             let mut original = None;
             if !edits.is_empty() {
-                // The file may be incomplete without its edits, so an error does not matter.
+                // The file may be incomplete without its edits, so ignore errors.
                 original = Machine::parse(&text, &source.file).ok();
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }

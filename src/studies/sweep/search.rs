@@ -2,7 +2,8 @@
 //! computed once, in parallel with other answers.
 //!
 //! Strategies run sequentially. Threads only compute, in advance, the answers that a strategy will
-//! need. So the rows depend neither on the number of threads nor on answers from earlier runs.
+//! need. The rows therefore depend neither on the number of threads nor on answers from earlier
+//! runs.
 
 use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointEvaluator};
@@ -48,10 +49,10 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A part of a study's points: all points whose index modulo `of` is `index`.
+/// A shard: the points of a study whose index modulo `of` is `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// The remainder when the index of one of this shard's points is divided by `of`.
+    /// The index of each point in this shard, modulo `of`.
     pub index: u64,
     /// Number of shards into which the study is divided.
     pub of: u64,
@@ -101,10 +102,10 @@ pub struct SweepStep<'a> {
 /// Counts of the work of this run. Answers that the journal already had do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NewWorkCounts {
-    /// Number of bounds that were computed, and the time for them in seconds, summed over threads.
+    /// Number of computed bounds, and the time that they took in seconds, summed over threads.
     pub bounded: (u64, f64),
-    /// Number of points that were replayed or rejected, and the time for them in seconds, summed
-    /// over threads.
+    /// Number of points that were replayed or rejected, and the time that they took in seconds,
+    /// summed over threads.
     pub replayed: (u64, f64),
 }
 
@@ -190,7 +191,7 @@ impl<'s> StudyExplorer<'s> {
         Ok(rows)
     }
 
-    /// Explores the layers from `depth` on, with the settings `fixed` of outer layers, and returns
+    /// Explores the layers from `depth` on; `fixed` contains the settings of outer layers. Returns
     /// the best score.
     fn explore_layers(
         &mut self,

@@ -17,8 +17,8 @@ pub type Settings = BTreeMap<String, ConfigLiteral>;
 /// Keys that name the machine and the work of a point.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys of non-negative numbers that objectives and limits need: watts, dollars, and the tokens of
-/// a whole run.
+/// Keys of non-negative numbers for objectives and limits: watts, dollars, and the tokens of a
+/// whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
 /// Key of the price of an NPU, in dollars per hour.

@@ -1,4 +1,4 @@
-//! Studies: settings that all points share, axes along which points differ, limits, objectives and
+//! Studies: settings that all points share, axes that distinguish points, limits, objectives and
 //! strategies.
 //!
 //! ```toml
@@ -49,8 +49,8 @@ const ROOT: &[&str] = &[
 /// Maximum value of `rounds` in a study. The search ends earlier, after the first round without an
 /// improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options that make bounds invalid. With these options, steps can be faster than bounds
-/// assume, or ranks can be on other NPUs.
+/// Replay options that make bounds invalid. With these options, a step can be faster than its
+/// bound, or ranks can be on other NPUs.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",

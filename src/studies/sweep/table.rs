@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of ranked rows that get intervals, and number of rows of the front that get intervals.
+/// Number of ranked rows with intervals. The same number of rows on the front have intervals too.
 /// The number is constant, so that the contents of files do not depend on the number of printed
 /// rows.
 const ROWS_WITH_INTERVAL: usize = 10;
@@ -43,7 +43,7 @@ pub struct SweepTable<'s> {
     turns: Vec<LayerTurn>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
-    /// 90 % intervals of the time, by row index, for the rows that users see.
+    /// 90 % intervals of the time, by row index. Only rows that users see have an interval.
     intervals: BTreeMap<usize, [Span; 2]>,
     /// For each row, the keys that have no effect on it.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
@@ -125,7 +125,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective, or the first of several equally good rows.
+    /// Returns the best row by each objective. If several rows tie, returns the first.
     pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.minimised_scores(row)?)))
@@ -195,8 +195,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows without unknown objectives, sorted by the first objective,
-    /// the best row first. Rows with equal values keep their order.
+    /// Returns the indices of the rows in which all objectives are known. The rows are sorted by
+    /// the first objective, best first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
@@ -205,8 +205,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, the best row
-    /// first. If rows are equal in all objectives, only the first of them is returned.
+    /// Returns the indices of the Pareto-optimal rows, sorted by the first objective, best first.
+    /// If rows are equal in all objectives, only the first of them is returned.
     pub fn pareto_front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -340,8 +340,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Returns the objectives for which a row has a value although the study does not optimise
-    /// them.
+    /// Returns the objectives that the study does not optimise but for which a row has a value.
     pub(super) fn stated_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
@@ -432,7 +431,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Describes how many rows have each outcome, and how many impossible rows have each reason.
+    /// Describes how many rows have each outcome, and for which reasons rows are impossible.
     pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows

@@ -57,8 +57,8 @@ pub(super) fn keys_without_effect(
     found
 }
 
-/// Returns the reason why points `one` and `other` have equal results although they differ in
-/// `key`.
+/// Points `one` and `other` differ in `key`. Returns the reason why their results are nevertheless
+/// equal.
 fn find_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,

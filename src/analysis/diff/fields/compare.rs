@@ -17,7 +17,7 @@ const IO: [[&str; 3]; 2] = [
 /// Attributes with numbers that the captured process assigned, such as ids. Such process numbers do not affect the job,
 /// so only the presence of the attribute is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
-/// Attributes whose value is the id of another node.
+/// Attributes whose values are ids of other nodes.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
 /// Returns the fields into which an attribute is decoded.

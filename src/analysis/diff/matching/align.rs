@@ -34,7 +34,8 @@ fn group_nodes_by_lane(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u3
     lanes
 }
 
-/// Aligns lanes, and pairs nodes with equal keys at the same position. Known pairs are anchors of the alignment.
+/// Aligns lanes. Nodes with equal keys at the same position become pairs. Known pairs are anchors of the
+/// alignment.
 pub(super) fn pair_by_lane_alignment(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     let [mut a, mut b] = [0, 1].map(|which| group_nodes_by_lane(&sides[which]));
     a.retain(|lane, _| b.contains_key(lane));

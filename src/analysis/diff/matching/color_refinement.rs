@@ -215,7 +215,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         }
     }
 
-    /// Splits `parts` off a class; `rest` nodes of the class are in no part.
+    /// Splits `parts` off a class; The parts omit `rest` nodes of the class.
     fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
         if rest == 0 {
             // Every node is in a part, so the largest part can remain in the old class.

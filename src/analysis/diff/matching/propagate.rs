@@ -8,7 +8,7 @@ use crate::diff::side::{ComparedTrace, EdgeDirection};
 pub(super) enum AmbiguityPolicy {
     /// Only unique neighbours are paired.
     UniqueOnly,
-    /// Equal neighbours are paired in the order of their ids.
+    /// Equal neighbours form pairs in the order of their ids.
     InIdOrder,
 }
 

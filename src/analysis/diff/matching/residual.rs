@@ -12,15 +12,15 @@ const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
 /// A node is tried again when a neighbour gets a partner; this is the maximum number of such tries.
 const TRIES: u8 = 8;
-/// Maximum number of neighbours compared for one node, summed over its candidates.
+/// Maximum number of neighbours that are compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
 
-/// How well the neighbours of two nodes agree. Only neighbours with a known partner count.
+/// Counts how many neighbours of two nodes agree. Only neighbours with a known partner count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
     /// Number of neighbours with a known partner; of the two nodes' numbers, the larger one.
     known: usize,
-    /// Number of neighbours of the two nodes that are paired with each other.
+    /// How many neighbours of one node are paired with neighbours of the other.
     common: usize,
 }
 

@@ -95,7 +95,7 @@ pub(in crate::diff) fn create_changes_table(style: TextStyle) -> TextTable<'stat
 /// Width of the column of names, including their indentation.
 const NAMES: usize = 44;
 
-/// Adds a row to a table that [`create_changes_table`] created.
+/// Adds a row to a table from [`create_changes_table`].
 pub(in crate::diff) fn add_change(
     table: &mut TextTable<'_>,
     titles: &DiffRenderOptions<'_>,

@@ -31,7 +31,7 @@ pub enum ReportError {
 /// A report document, for one or several machines.
 #[derive(Clone, Debug)]
 pub struct ComparedReports {
-    /// Version, options and inputs with which the program wrote the document.
+    /// The program's version, options and inputs when it wrote the document.
     pub provenance: Provenance,
     /// Results, one per machine.
     pub machines: Vec<MachineResult<'static>>,

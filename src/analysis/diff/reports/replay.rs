@@ -167,7 +167,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
         let mut twins: BTreeMap<String, usize> = BTreeMap::new();
         for row in &report.collectives {
             let what = format!("{}, {}", row.kind, row.group);
-            // Groups with equal names are distinguished by their order in the report.
+            // If groups have equal names, their order in the report distinguishes them.
             let twin = twins.entry(what.clone()).or_default();
             let entry = found
                 .entry((what.clone(), *twin))
@@ -210,7 +210,7 @@ fn compare_collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the changed finish times of ranks that are in both reports.
+/// Returns ranks that are in both reports and finish at different times.
 fn compare_rank_times(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::diff::render::DiffThresholds;
 
-    /// Builds a report about two NPUs. `times` contains compute, exposed communication and idle time of each NPU; `mm`
+    /// Builds a report about two NPUs. `times` contains each NPU's compute, exposed communication and idle time; `mm`
     /// is the time of the only operator, summed over both NPUs.
     fn report(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
         let npu = |rank: usize| {

@@ -21,7 +21,7 @@ pub enum GroupBy {
     Group,
 }
 
-/// Sums over nodes, for each of two traces: times in picoseconds, and sizes.
+/// Sums over nodes of two traces: times in picoseconds, and sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeTotals {
     /// Number of nodes.
@@ -93,7 +93,7 @@ impl NodeTotals {
     }
 }
 
-/// Sums over all nodes, and sums for each value of each property.
+/// Sums over all nodes, and sums by value of each property.
 pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
 
 /// Sums the times and sizes of two traces. Traces with many nodes are processed in parallel.

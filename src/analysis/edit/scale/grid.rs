@@ -1,4 +1,4 @@
-//! A grid of ranks, and the dimension that is scaled.
+//! A grid of ranks, of which one dimension is scaled.
 
 use chakram_base::ids::MAX_NPUS;
 
@@ -18,7 +18,7 @@ impl RankGrid {
             grid.0.push((name, size));
         }
         let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
-        // Saturate, because the product of five sizes may exceed even 128 bits.
+        // Saturate, because even 128 bits may be too few for the product of five sizes.
         if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }

@@ -85,7 +85,7 @@ fn list_ranks(ranks: &[u32]) -> String {
     list.join(", ") + more
 }
 
-/// The names of all groups, from which unused names for copies are derived.
+/// The names of all groups. Copies of groups get unused names.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,

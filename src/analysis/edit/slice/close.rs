@@ -9,7 +9,7 @@ pub const MOST_BEHIND: usize = 8;
 /// A kept node on which a node depends, and true for a control dependency.
 type ForwardedDependency = (u32, bool);
 
-/// The dependencies of each node after other nodes were cut.
+/// The dependencies of each node, after other nodes were cut.
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,

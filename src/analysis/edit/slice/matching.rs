@@ -92,7 +92,7 @@ pub struct UnmatchedCommunication {
     pub count: u64,
     /// Descriptions of the first such collectives and messages, at most [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
-    /// By rank, the kept nodes of communication with a cut partner.
+    /// The kept nodes whose communication partner was cut, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 

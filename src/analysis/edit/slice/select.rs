@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 /// Rule that selects nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
-    /// Nodes that the annotations with this name cover; `*` in the name matches any text.
+    /// Nodes covered by the annotations with this name; `*` in the name matches any text.
     Annotation(String),
     /// Nodes of the profiled step with this number, as given by the profiler.
     Step(u64),
@@ -21,7 +21,7 @@ pub enum SliceTarget {
 /// Marks a node without an owner.
 const NONE: u32 = u32::MAX;
 
-/// For each node by index, returns true if the node is requested.
+/// Returns one entry per node, sorted by index: true if the node is requested.
 pub(super) fn select_target_nodes(
     trace: &CheckedTrace<'_>,
     cut: &SliceTarget,
@@ -126,7 +126,7 @@ fn select_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceEr
     Ok(asked.collect())
 }
 
-/// Returns the step that each node's attribute states.
+/// Returns, for each node, the step that its attribute states.
 fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
     let mut stated = vec![None; trace.raw.nodes.len()];
     for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {

@@ -31,7 +31,7 @@ pub(super) struct GradientReductions {
     pub hooks: Vec<(u32, u64)>,
     /// For each gradient, the bytes per element, if the capture states its type.
     pub element_sizes: Vec<Option<u64>>,
-    /// Nodes that compute gradients, each with the index of its hook. Used only if no host node launches the
+    /// Nodes that compute gradients, each with the index of its hook. Only used if no host node launches the
     /// reductions.
     pub producers: Vec<(u32, usize)>,
 }
@@ -90,7 +90,8 @@ impl GradientReductions {
         this
     }
 
-    /// Removes all reductions except reductions of buckets (for example, reductions to shards).
+    /// Keeps only reductions of buckets. Other reductions, such as reductions to shards, are
+    /// removed.
     pub fn keep_buckets(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
@@ -130,7 +131,7 @@ impl GradientReductions {
         shares_gradients(program, first) || gathers_parameters(program)
     }
 
-    /// Returns the number of elements, summed over all parameters whose hooks were captured.
+    /// Sums the elements of all parameters whose hooks were captured.
     pub fn count_elements(&self) -> u64 {
         self.hooks.iter().map(|hook| hook.1).sum()
     }
@@ -157,7 +158,7 @@ impl GradientReductions {
 }
 
 /// Returns true if a reduction leaves each rank with only its shard of the gradients. In generated jobs, such a
-/// reduction frees temporary memory of the full size.
+/// reduction frees temporary memory as large as the full gradients.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named_changes();
     let bytes = bytes_of(program, reduction);
@@ -390,7 +391,7 @@ pub(super) fn regroup_found(
 }
 
 /// Removes the nodes that gather parameters for the backward pass, and the nodes that copy data into and out of
-/// the gathered buffers. The backward pass then uses the parameters gathered for the forward pass.
+/// the gathered buffers. The backward pass then uses the parameters that the forward pass gathered.
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -531,7 +532,8 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Encodes a record of an all-reduce in `group`. The id and dependencies of the record are set later.
+/// Encodes the record of an all-reduce in `group`. The id and dependencies of the record are set
+/// later.
 fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
@@ -705,8 +707,8 @@ fn place_buckets(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // The host launches the reduction inside the hook. The hook's own node is the last node of the hook, so insert
-        // the launch before this node.
+        // The host launches the reduction from inside the hook. The hook's own node is the last node of the hook, so
+        // insert the launch before this node.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {

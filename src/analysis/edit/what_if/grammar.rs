@@ -6,7 +6,7 @@ use chakram_base::units::{Bytes, Span};
 use std::fmt;
 use std::str::FromStr;
 
-/// A positive fraction of two integers, in lowest terms.
+/// A positive fraction of two integers in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleFactor {
     /// Numerator.
@@ -106,7 +106,7 @@ pub enum WidthChange {
 pub enum LayerChange {
     /// Adds this number of layers; a negative number removes layers.
     By(i64),
-    /// The current number of layers times this factor.
+    /// Multiplies the current number of layers by this factor.
     Times(ScaleFactor),
 }
 
@@ -131,7 +131,8 @@ pub enum JobEdit {
     Hidden(WidthChange),
     /// Changes the number of repeated layers.
     Layers(LayerChange),
-    /// Sets the number of forward and backward passes per optimizer step. The capture must have one of each per step.
+    /// Sets the number of forward and backward passes per optimizer step. The capture must have one forward and one
+    /// backward pass per step.
     Accumulate(u32),
     /// Multiplies the number of micro-batches of a pipeline. The total number of samples does not change.
     MicroBatches(u32),
@@ -139,7 +140,7 @@ pub enum JobEdit {
     Data(u32),
     /// Sets the number of pipeline stages. Each stage keeps its number of layers.
     Pipeline(u32),
-    /// Sets the number of ranks. Ranks without a trace are added as copies of captured ranks.
+    /// Sets the number of ranks. Adds copies of captured ranks for ranks without a trace.
     Ranks(u32),
     /// Sets the size at which a bucket of gradients is reduced, in bytes.
     Bucket(u64),

@@ -64,7 +64,7 @@ impl SizeScaling {
 /// Numbers of scaled nodes, by the method that computed their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
-    /// Number of kernels, messages and collectives to which the scaling applies.
+    /// Number of kernels, messages and collectives that are scaled.
     pub matched: u64,
     pub changed: u64,
     /// Number of kernels for which the fixed call time is the intercept of a fitted line.
@@ -75,7 +75,7 @@ pub(super) struct ScalingCounts {
     pub by_weights: u64,
 }
 
-/// Work and time of a kernel before all edits.
+/// A kernel's work and time before all edits.
 #[derive(Clone, Copy, Debug, Default)]
 struct UneditedWork {
     flops: u64,
@@ -92,7 +92,7 @@ enum ProductKind {
     None,
     /// Samples with a weight.
     WithWeight,
-    /// Samples with samples; the products are summed into the gradient of a weight.
+    /// Multiplies samples by samples and sums the products into a weight gradient.
     GradientOfWeight,
 }
 
@@ -261,7 +261,7 @@ impl KernelScaler {
         self.calls.get(name).copied().unwrap_or(alone)
     }
 
-    /// Multiplies the work of a kernel by `ratio`. The time changes in proportion, except for the fixed time of the
+    /// Multiplies a kernel's work by `ratio`. The time changes in proportion, except for the fixed time of the
     /// call.
     pub fn stretch_item(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
         let new = self.scale_duration_values(program, item, ratio);
@@ -311,7 +311,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which the number of elements of a tensor grows; `None` if the number does not grow.
+    /// Returns the factor by which a tensor's number of elements grows; `None` if the number does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -795,7 +795,7 @@ fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
     ) || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
 }
 
-/// Returns the work and time of a kernel before all edits.
+/// Returns a kernel's work and time before all edits.
 fn work_of(program: &RankProgram<'_>, node: u32) -> UneditedWork {
     let view = program.view_of_node(node);
     let unedited = UneditedValues::parse(program.facts[node as usize].unedited);

@@ -4,7 +4,7 @@
 //! Layers are found by their structure: a sequence of operators with shapes that is repeated without gaps. The longest
 //! such repetition in the forward pass gives the number of layers. The backward pass must have the same number of
 //! repetitions; the optimizer may have another number. Added layers are copies of an inner layer; removed layers are
-//! inner layers. The reductions of gradients are divided into new buckets.
+//! inner layers. The gradient reductions are divided into new buckets.
 //!
 //! Work on parameters that does not occur once per layer (such as a fused optimizer, or copies out of buckets) is
 //! scaled by the number of parameters.
@@ -69,8 +69,8 @@ impl JobLayers {
         Ok(())
     }
 
-    /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would not have equally
-    /// many layers.
+    /// Returns the number of layers to add to a part that has `old` layers. Fails if the parts would have different
+    /// numbers of layers.
     fn check_layer_growth(&self, old: u64, change: LayerChange) -> Result<i64, TraceError> {
         let parts = self.parts.max(1) as i64;
         match change {

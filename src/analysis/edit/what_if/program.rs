@@ -16,7 +16,7 @@ use chakram_trace::format::{Op, TraceError, TrainingPhase, origin, work_amounts}
 use chakram_trace::graph::raw_trace::{NodeRetention, RawTrace};
 use std::collections::BTreeMap;
 
-/// The phase of a step to which a node belongs.
+/// The phase of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepPhase {
     /// Work outside the training iteration, such as barriers between steps, and work of unknown purpose.
@@ -74,7 +74,7 @@ pub(super) enum AttributeChange {
     Removed,
 }
 
-/// Facts about a node that are not in its view.
+/// Facts about a node that its view lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFacts<'a> {
     pub phase: StepPhase,
@@ -90,7 +90,7 @@ pub(super) struct NodeFacts<'a> {
     pub layer: Option<u32>,
     /// Autograd's sequence number. An operator and the function that computes its gradient have the same number.
     pub sequence: Option<u64>,
-    /// The values that earlier edits replaced, as text.
+    /// Values that earlier edits replaced, as text.
     pub unedited: Option<&'a str>,
 }
 
@@ -237,7 +237,7 @@ impl<'a> RankProgram<'a> {
         &self.facts[self.items[item as usize].node as usize]
     }
 
-    /// Returns true if kernels ran on the host's CPU.
+    /// Returns true if the host's CPU ran the kernels.
     pub fn computes_on_host(&self) -> bool {
         self.raw.metadata.kernels_on_cpu
     }
@@ -436,9 +436,9 @@ impl<'a> RankProgram<'a> {
         places
     }
 
-    /// Copies `items`, and returns the copies in the same order. Dependencies and callers among `items` become
-    /// dependencies and callers among the copies. Copies do not depend on items for which `left_out` returns true. The
-    /// caller must insert the copies into the program order.
+    /// Copies `items`. The copies are returned in the same order. Dependencies and callers among `items` become
+    /// dependencies and callers among the copies. Copies do not depend on items for which `left_out` returns true.
+    /// The caller must insert the copies into the program order.
     pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();

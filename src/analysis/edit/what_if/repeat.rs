@@ -10,8 +10,8 @@ use super::program::{
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Repeats the forward and backward passes `times` times before each optimizer step. Gradients are reduced only in the
-/// last backward pass. From the second backward pass on, each parameter's gradient is added to the previous sum. An
+/// Repeats the forward and backward passes `times` times before each optimizer step. Only the last backward pass
+/// reduces gradients. From the second backward pass on, each parameter's gradient is added to the previous sum. An
 /// addition is assumed to take as long as the copy of the gradient into its bucket.
 pub(super) fn accumulate_passes(
     program: &mut RankProgram<'_>,
@@ -143,8 +143,8 @@ pub(super) fn accumulate_passes(
     Ok(counts)
 }
 
-/// Makes a pass start after the last kernel of the pass `before`. If a node of the pass depends on a node in `starts`
-/// (marks before the step), the node depends on that kernel instead. If the first node of the pass has no
+/// Makes a pass start after the last kernel of the previous pass `before`. If a node of the pass depends on a node in
+/// `starts` (marks before the step), the node depends on that kernel instead. If the first node of the pass has no
 /// dependencies, this node also depends on the last kernel.
 fn begin_after(
     program: &mut RankProgram<'_>,
@@ -315,7 +315,7 @@ pub(super) fn cut_micro_batches(
 }
 
 /// Looks at the first step with several micro-batches. Returns the number of micro-batches, and the number of forward
-/// passes before the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B.
+/// passes before the first backward pass. Returns `Some(None)` if the pass order is neither GPipe nor 1F1B.
 /// Returns `None` if no step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
@@ -372,7 +372,7 @@ impl PipelineStages {
         }
     }
 
-    /// Returns the position of a rank in its pipeline.
+    /// Returns a rank's position in its pipeline.
     pub fn place_of(&self, rank: u32) -> PipelinePlace {
         let mut place = PipelinePlace {
             stages: 1,
@@ -390,8 +390,8 @@ impl PipelineStages {
     }
 }
 
-/// Changes the order of the passes of a step's micro-batches. `stages` is the number of stages from the rank's own
-/// stage to the last stage, inclusive.
+/// Changes the pass order of a step's micro-batches. `stages` is the number of stages from the rank's own stage to
+/// the last stage, inclusive.
 pub(super) fn reorder_passes(
     program: &mut RankProgram<'_>,
     order: PassOrder,
@@ -462,7 +462,7 @@ pub(super) fn reorder_passes(
 struct PassEndItems {
     /// The end of each pass.
     ends: BTreeMap<MicroBatchPass, u32>,
-    /// For each pass, the end of the pass before it.
+    /// For each pass, the end of the previous pass.
     before: BTreeMap<MicroBatchPass, u32>,
 }
 
@@ -592,8 +592,8 @@ fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered:
     program.order = order;
 }
 
-/// Returns the order of the passes of `micro_batches` micro-batches: Returns `warm_up` forward passes, then
-/// backward and forward passes in turn, then the remaining backward passes.
+/// Returns the pass order of `micro_batches` micro-batches: Returns `warm_up` forward passes, then backward
+/// and forward passes in turn, then the remaining backward passes.
 fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {

@@ -1,4 +1,4 @@
-//! Changes the number of data-parallel replicas, and the reductions of gradients between replicas.
+//! Changes the number of data-parallel replicas, and the gradient reductions between them.
 //!
 //! Replicas are ranks that reduce their gradients together. [`JobScaling`] adds or removes replicas. If a job reduces
 //! no gradients, but hooks of its parameters were captured, it gets the reductions that DistributedDataParallel would
@@ -17,7 +17,7 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Default size in bytes at which DistributedDataParallel reduces a bucket.
+/// Bucket size in bytes at which DistributedDataParallel reduces by default.
 const DEFAULT_BUCKET: u64 = 25 << 20;
 
 /// Changes the number of replicas of a job to `replicas`.
@@ -222,7 +222,7 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     ))
 }
 
-/// Inserts all-reduces of gradients into each step; returns the number of inserted all-reduces.
+/// Inserts all-reduces of gradients into each step. Returns the number of inserted all-reduces.
 fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {

@@ -2,11 +2,11 @@
 //!
 //! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. The
 //! distance between neighbouring stages is the distance between sender and receiver of a forward message. The second
-//! dimension is the *replica*. Neighbouring replicas are as far apart as ranks that reduce gradients together. The
-//! remaining dimension contains all other positions, such as shards of tensors. An absent rank m copies a captured
-//! rank t, which is its model. The model is a rank of the same stage, if possible with the same coordinate in the
-//! remaining dimension. For a rank in a middle stage, the model may be a rank in another middle stage. In this case,
-//! 1F1B passes are reordered for the stage of m. The trace of t is changed as follows:
+//! dimension is the *replica*. The distance between neighbouring replicas is the distance between ranks that reduce
+//! gradients together. The remaining dimension contains all other positions, such as shards of tensors. An absent
+//! rank m copies a captured rank t, its model. The model is a rank of the same stage, if possible with the same
+//! coordinate in the remaining dimension. For a rank in a middle stage, the model may be a rank in another middle
+//! stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is changed as follows:
 //!
 //! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
 //!   message's tag changes from stage to stage in the same way as the tags of t.
@@ -91,7 +91,7 @@ struct CapturedRank {
     /// Groups that this rank's trace declares.
     own: DeclaredGroups,
     place: StageKind,
-    /// The lowest peer above this rank, which is in the next stage; `None` for the last stage.
+    /// The lowest peer above this rank; it is in the next stage; `None` for the last stage.
     next: Option<u32>,
     peers: BTreeSet<u32>,
     /// Groups that reduce the rank's gradients. Each entry has the distance between adjacent members and
@@ -168,8 +168,8 @@ fn refuse_missing_role(place: StageKind) -> TraceError {
     )
 }
 
-/// Adds traces for all ranks below `world` that have none; `None` stands for the number of ranks that the traces and
-/// groups show.
+/// Adds a trace for each rank below `world` that has none; If `world` is `None`, the traces and groups determine the
+/// number of ranks.
 pub(super) fn derive_missing_ranks(
     traces: RankTraces,
     groups: &DeclaredGroups,
@@ -348,7 +348,7 @@ fn check_memory(
 }
 
 /// Adds a note about the differences in kernel time among captured ranks with the same role. The times of added ranks
-/// may have errors of this size.
+/// may have errors as large as these differences.
 fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

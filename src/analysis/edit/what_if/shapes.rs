@@ -29,8 +29,8 @@ pub(super) fn parse_shapes(text: &str) -> Vec<TensorShape> {
     shapes
 }
 
-/// Parses the shape of each argument of a call. An argument without a shape has an empty shape. A list of tensors is
-/// represented by its first shape.
+/// Parses the shape of each argument of a call. An argument without a shape has an empty shape. The first shape of a
+/// list of tensors represents the whole list.
 pub(super) fn parse_argument_shapes(text: &str) -> Vec<TensorShape> {
     let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
     for (at, byte) in text.bytes().enumerate() {

@@ -7,7 +7,8 @@ pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> 
     UneditedValues::parse(unedited).unedited_count(name)
 }
 
-/// Values that edits replaced, in the form `duration_ns=12;num_ops=-`; `-` means that the attribute did not exist.
+/// Values that edits replaced, as text such as `duration_ns=12;num_ops=-`; `-` means that the attribute did not
+/// exist.
 pub(super) struct UneditedValues<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> UneditedValues<'t> {

@@ -18,7 +18,7 @@ use chakram_base::kernel_shape::{KernelShape, MemoryBoundKernel};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sizes of a model that depend on its hidden size.
+/// Sizes of a model that change with its hidden size.
 #[derive(Debug, Default)]
 pub(super) struct ModelWidths {
     /// Sizes of weights that are proportional to the hidden size.
@@ -36,13 +36,13 @@ pub(super) struct ModelWidths {
     weights: BTreeMap<Option<u32>, [u64; 2]>,
     /// Bytes of all weights, and of all gradients, as stated by a generated job.
     stated: [u64; 2],
-    /// Bytes per element of weights, according to the number format of matrix multiplications.
+    /// Bytes per weight element, which follow from the number format of matrix multiplications.
     element: u64,
 }
 
 impl ModelWidths {
     /// Derives the widths from the matrix multiplications of a program; `samples` contains the number of samples and
-    /// the number of tokens, if known.
+    /// the number of tokens, where known.
     pub fn learn_widths(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
         let mut this = Self {
             leading: samples.into_iter().flatten().collect(),

@@ -104,7 +104,7 @@ impl<'j> From<&'j RankOverview> for RankDocument<'j> {
     }
 }
 
-/// If a path is not UTF-8, shows replacement characters.
+/// If a path is not UTF-8, shows replacement characters instead.
 fn shown_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
 }

@@ -1,4 +1,4 @@
-//! Pieces of text that several views of traces use.
+//! Text fragments for several views of traces.
 
 use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;

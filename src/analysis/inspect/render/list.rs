@@ -1,4 +1,4 @@
-//! Renders lists of nodes row by row while traces are read.
+//! Renders a list of nodes row by row while reading traces.
 
 use super::json::build_view_document;
 use crate::inspect::NodeRow;
@@ -33,15 +33,15 @@ impl NodeList {
             Self::Json => {
                 let head = serde_json::to_string(&build_view_document("nodes", EmptyListBody {}));
                 let head = head.expect("names are texts");
-                // The document is written in parts, so leave out its closing brace here.
+                // The document is written in parts, so omit its closing brace here.
                 format!("{},\"nodes\":[", head.trim_end_matches('}'))
             }
             Self::Csv => CsvRows::new(COLUMNS).into_text(),
         }
     }
 
-    /// Renders `rows`, one line per row. Returns the text, and the offset in it at which each line ends. In JSON, every
-    /// line ends with a comma.
+    /// Renders `rows`, one line per row. Returns the text, and the offset at which each line ends in it. In JSON,
+    /// every line ends with a comma.
     pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {
@@ -75,7 +75,7 @@ impl NodeList {
     }
 }
 
-/// Body of a JSON document to which the nodes are appended later.
+/// Body of a JSON document; nodes are appended later.
 #[derive(Serialize)]
 struct EmptyListBody {}
 

@@ -21,9 +21,9 @@ use std::fmt::{Display, Result, Write as _};
 
 /// Maximum number of rows in a table.
 const ROWS: usize = 12;
-/// Title of the table of the path's longest parts.
+/// Title of the table of the longest parts of the path.
 const LONGEST: &str = "LONGEST NODES";
-/// Maximum number of paths shown if each rank has its own.
+/// If each rank has its own path, at most this number of paths are shown.
 const PATHS: usize = 8;
 
 /// A critical path, and the tracks (ranks) that it may use.
@@ -40,7 +40,7 @@ pub fn find_paths(
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
 ) -> Vec<TrackPath<'_>> {
     let parts: Vec<&[PathInput]> = if share_one_clock(tracks) {
-        // Only a path through ranks with comparable times may change ranks.
+        // Only a path through ranks with a common clock may change ranks.
         vec![tracks]
     } else {
         tracks.chunks(1).collect()

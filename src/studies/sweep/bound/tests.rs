@@ -103,7 +103,7 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// On one machine of this test, links are faster than the bandwidth of their dimension. On the
+/// On one of the test's machines, links are faster than the bandwidth of their dimension. On the
 /// other machine, sends complete on delivery. On both machines, no replay is faster than its
 /// bounds.
 #[test]

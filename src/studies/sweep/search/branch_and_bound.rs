@@ -1,7 +1,7 @@
 //! Best-first search that ends when no remaining point has a bound below the best answer.
 //!
-//! Every point first gets a quick bound. When this bound is the smallest of all remaining points,
-//! the point's full bound is computed. If the full bound is still the smallest, the point is
+//! Every point first gets a quick bound. If a point has the smallest such bound among the remaining
+//! points, its full bound is computed. If the full bound is still the smallest, the point is
 //! answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
 //! better than the best answer, because then no remaining point can be better. Idle threads answer
 //! the first open questions of the queue in advance. An open question is a bound or an answer that
@@ -79,7 +79,7 @@ impl BestFirstSearch<'_> {
         true
     }
 
-    /// Returns the limit on scores: the search continues while a bound is below it.
+    /// Returns the limit on scores. The search continues while some bound is below the limit.
     fn score_limit(&self) -> u64 {
         self.best.map_or(u64::MAX, to_ordered_bits)
     }
@@ -114,7 +114,7 @@ impl BestFirstSearch<'_> {
     }
 }
 
-/// Returns the question that is open for a point in the queue, depending on its kind of bound.
+/// Returns the open question about a point in the queue, which depends on the kind of its bound.
 fn open_question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -164,7 +164,8 @@ impl StudyExplorer<'_> {
         }
         self.ask_while(|known, in_flight| search.next(known, in_flight))?;
         while !search.advance_head(&self.known) {
-            // New answers are not allowed and the answer at the head is missing, so skip the point.
+            // New answers are not allowed and the answer to the first point is missing, so skip the
+            // point.
             if let Some((_, _, index)) = search.queue.pop_first() {
                 search.taken.push(index);
             }

@@ -161,8 +161,8 @@ impl StudyExplorer<'_> {
             let start = std::time::Instant::now();
             let find_out = || self.find_out(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
-                // If the computation panics, first wake the other threads; otherwise they would
-                // wait for this answer forever.
+                // If the computation panics, first wake the other threads, because they would
+                // otherwise wait for this answer forever.
                 let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 state.in_flight.remove(&key);
                 answered.notify_all();

@@ -16,8 +16,7 @@ pub enum SearchStrategy {
     Grid,
     /// Visits this number of points, drawn at random without replacement.
     Random(u64),
-    /// Searches one axis after another while the others stay fixed, until no axis improves the
-    /// point.
+    /// Searches one axis at a time while the others stay fixed, until no axis improves the point.
     Coordinate,
     /// Visits points in the order of their lower bounds. Excludes points with a bound that is no
     /// better than the best answer.

@@ -1,4 +1,4 @@
-//! Finds paths and host names in a text.
+//! Finds paths and host names in text.
 
 use super::{LeakKind, TextLeak, byte_before, is_word};
 
@@ -118,7 +118,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Top-level domains at the end of host names. No dotted name in a program ends in one of these domains.
+/// Top-level domains that host names end in. No dotted name in a program ends in one of these domains.
 const DOMAINS: [&str; 9] = [
     "com",
     "org",
@@ -138,7 +138,7 @@ const SHORT_DOMAINS: [&str; 18] = [
     "eu", "jp", "cn", "ru", "us",
 ];
 
-/// Words that precede the number in names of machines.
+/// Words in machine names that precede a number.
 const MACHINES: [&str; 17] = [
     "node", "host", "worker", "gpu", "dgx", "hgx", "srv", "server", "compute", "rack", "login",
     "head", "pod", "hpc", "blade", "vm", "instance",

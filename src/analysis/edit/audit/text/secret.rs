@@ -13,8 +13,8 @@ use super::{LeakKind, TextLeak};
 
 /// Minimum length at which random text can be distinguished from names, in characters.
 const SHORTEST: usize = 32;
-/// Minimum score of random text, in quarters of a bit. The threshold is 3.6 standard deviations below the mean score of
-/// 40 random characters.
+/// Minimum score, in quarters of a bit, at which text counts as random. The threshold is 3.6 standard deviations
+/// below the mean score of 40 random characters.
 const THRESHOLD: i32 = -20;
 
 /// Scores of the letters `a` to `z`, in quarters of a bit.
@@ -71,7 +71,7 @@ pub(super) fn find_secrets<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Searches a run of characters from either of the two base64 alphabets.
+/// Searches a run of characters; they may be from either base64 alphabet.
 fn search_run<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let mut add = |text: &'a str| {
         found.push(TextLeak {

@@ -1,4 +1,4 @@
-//! Finds the memory of whole gradients between their computation and their reduction.
+//! Finds how much memory whole gradients need between their computation and their reduction.
 
 use super::super::program::{RankProgram, StepPhase};
 use super::super::unedited::UneditedValues;

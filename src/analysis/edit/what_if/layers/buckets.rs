@@ -29,7 +29,7 @@ pub(super) enum GradientBuckets {
 /// Buckets of a generated job.
 pub(super) struct LayerBuckets {
     limit: u64,
-    /// Bytes of the gradients of one repeated layer, if a bucket shows them.
+    /// Gradient bytes of one repeated layer, if a bucket shows them.
     layer: Option<u64>,
     /// For each layer (by its label before the edit), the bytes of its gradients.
     sizes: BTreeMap<u32, u64>,
@@ -39,9 +39,9 @@ pub(super) struct LayerBuckets {
     passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
     /// Bytes of all gradients together.
     bytes: u64,
-    /// True if gradients are reduced only after the backward pass.
+    /// True if reductions run only after the backward pass.
     at_end: bool,
-    /// Collectives that gather the parameters updated by the optimizer.
+    /// Collectives that gather parameters after the optimizer has updated them.
     gathers: Vec<u32>,
     shard: f64,
 }

@@ -1,10 +1,10 @@
 //! Copies or removes layers in all passes of a step.
 //!
-//! A *layer run* is the list of a pass's layers, in execution order. Added layers are copies of one layer, the
-//! template, and come after the template in the run. Removed layers are the layers after the template. If a node
-//! depends on a node `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node
-//! depends on a node in another pass, the dependency is shifted by the same number of layers as the node itself. For
-//! example, if parameters are gathered two layers ahead, they are gathered two layers ahead after the edit too.
+//! A *layer run* lists a pass's layers in execution order. Added layers are copies of one layer, the template, and
+//! come after the template in the run. Removed layers are the layers after the template. If a node depends on a node
+//! `n` layers earlier in the same pass, the distance is still `n` layers after the edit. If a node depends on a node
+//! in another pass, the dependency is shifted by the same number of layers as the node itself. For example, if
+//! parameters are gathered two layers ahead, they are gathered two layers ahead after the edit too.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -22,7 +22,7 @@ type LayerItemKey = (u64, i64, u32);
 pub(super) struct LayerRun {
     /// True for a backward pass, in which the last layer runs first.
     pub backward: bool,
-    /// The nodes of each layer; layers are in execution order.
+    /// The nodes of each layer, with layers in execution order.
     pub layers: Vec<Vec<u32>>,
     /// Index in `layers` of the template, which is copied.
     pub template: usize,
@@ -36,7 +36,8 @@ struct LayerItemPosition {
     key: LayerItemKey,
 }
 
-/// Position of a node's layer in its run, before and after the edit. For a copy, `old` is the position of the template.
+/// Position of a node's layer in its run before and after the edit. For a copy, `old` is the position of the
+/// template.
 #[derive(Clone, Copy)]
 pub(super) struct LayerMove {
     pub run: usize,
@@ -108,7 +109,8 @@ impl LayerEditor {
         self.runs[run].template as i64
     }
 
-    /// Returns the position after the edit of the layer at position `old`; `None` if the edit removes this layer.
+    /// Returns the position that the layer at position `old` has after the edit; `None` if the edit removes this
+    /// layer.
     fn position_after_edit(&self, run: usize, old: i64) -> Option<i64> {
         let template = self.template_layer(run);
         if old <= template {
@@ -244,9 +246,9 @@ impl LayerEditor {
         program.order = order;
     }
 
-    /// For each copy, returns the layer whose recorded times the copy gets. Each layer that is equal to the template is
-    /// used equally often. The remaining copies get the times of layers near the mean, so that doubling the number of
-    /// layers doubles the time.
+    /// For each copy, returns the layer that provides the copy's recorded times. All layers that are equal to the
+    /// template are used equally often. The remaining copies get the times of layers near the mean, so that
+    /// doubling the number of layers doubles the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -345,7 +347,7 @@ impl LayerEditor {
     }
 
     /// Updates the dependencies of nodes outside the layers. A node that depended on the last layer depends on the new
-    /// last layer. A node that depended on all layers also depends on the added layers.
+    /// last layer. If a node depended on all layers, it also depends on the added layers.
     fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
@@ -394,7 +396,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the runs of the step; they contain the layers before the edit.
+    /// Returns the runs of the step, with the layers before the edit.
     pub fn edited_runs(&self) -> &[LayerRun] {
         &self.runs
     }

@@ -98,7 +98,7 @@ fn rename_layer(name: &str, by: i64) -> Option<String> {
     Some(format!("{before}{}{}", number + by, &after[end..]))
 }
 
-/// Returns the layer label of a node after the edit.
+/// Returns a node's layer label after the edit.
 pub(super) fn edited_label(program: &RankProgram<'_>, item: u32) -> Option<u32> {
     match program.items[item as usize].changes.get("layer") {
         Some(AttributeChange::Count(layer)) => u32::try_from(*layer).ok(),

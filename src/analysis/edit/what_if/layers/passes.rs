@@ -7,8 +7,8 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// The nodes of a pass, each with a signature of its structure. Transfers are not included, nor are nodes that only
-/// launch reductions.
+/// The nodes of a pass. Each node has a signature of its structure. Excludes transfers, and nodes that only launch
+/// reductions.
 #[derive(Default)]
 pub(super) struct PassItems {
     pub items: Vec<u32>,
@@ -81,7 +81,7 @@ impl StepPasses {
                 let pass = match facts.phase {
                     StepPhase::Forward => Some((false, micro_batch)),
                     StepPhase::Backward => Some((true, micro_batch)),
-                    // Gathers and hooks belong to the pass during which they run.
+                    // A gather or hook belongs to the pass in which it runs.
                     StepPhase::Parameters if !ended => {
                         Some(current.unwrap_or((false, micro_batch)))
                     }
@@ -171,8 +171,8 @@ pub(super) fn find_runs(
 }
 
 impl StepPasses {
-    /// Finds the layers of backward passes by autograd's sequence numbers. An operator and the function that computes
-    /// its gradient have the same number. Returns `None` if some pass does not show all layers.
+    /// Finds the layers of backward passes from autograd's sequence numbers. An operator and the function that
+    /// computes its gradient have the same number. Returns `None` if a pass does not show all layers.
     pub fn blocks_by_links(
         &self,
         program: &RankProgram<'_>,

@@ -18,7 +18,7 @@ impl GridDimension {
     }
 }
 
-/// A grid of ranks; the innermost dimension is first.
+/// A grid of ranks, innermost dimension first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoleGrid {
     dimensions: Vec<GridDimension>,
@@ -27,7 +27,7 @@ pub(super) struct RoleGrid {
     replicas: Option<usize>,
 }
 
-/// Returns the distance between adjacent members and their number; `None` if the members are not equally spaced.
+/// Returns the distance between adjacent members and their number; `None` if the members are not evenly spaced.
 pub(super) fn find_progression(members: &[u32]) -> Option<(u32, u32)> {
     let (first, second) = (members.first()?, members.get(1)?);
     let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;

@@ -7,11 +7,11 @@ use chakram_trace::format::{TraceError, escape_name};
 use chakram_trace::workload::format_shortened;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The groups of captured ranks, and names for the groups of added ranks.
+/// The groups of captured ranks, and group names for added ranks.
 pub(super) struct GroupTable<'g> {
     captured: &'g [CapturedRank],
     pub(super) declared: DeclaredGroups,
-    /// For each list of members, the names of groups with these members.
+    /// For each member list, the names of the groups with these members.
     names: BTreeMap<Vec<u32>, BTreeSet<String>>,
     /// Names that denote different groups in different traces.
     ambiguous: BTreeSet<String>,

@@ -64,7 +64,7 @@ pub(super) struct RoleWriter<'w, 'g> {
     /// Grid of the new job.
     pub(super) target: &'w RoleGrid,
     pub(super) table: &'w mut GroupTable<'g>,
-    /// Index of the captured rank whose trace is copied.
+    /// Index of the captured rank whose trace is copied to the new rank.
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,

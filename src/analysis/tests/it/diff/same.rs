@@ -1,4 +1,5 @@
-//! Compares traces with copies that have other ids and another order. No difference may be found.
+//! Compares traces with copies of themselves that have other ids and another order. No difference
+//! may be found.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;

@@ -255,7 +255,7 @@ pub fn file(nodes: &[Node]) -> Vec<u8> {
     file
 }
 
-/// Result of a comparison, expressed by ids; nodes and edges are sorted.
+/// Result of a comparison, expressed by ids. Nodes and edges are sorted.
 #[derive(Debug, Default, PartialEq)]
 pub struct Found {
     pub removed: Vec<u64>,
