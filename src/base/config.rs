@@ -78,7 +78,7 @@ impl<'d> ConfigDocument<'d> {
         }
     }
 
-    /// Returns the root table, whose keys must be in `allowed`.
+    /// Returns the root table; its keys must be in `allowed`.
     pub fn root_table(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
         ConfigTable::open_table(self, String::new(), 0, self.root.get_ref(), Some(allowed))
     }
@@ -229,7 +229,7 @@ impl<'d> ConfigTable<'d> {
         entries.map(|(key, value)| (key.get_ref().as_ref(), self.wrap_field(key, value)))
     }
 
-    /// Builds an error about the table as a whole.
+    /// Builds an error about the whole table, not about one of its entries.
     pub fn invalid_table_error(&self, found: impl Display, expected: impl Display) -> ConfigError {
         let why = format!("found {found}, expected {expected}");
         self.document.error_at(&self.key, self.at, why)

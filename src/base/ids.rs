@@ -1,6 +1,6 @@
 //! Typed indices, so that an index of one kind cannot be used as another.
 
-/// Maximum number of NPUs of a machine and of ranks of a job.
+/// Maximum number of NPUs in a machine, and of ranks in a job.
 pub const MAX_NPUS: u32 = 1 << 22;
 
 /// Declares an index type, which stores 32 bits unless the caller names another integer type.

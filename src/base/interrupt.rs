@@ -83,7 +83,7 @@ pub fn inherit_token<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
 ///
 /// # Errors
 ///
-/// Fails if a stop was requested or the memory limit is exceeded. After the first failure, all later calls fail too.
+/// Fails if a stop was requested or the memory limit is exceeded. After the first failure, all later calls also fail.
 pub fn check_interruption() -> Result<(), Interruption> {
     CURRENT.with_borrow(|token| {
         let memory = || bounds::check_allocated().map_err(Interruption::from);

@@ -1,7 +1,7 @@
 //! Statistics of samples.
 
 /// Returns the two middle values of `values`, the lower one first. If the number of values is odd, the two middle
-/// values are equal. `None` if there are no values. Reorders `values`.
+/// values are equal. Returns `None` if there are no values. Reorders `values`.
 pub fn middle_values<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     let upper = values.len() / 2;
     let is_odd = !values.len().is_multiple_of(2);
@@ -14,7 +14,7 @@ pub fn middle_values<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
 }
 
 /// Returns the median of `values`. If the number of values is even, the median is the mean of the middle two, rounded
-/// down. `None` if there are no values. Reorders `values`.
+/// down. Returns `None` if there are no values. Reorders `values`.
 pub fn median(values: &mut [u64]) -> Option<u64> {
     let [lower, upper] = middle_values(values)?;
     Some(lower.midpoint(upper))

@@ -191,8 +191,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::load_job`]. Calls `load_job`; if the general options request details, also prints the duration of
-    /// the call.
+    /// Calls [`Self::load_job`]; if the general options request details, also prints the duration of the call.
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;

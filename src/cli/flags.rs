@@ -94,8 +94,7 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns the commands for which the flag of `setting` is named in messages; empty if every
-    /// command has the flag.
+    /// Returns the commands for which messages name the flag of `setting`; empty if every command has the flag.
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

@@ -20,7 +20,7 @@ const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
 
-/// Length of help, which determines the options in it.
+/// Length of a help text, which determines the options that the text lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpLength {
     /// Common options.

@@ -197,7 +197,7 @@ fn command_line() -> Command {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // Parse without completers, because only shells that ask for completions need them.
+    // Parse without completers, because only shells that ask for completions need completers.
     let mut command = match help::requested_help_length(&arguments) {
         Some(length) => help::replace_help(build_whole_command(), length),
         None => Cli::command(),
@@ -369,7 +369,7 @@ fn print_chain(error: &(dyn Error + 'static)) {
     print_error(&error_text(error));
 }
 
-/// Returns the text of an error: the message, then its causes, then a suggestion of what to try.
+/// Returns the text of an error: the message, then its causes, then a suggested next step.
 fn error_text(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());

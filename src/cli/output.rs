@@ -296,7 +296,7 @@ impl RunArgs {
 
     /// Rejects options that have no effect on a command that only writes traces and prints a summary.
     pub fn check_summary_alone(&self) -> Result<(), String> {
-        // The summary is text or JSON too.
+        // The summary is also text or JSON.
         let run = Self {
             format: match self.format {
                 ReportFormatArg::Csv => ReportFormatArg::Csv,

@@ -125,8 +125,7 @@ impl Progress {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns an observer that counts the nodes that a replay completes; `None` if progress is not
-    /// shown.
+    /// Returns an observer that counts the nodes that a replay completes; `None` if progress is not shown.
     pub fn node_observer(&self) -> Option<NodeCounter<'_>> {
         self.is_shown().then_some(NodeCounter(self))
     }

@@ -139,7 +139,7 @@ pub fn describe_recognized(path: &Path, readable: ReadableInputs) -> Option<Stri
         RecognizedInput::Source(source) => {
             let is_readable = match readable {
                 ReadableInputs::AnySource => true,
-                // `convert goal` also reads traces, whose messages it converts to GOAL.
+                // `convert goal` also reads traces, because it converts their messages to GOAL.
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::AstraSim => {

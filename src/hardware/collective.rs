@@ -116,7 +116,8 @@ pub struct CollectiveStage {
 }
 
 impl CollectiveStage {
-    /// Returns the size of one of `n` equal parts of the buffer, halved if a ring is used in both directions.
+    /// Returns the size of one of `n` equal parts of the buffer; if a ring is used in both directions, returns half of
+    /// this size.
     #[inline]
     pub fn nth_part(&self, n: u32) -> BufferShare {
         self.buffer
@@ -125,8 +126,8 @@ impl CollectiveStage {
     }
 }
 
-/// Calls `take` with the stages of `kind` over the phases of `extent`, in order. The stages belong to one chunk.
-/// `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
+/// Calls `take` with each stage of `kind` over the phases of `extent`, in the order in which the stages run. The stages
+/// belong to one chunk. `whole` is the chunk's share of the buffer ([`CollectiveKind::buffer_bytes`]).
 ///
 /// `order` contains the index of every phase once: the order in which a chunk passes through the phases on its way
 /// outward. Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and
@@ -238,9 +239,9 @@ pub struct LinePosition {
 
 impl LinePosition {
     /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
-    /// `None` if the member's line takes no part in this stage. A line consists of members that differ only in their
-    /// index in one phase. In a rooted collective, a line takes part only if its indices in all inner phases equal the
-    /// root's, because only such lines have or need data.
+    /// Returns `None` if the member's line takes no part in this stage. A line consists of members that differ only in
+    /// their index in one phase. In a rooted collective, a line takes part only if its indices in all inner phases
+    /// equal the root's, because only such lines have or need data.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,

@@ -87,8 +87,8 @@ impl NpuClass {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Converts the class to a [`RecordingClass`], which describes the NPUs on which kernels were recorded. `None` if
-    /// the class's memory bandwidth is unknown.
+    /// Converts the class to a [`RecordingClass`], which describes the NPUs on which kernels were recorded. Returns
+    /// `None` if the class's memory bandwidth is unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).set_maker(maker_of(&self.name)))
@@ -375,7 +375,7 @@ impl Machine {
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
-    /// Returns the classes of NPUs in the order of the file, at least one.
+    /// Returns the classes of NPUs, at least one, in the order of the file.
     pub fn classes(&self) -> &[NpuClass] {
         &self.classes
     }
@@ -409,8 +409,8 @@ impl Machine {
             .shared_capacity(self.topology.npu_count())
     }
 
-    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. `None` if there are
-    /// no ports, or if no route leads to a port.
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::npus_with_ports`]. Returns `None` if
+    /// there are no ports, or if no route leads to a port.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest_port(npu, &self.topology),

@@ -53,8 +53,8 @@ pub struct RemoteMemoryAccess {
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
-    /// True if all NPUs issue the same access and the switches combine it. The switches gather loads, so that each NPU
-    /// ends with all NPUs' bytes, or reduce stores.
+    /// True if all NPUs issue the same access and the switches combine these accesses. The switches gather loads, so
+    /// that each NPU ends with all NPUs' bytes, or reduce stores.
     pub in_switch: bool,
     /// Number by which the caller identifies the access.
     pub token: u64,
@@ -254,8 +254,8 @@ pub struct NamedMemory {
 
 impl RemoteMemory {
     /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. If
-    /// each NPU has its own channel, each NPU has the whole capacity for itself. `None` for ports and for unknown
-    /// capacity.
+    /// each NPU has its own channel, each NPU has the whole capacity for itself. Returns `None` for ports and for
+    /// unknown capacity.
     pub fn shared_capacity(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
@@ -305,8 +305,8 @@ impl RemoteMemory {
         self.attachment.fits_npus(topology.npu_count()) && self.through.as_ref().is_none_or(through)
     }
 
-    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs. `None` if accesses do not
-    /// share ports with messages.
+    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs. Returns `None` if accesses do
+    /// not share ports with messages.
     pub fn chunk_count(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {

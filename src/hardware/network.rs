@@ -190,7 +190,8 @@ impl NetworkMessage {
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
-    /// Value by which the caller identifies the transfer in the notice of its end. Unused if the model sends no notice.
+    /// Value by which the caller identifies the transfer in the notice of its end. The value is unused if the model
+    /// sends no notice.
     pub op: OpIndex,
     /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
@@ -270,11 +271,11 @@ pub struct MovedBytes {
 /// Effect of newly failed links on messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
-    /// Messages that were on the failed links, or would still have used them.
+    /// Messages that were on the failed links, or that would still have used these links.
     pub moved: Vec<MovedBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
-    /// Number of bytes sent again, for all messages together.
+    /// Number of bytes sent again, summed over all messages.
     pub resent: f64,
 }
 
@@ -343,8 +344,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the time for which a message occupies its link if each sender sends all its messages over one link,
-    /// otherwise `None`. Successive messages of one sender begin at least this time apart.
+    /// If each sender sends all its messages over one link, returns the time for which a message occupies this link;
+    /// otherwise returns `None`. Successive messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None
     }
@@ -371,7 +372,8 @@ pub trait NetworkBackend {
     }
 
     /// Returns the servers of NPUs along dimensions in which NPUs have their own ports. Traffic other than messages
-    /// between NPUs, such as accesses to remote memory, uses these servers. `None` if operations do not contend.
+    /// between NPUs, such as accesses to remote memory, uses these servers. Returns `None` if operations do not
+    /// contend.
     fn attachment_servers_mut(&mut self) -> Option<&mut ServerTable> {
         None
     }

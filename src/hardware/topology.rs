@@ -245,8 +245,8 @@ impl Topology {
         self.graph.as_ref()
     }
 
-    /// Returns all links individually: the explicit links, or else links built from the dimensions. `None` if there are
-    /// more NPUs than [`link_graph::MOST_NPUS`].
+    /// Returns all links individually: the explicit links, or else links built from the dimensions. Returns `None` if
+    /// there are more NPUs than [`link_graph::MOST_NPUS`].
     pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
         match &self.graph {
             Some(graph) => Some(Arc::clone(graph)),
@@ -255,8 +255,8 @@ impl Topology {
     }
 
     /// Creates a topology whose NPUs are the cores of `tiles`, wired as `shape` along x and y. Links on each die have
-    /// rate `inside` and latency `latency`. `None` if a size is zero, or if there would be more than [`Self::MAX_NPUS`]
-    /// NPUs.
+    /// rate `inside` and latency `latency`. Returns `None` if a size is zero, or if there would be more than
+    /// [`Self::MAX_NPUS`] NPUs.
     pub fn with_tiles(
         tiles: TileGrid,
         shape: DimensionShape,
@@ -325,7 +325,7 @@ impl Topology {
     }
 
     /// Returns the rate and latency of the link between neighbours at coordinates `lower` and `lower + 1` along
-    /// `dimension`. Without tiles all links of a dimension are equal, and `lower` is ignored.
+    /// `dimension`. Without tiles, all links of a dimension are equal, so `lower` is ignored.
     #[inline]
     pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
         match self.tile_grid() {
@@ -406,7 +406,7 @@ impl Topology {
     }
 
     /// Returns the path from `a` to `b` in dimension order. Latencies add up, and the slowest link determines the rate.
-    /// `None` if both are the same NPU.
+    /// Returns `None` if both are the same NPU.
     #[inline]
     pub fn path_between_npus(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         if let Some(graph) = &self.graph {

@@ -20,8 +20,8 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Function that a thread calls when the system has no memory left. Set only if the allocator counts memory without
-/// ending the process.
+/// Function that a thread calls when the system has no memory left. This function is set only if the allocator counts
+/// memory without ending the process.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
 /// Makes the allocator only count memory, so that the process survives a task that exceeds the limit. If the system

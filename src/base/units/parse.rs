@@ -141,7 +141,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
             "the number must be finite and not negative".to_owned(),
         ));
     }
-    // Only zero may lack a unit.
+    // A number without a unit is allowed only if the number is zero.
     if unit.is_empty() && value != 0.0 {
         return Err(fail(format!("the unit is missing (one of {})", allowed())));
     }

@@ -24,7 +24,7 @@ enum QuirkVariation {
 }
 
 impl QuirkVariation {
-    /// Returns all variations, in the table's order.
+    /// Returns all variations, in the order of the table's rows.
     fn all_variations() -> Vec<Self> {
         let ones = Quirk::all_quirks().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);

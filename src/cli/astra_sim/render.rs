@@ -16,7 +16,7 @@ pub struct RankStatistics {
     /// Index of the rank in the job.
     pub rank: u32,
     finish: u64,
-    /// Wall time minus the recorded times of the rank's nodes. Negative if nodes overlap, which is
+    /// Wall time minus the recorded times of the rank's nodes. The difference is negative if nodes overlap, which is
     /// possible in a pure replay.
     exposed: i64,
     time: RankBusyTime,

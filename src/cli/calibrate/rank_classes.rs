@@ -7,9 +7,8 @@ use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Returns `text`, the contents of `machine`'s file, in which each NPU of `ranks` that shares its
-/// class with others gets a new class `CLASS-RANK`. The new class is a copy of the old class. Other
-/// NPUs keep their class.
+/// Returns `text`, the contents of `machine`'s file, with new NPU classes: each NPU of `ranks` that shares its class
+/// with other NPUs gets a class `CLASS-RANK`. The new class is a copy of the old class. Other NPUs keep their class.
 pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npu_count();
     let members =

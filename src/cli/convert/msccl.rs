@@ -1,5 +1,5 @@
-//! `chakram convert msccl`: converts MSCCL algorithms to traces, whose steps the members of a
-//! collective then execute.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces; the members of a collective then execute the steps in
+//! these traces.
 
 use super::CompressArg;
 use crate::traces;

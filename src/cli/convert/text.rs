@@ -19,8 +19,7 @@ fn write_more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Prints `summary` as text. `input` is the word for the inputs whose size is printed, such as
-/// JSON.
+/// Prints `summary` as text. `input` is the word, such as JSON, for the inputs whose size is printed.
 pub fn write_summary(
     summary: &ConversionSummary,
     input: &str,

@@ -64,7 +64,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Maximum number of ranks in the table.
+/// Maximum number of ranks in the summary's table.
 const SHOWN: usize = 16;
 
 fn format_ms(ns: u64) -> String {

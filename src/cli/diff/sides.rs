@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
-    /// Suggestion of what to try, which may be empty.
+    /// Suggested next step, possibly empty.
     hint: &'static str,
 }
 
@@ -101,9 +101,9 @@ pub enum DiffSide {
         path: PathBuf,
         /// A valid trace file that contains the intact records.
         bytes: Vec<u8>,
-        /// Report on what was lost.
+        /// Report on the lost records.
         report: Box<SalvageReport>,
-        /// Error from decompressing the file, if there was one.
+        /// Error that occurred while the file was decompressed, if any.
         wrong: Option<String>,
     },
 }

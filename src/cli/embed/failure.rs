@@ -58,7 +58,7 @@ pub struct NodeIdentity {
 pub struct WaitingNodeIdentity {
     /// The waiting node.
     pub node: NodeIdentity,
-    /// Description of what the node waits for.
+    /// Reason why the node waits.
     pub why: String,
 }
 
@@ -73,11 +73,11 @@ pub struct CommandFailure {
     pub found: String,
     /// Description of the expected value, if the message gives it separately.
     pub expected: Option<String>,
-    /// Suggestion of what to try.
+    /// Suggested next step.
     pub hint: Option<String>,
     /// Name of the argument that is wrong.
     pub argument: Option<String>,
-    /// Key in a file that is wrong, such as `dimension[1].bandwidth`.
+    /// The wrong key in a file, such as `dimension[1].bandwidth`.
     pub key: Option<String>,
     /// Path of the file that is wrong.
     pub file: Option<String>,

@@ -14,7 +14,7 @@ pub struct NodeListing {
     pub filter: NodeFilter,
     /// Format of the listing.
     pub list: NodeList,
-    /// Maximum number of listed nodes, over all ranks together.
+    /// Maximum number of listed nodes, summed over all ranks.
     pub limit: usize,
     /// Number of ranks that are read in parallel.
     pub threads: usize,

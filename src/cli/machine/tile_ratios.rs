@@ -22,7 +22,7 @@ pub(super) struct TileRatios {
     hops_to_dram: u32,
     /// Bandwidth of a link on a die, divided by one port's bandwidth.
     link_to_dram_port: f64,
-    /// Bandwidth of a link on a die, divided by the bandwidth of all ports together.
+    /// Bandwidth of a link on a die, divided by the total bandwidth of all ports.
     link_to_dram: f64,
 }
 

@@ -21,12 +21,12 @@ pub enum ReportFormatArg {
 pub struct NodeSink(Option<Arc<OnceLock<NodeTable>>>);
 
 impl NodeSink {
-    /// Creates a sink that stores the table in `place`.
+    /// Creates a sink that stores the table of nodes in `place`.
     pub fn into(place: Arc<OnceLock<NodeTable>>) -> Self {
         Self(Some(place))
     }
 
-    /// Returns true if a caller requested the table.
+    /// Returns true if a caller requested the table of nodes.
     pub(super) fn is_wanted(&self) -> bool {
         self.0.is_some()
     }

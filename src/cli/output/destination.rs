@@ -184,7 +184,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let claim = |out| ReportDestination::claim_file(out, &path, OutputSet::default()).unwrap();
-        // Without any write, no file is created.
+        // If nothing is written, no file is created.
         let mut out = Vec::new();
         claim(&mut out).write_growing(|_| Ok(())).unwrap();
         assert!(!path.exists());

@@ -56,7 +56,7 @@ pub struct LayerPrices {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
-    /// Number of layers that are not in the table and had to be mapped.
+    /// Number of layers that are not in the table of cycles and had to be mapped.
     pub mapped: usize,
 }
 

@@ -184,7 +184,8 @@ impl CollectiveAlgorithm {
     }
 
     /// Returns this algorithm's time for `primitive` on the buffer of a line, computed by a formula
-    /// ([`auto`](super::auto)). `None` if the algorithm does not support the primitive, or if no formula is known.
+    /// ([`auto`](super::auto)). Returns `None` if the algorithm does not support the primitive, or if no formula is
+    /// known.
     pub(super) fn estimate_cost(
         self,
         line: &LineCostModel<'_>,

@@ -28,7 +28,7 @@ pub struct OrderChange {
 /// Properties of a collective, as stated by the member that issued the collective first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRequest {
-    /// Node id of the collective at the first member that issued it.
+    /// Node id of the collective at the member that issued the collective first.
     pub node: u64,
     /// Kind of the collective.
     pub kind: CollectiveKind,
@@ -36,8 +36,8 @@ pub struct CollectiveRequest {
     pub bytes: u64,
     /// Bytes of the whole buffer ([`CollectiveKind::buffer_bytes`]).
     pub buffer: u64,
-    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange the same number of
-    /// bytes.
+    /// Index of the table that gives the bytes for each pair of members. `None` if all pairs exchange the same number
+    /// of bytes.
     pub splits: Option<u32>,
     /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
@@ -255,8 +255,8 @@ pub trait CollectiveBackend {
     /// Locates a group's members on the machine, and splits the group into phases.
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
-    /// Returns the paths that messages along `phase` share, if these paths are equal for all members. Called once for
-    /// each group.
+    /// Returns the paths that messages along `phase` share, if these paths are equal for all members. The engine calls
+    /// this method once for each group.
     fn collect_paths(
         &self,
         extent: &GroupExtent,
@@ -356,7 +356,7 @@ pub trait EndpointModel: CollectiveBackend {
     fn endpoint_cost(&self, stage: &Self::Stage) -> EndpointCost;
 
     /// Returns the transfer that the bus of an endpoint carries at the start of a stage, or after the reception of a
-    /// message. Used for endpoints with [`EndpointCost::Bus`].
+    /// message. The engine calls this method only for endpoints with [`EndpointCost::Bus`].
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -403,7 +403,7 @@ pub trait EndpointModel: CollectiveBackend {
     fn rts_bytes(&self) -> Option<u64>;
 }
 
-/// Events of an instant are sorted by their content, so an unrelated event never changes the order of the others.
+/// Events of an instant are sorted by their content, so an unrelated event never changes the order of other events.
 #[derive(Debug)]
 pub enum ContentOrder {}
 
@@ -449,7 +449,7 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Reorders `members` from the order in which they send `messages` of `stage` to the order in which they receive
-    /// these messages. Only called for changes that [`Self::order_of_ends`] returned.
+    /// these messages. The engine calls this method only for changes that [`Self::order_of_ends`] returned.
     fn follow_order(
         &self,
         _stage: &Self::Stage,
@@ -489,7 +489,7 @@ pub trait IssueDiscipline: CollectiveBackend {
 
     /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
     /// The sender has another direction or tree than the member, and expects the receive after `recv_posted` steps.
-    /// `None` if the member posts no receive for this message.
+    /// Returns `None` if the member posts no receive for this message.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
@@ -502,8 +502,8 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Translates the step that a receiver requests into a step of the member at `line`. The receiver, at index `to`,
-    /// has another ring direction or tree than the member, and requests step `step`. `None` if no step of the member
-    /// sends the requested message.
+    /// has another ring direction or tree than the member, and requests step `step`. Returns `None` if no step of the
+    /// member sends the requested message.
     fn requested_step(
         &self,
         _stage: &Self::Stage,
@@ -515,8 +515,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         Some(step)
     }
 
-    /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. Only called if
-    /// each message follows a request to send.
+    /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. The engine calls
+    /// this method only if each message follows a request to send.
     fn source_of_receive(
         &self,
         stage: &Self::Stage,

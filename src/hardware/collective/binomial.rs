@@ -50,8 +50,7 @@ impl BinomialNode {
         self.subtree_size(self.x).next_power_of_two().ilog2()
     }
 
-    /// Returns the member number of the `i`-th child; the child with the largest subtree comes
-    /// first.
+    /// Returns the member number of the `i`-th child, counted from the child with the largest subtree.
     fn nth_child(&self, i: u32) -> u32 {
         self.x + (1 << (self.child_count() - 1 - i))
     }

@@ -72,16 +72,16 @@ const MOST_TRIALS: u64 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
 
-/// The chosen number of chunks. Also contains the algorithms of the machine's dimensions if they were chosen together
-/// with the number.
+/// The chosen number of chunks. The value also contains the algorithms of the machine's dimensions, if they were chosen
+/// together with the number.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkChoice {
     chunks: NonZeroU32,
     algorithms: Option<Arc<[AlgorithmChoice]>>,
 }
 
-/// Division of a collective into chunks. Also contains the collective's algorithms if they were chosen together with
-/// the number of chunks.
+/// Division of a collective into chunks. The value also contains the collective's algorithms, if they were chosen
+/// together with the number of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedChunks {
     pub pipeline: ChunkPipeline,
@@ -113,7 +113,8 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line. Empty if all paths are equal, because distances between members do not matter then.
+    /// The members of the line. The list is empty if all paths are equal, because distances between members do not
+    /// matter then.
     line: Vec<Npu>,
 }
 
@@ -372,7 +373,7 @@ impl CountedCollective<'_> {
         let (best, _) = best_of(&known).unwrap_or_default();
         let exceeds = |span: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
         bounds.sort_unstable_by_key(|&(_, chunks)| chunks);
-        // The search may have skipped smaller numbers of chunks that are within the margin, so try them too.
+        // The search may have skipped smaller numbers of chunks that are within the margin, so also try these numbers.
         for &(bound, chunks) in bounds.iter().filter(|_| messages == 0) {
             let is_enough = known.get(&chunks).is_some_and(|&time| !exceeds(time));
             if is_enough {

@@ -82,8 +82,8 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Returns the change of links for a collective along `phase`. `None` if the phase's links equal `measured_at`, or
-    /// if `measured_at` is unknown.
+    /// Returns the change of links for a collective along `phase`. Returns `None` if the phase's links equal
+    /// `measured_at`, or if `measured_at` is unknown.
     pub(super) fn between_links(
         measured_at: Option<LinkRates>,
         phase: &GroupPhase,
@@ -116,8 +116,8 @@ impl LinkChange {
     }
 }
 
-/// Returns the number of successive messages of a collective of `kind` among `members`, and the fraction of the buffer
-/// that an NPU sends.
+/// For a collective of `kind` among `members`, returns the number of successive messages, and the fraction of the
+/// buffer that an NPU sends.
 pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {
@@ -196,9 +196,9 @@ impl CollectiveCurve {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless all
-/// members are along one dimension, and this dimension's curves cover the number of members. `curves` has one list per
-/// dimension.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. Returns `None`
+/// unless all members are along one dimension, and this dimension's curves cover the number of members. `curves` has
+/// one list per dimension.
 pub fn find_measured_time(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),

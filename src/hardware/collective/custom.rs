@@ -69,7 +69,7 @@ impl MemberScript {
         self.ends.push(self.successors.len() as u32);
     }
 
-    /// Returns the number of an operation in the author's script.
+    /// Returns the number that the author's script gives to an operation.
     pub fn op_id(&self, part: u32) -> u64 {
         self.ids[part as usize]
     }

@@ -107,7 +107,7 @@ struct FlowShopSimulation<'a, S, F> {
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<StageEntry>>,
-    /// Called for each passage when it begins.
+    /// Callback that is called for each passage when the passage begins.
     on_begin: F,
 }
 
@@ -303,8 +303,8 @@ mod tests {
         // first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If directions
         // alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1 until 3 ns. At
         // 4 ns, chunk 0 waits to return and chunk 2 waits to go out. Chunk 0 returns at 4-6 ns. Chunk 2 goes out at 6-8
-        // ns although chunk 1 is back, because the previous chunk was a returning one. Chunk 1 returns at 8-10 ns, and
-        // chunk 2 at 10-12 ns.
+        // ns although chunk 1 is back, because the previous chunk was returning. Chunk 1 returns at 8-10 ns, and chunk
+        // 2 at 10-12 ns.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {

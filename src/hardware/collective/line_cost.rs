@@ -135,8 +135,8 @@ impl<'a> LineCostModel<'a> {
         LoadedPath { path, load }
     }
 
-    /// Returns the path between members whose indices differ in the bit of weight `k`. Formulas of trees use this path
-    /// for edges of length `k` too.
+    /// Returns the path between members whose indices differ in the bit of weight `k`. Formulas of trees also use this
+    /// path for edges of length `k`.
     pub(super) fn path_to_partner(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| self.path_between(0, k));
         let load = self.path_at_distance(k).load;

@@ -501,7 +501,7 @@ impl NativeBackend<'_> {
     /// Returns the uncontended duration of a stage. Without a closed form the duration is an estimate, which affects
     /// only the order of chunks and never a result. The estimate adds up successive messages over a link or up a tree.
     /// Each message has the algorithm's message size and the latency of one link. The estimate is proportional to the
-    /// message times. If all message times are whole picoseconds, the estimate is too.
+    /// message times. If all message times are whole picoseconds, the estimate is also a whole number of picoseconds.
     fn uncontended_duration(
         &self,
         assignment: &StageAssignment,

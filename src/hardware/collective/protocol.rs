@@ -32,7 +32,7 @@ pub struct CollectiveProtocol {
     pub start: f64,
     /// Seconds that each step adds.
     pub step: f64,
-    /// Pairs (number of members, bytes per second), ascending by members, at least one.
+    /// Pairs (number of members, bytes per second) in ascending order of members; at least one pair.
     pub rates: Vec<(u32, f64)>,
     /// The links for which the constants were fitted, or `None` if the constants apply to any links.
     pub measured_at: Option<LinkRates>,
@@ -72,9 +72,9 @@ impl CollectiveProtocol {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless all
-/// members are along one dimension, and this dimension has a protocol for the kind. `protocols` has one list per
-/// dimension.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. Returns `None`
+/// unless all members are along one dimension, and this dimension has a protocol for the kind. `protocols` has one list
+/// per dimension.
 pub fn find_fastest_time(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),

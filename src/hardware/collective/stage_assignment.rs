@@ -19,8 +19,8 @@ pub struct StageAssignment {
     pub algorithm: CollectiveAlgorithm,
     /// Index of the custom algorithm whose scripts the members execute instead.
     pub script: Option<u16>,
-    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange the same number of
-    /// bytes.
+    /// Index of the table that gives the bytes for each pair of members. `None` if all pairs exchange the same number
+    /// of bytes.
     pub splits: Option<u32>,
 }
 
@@ -166,7 +166,7 @@ mod tests {
         (topology, extent)
     }
 
-    /// Lists the stages as (phase, primitive, divisor of the buffer), in order.
+    /// Lists the stages as (phase, primitive, divisor of the buffer), in the order in which the stages run.
     fn list(
         kind: CollectiveKind,
         choices: &[AlgorithmChoice],

@@ -1,5 +1,5 @@
-//! Simulates one stage of a collective with several chunks, message by message, at the ports of the members. Used for
-//! algorithms without a closed form.
+//! Simulates one stage of a collective with several chunks, message by message, at the ports of the members. The
+//! simulation is used for algorithms without a closed form.
 //!
 //! The simulation is a [flow shop](super::flow_shop) whose servers are the ports of a line's members instead of phases.
 //! All members start together and nothing else is in flight. A port sends one message at a time and receives one at a

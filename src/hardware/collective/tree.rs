@@ -129,7 +129,8 @@ pub(super) fn receive_count(stage: &CollectiveStage, line: LinePosition) -> u32 
     receive_count_at(stage, line, number_from_root(line))
 }
 
-/// Returns the unrounded times of the module's table, for [`auto`](super::auto). Two trees take the same time as one.
+/// Returns the unrounded times of the module's table, for [`auto`](super::auto). Two trees take the same time as a
+/// single tree.
 pub(super) fn estimate_cost(
     line: &LineCostModel<'_>,
     primitive: CollectivePrimitive,

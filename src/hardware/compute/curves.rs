@@ -105,8 +105,8 @@ impl KernelCurves {
         *self == empty
     }
 
-    /// Returns the duration of `kernel`. `None` unless kernels of the same name were measured, or a curve exists for
-    /// the kernel's class, shape and format.
+    /// Returns the duration of `kernel`. Returns `None` unless kernels of the same name were measured, or a curve
+    /// exists for the kernel's class, shape and format.
     pub fn price_kernel(
         &self,
         kernel: &KernelProfile<'_>,

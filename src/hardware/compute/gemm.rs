@@ -108,7 +108,7 @@ impl GemmCurve {
         self.estimate_seconds(sizes, element, peak, memory).seconds
     }
 
-    /// Computes the same as [`Self::predict_seconds`], and returns the intermediate values too.
+    /// Computes the same time as [`Self::predict_seconds`], and also returns the intermediate values.
     pub fn estimate_seconds(
         &self,
         sizes: [u64; 4],

@@ -67,7 +67,7 @@ fn squared_distance(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
 }
 
 impl MeasuredGemms {
-    /// Builds the table from shapes with their measured seconds and their curve estimates. Returns `None` if `shapes`
+    /// Builds the table from shapes, each with its measured seconds and its curve estimate. Returns `None` if `shapes`
     /// is empty, or if a value is not above zero.
     pub fn new(shapes: &[([u64; 3], f64, GemmEstimate)], error: f64) -> Option<Self> {
         let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmEstimate)| {

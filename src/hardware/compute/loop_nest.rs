@@ -23,9 +23,9 @@
 //! them (multicast). Each multiplication reads its operands from the innermost level that keeps them. Each
 //! multiplication updates an output in the innermost level that keeps outputs, after a sum over units with the same
 //! output. An output tile that leaves a level is summed over units and updates the next level. If the tile returns, it
-//! is filled again. The first update of an output reads nothing. The reads that drain a tile are not counted
-//! separately, but as part of the outer level's updates. These rules for counting reads and updates are the conventions
-//! of Timeloop (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
+//! is filled again. The first update of an output reads nothing. The reads that drain a tile count as part of the outer
+//! level's updates, not separately. These rules for counting reads and updates are the conventions of Timeloop
+//! (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
 //! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer. The excess is filled with
 //! zeros, which are moved and multiplied like other numbers.
@@ -108,8 +108,8 @@ impl LoopNestPrice {
 }
 
 impl LoopNestModel {
-    /// Returns the cycles and energy of the best mapping of a layer. The layer's numbers have `word` bytes each. `None`
-    /// if none of the tried mappings fits the accelerator.
+    /// Returns the cycles and energy of the best mapping of a layer. The layer's numbers have `word` bytes each.
+    /// Returns `None` if none of the tried mappings fits the accelerator.
     pub fn price_layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.build_accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
@@ -127,7 +127,7 @@ impl LoopNestModel {
     /// Returns the cycles and energy of `kernel`. Matrix multiplications, including both multiplications of attention,
     /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
     /// and the time of its memory traffic. The kernel's energy is the sum of the energies of its operations and its
-    /// memory traffic. `None` if the kernel has neither operations nor bytes.
+    /// memory traffic. Returns `None` if the kernel has neither operations nor bytes.
     pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word_bytes(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| {

@@ -36,7 +36,7 @@ pub struct MeasuredTime {
     pub seconds: f64,
 }
 
-/// Times of the kernels of one name and format, and their relative errors (one standard deviation).
+/// Times of the kernels with one name and format, and the relative errors of these times (one standard deviation).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasuredKernel {
     /// Times in ascending order of FLOPs, then bytes.

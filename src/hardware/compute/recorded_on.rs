@@ -8,9 +8,9 @@
 //! of the recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et
 //! al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread
 //! blocks. During `f`, a kernel does not fill the device (launch, first loads, last stores), so `f` is the same on all
-//! classes. Three public models were captured on H100 and on MI300X, whose memory is 1.58 times as fast. In these
-//! models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class; attention in one
-//! kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
+//! classes. Three public models were captured on H100 and on MI300X; the memory of MI300X is 1.58 times as fast. In
+//! these models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class; attention in
+//! one kernel takes 3 times as long. Longer kernels take 0.6 to 1.0 times as long.
 //!
 //! A kernel without FLOPs and bytes in the trace (launched by a graph, or fused) is assumed to move bytes. A kernel
 //! whose FLOPs are marked unknown keeps its recorded time.

@@ -2,9 +2,9 @@
 //!
 //! After a colon, the name may state the rate of a link, and after another colon, the link's latency; the default
 //! latency is zero. If the name states no rate, the rate depends on a chip's number of links, by DEAP's Table III. In
-//! place of the rate, `step` or `log` selects the rule for numbers of links between the rows of this table. Without
-//! such a rule, only numbers of links in the table are valid. The chips have the NPU class of the preset `gemmini`, and
-//! devices store and forward, as in DEAP's Eq. 2.
+//! place of the rate, `step` or `log` selects the rule for numbers of links between the rows of this table. If no rule
+//! is selected, only the numbers of links in Table III are valid. The chips have the NPU class of the preset `gemmini`,
+//! and devices store and forward, as in DEAP's Eq. 2.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

@@ -72,7 +72,7 @@ impl ChannelStreams {
         self.unsettled = true;
     }
 
-    /// Schedules [`Self::on_stream_ended`] for the next chunk of an access, if there is one.
+    /// If an access has a next chunk, schedules [`Self::on_stream_ended`] for this chunk.
     fn await_chunk(&mut self, number: u32) {
         if let Some(bytes) = self.chunks.next_position(number) {
             let rate = stream_rate(self.channel, &self.through).bytes_per_second();

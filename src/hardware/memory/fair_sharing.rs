@@ -65,8 +65,8 @@ pub(super) struct FairSharing {
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedTransfers>,
-    /// Times at which streams end or reach the next position for which a chunk waits, each with the stream's index.
-    /// Used only with `chunks`.
+    /// Times at which streams end or reach the next position for which a chunk waits, each with the stream's index. The
+    /// heap is used only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     /// True if streams began or ended since rates were fixed.

@@ -42,7 +42,7 @@ pub struct HierarchicalPool {
     pub out_switches: u32,
     /// Number of NPUs of a node, at least 1. The machine's number of NPUs must be a multiple of this number.
     pub npus_per_node: u32,
-    /// Bytes per second between a node and all out-node switches together.
+    /// Bytes per second between a node and the out-node switches, summed over all these switches.
     #[serde(rename = "node_bandwidth_bytes_per_s")]
     pub node_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and the switch of its node.

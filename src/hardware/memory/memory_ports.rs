@@ -41,8 +41,8 @@ impl MemoryPorts {
         &self.npus
     }
 
-    /// Returns the port that an NPU uses on the machine with this topology. `None` if every port's route has a faulty
-    /// link.
+    /// Returns the port that an NPU uses on the machine with this topology. Returns `None` if every port's route has a
+    /// faulty link.
     pub fn nearest_port(&self, npu: Npu, topology: &Topology) -> Option<u32> {
         let own = topology
             .tile_grid()

@@ -98,8 +98,8 @@ impl RemoteMemoryModel {
     }
 
     /// Begins an access. Returns the end of the access if the end is already known, as with channels. Channels serve
-    /// accesses in the order of these calls, and each access occupies a channel for latency + bytes / bandwidth. `None`
-    /// if the end depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and
+    /// accesses in the order of these calls, and each access occupies a channel for latency + bytes / bandwidth.
+    /// Returns `None` if the end depends on later accesses; [`Self::settle_rates`], [`Self::handle_settlement`] and
     /// [`Self::serve_due_chunks`] then yield the end.
     pub fn begin_access(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(ends(MemoryAttachment::PerNpu), vec![Time(one); 4]);
         let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
         assert_eq!(ends(MemoryAttachment::Pool), expected);
-        // NPUs 0 and 1 share a channel, and so do 2 and 3.
+        // NPUs 0 and 1 share one channel, and NPUs 2 and 3 share another.
         let two = [one, 2 * one, one, 2 * one].map(Time);
         assert_eq!(ends(MemoryAttachment::PerNode(2)), two);
     }

@@ -1,8 +1,8 @@
 //! Memories behind levels of switches: a tree.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches". Switches of the first
-//! level connect NPUs. Switches of each further level connect the switches below them. The memories attach to the
-//! switches of the last level. A switch has one upward link, with the bandwidth of its level:
+//! level connect NPUs. Switches of each further level connect the switches of the level below. The memories attach to
+//! the switches of the last level. A switch has one upward link, with the bandwidth of its level:
 //!
 //! ```text
 //! n ports ─── n / f1 links ─── n / (f1 x f2) links ─── … ─── G memories

@@ -71,7 +71,7 @@ mod access;
 mod in_flight;
 pub(super) mod route;
 
-/// Choice of the servers for which messages contend.
+/// Determines the servers for which messages contend.
 pub trait ContentionModel {
     /// Name in machine files and reports.
     const NAME: &'static str;

@@ -17,7 +17,7 @@
 //! A message that arrives before its turn ([`MessagePriority`](super::MessagePriority)) does not delay messages that
 //! its receiver takes earlier. If the first and the last link are both faster than the slowest link, the first byte
 //! arrives (at b + α) at least s after the first byte of the previous message between the same NPUs. Every model with
-//! contention has at least these servers, so no model is faster than this one.
+//! contention has at least these servers, so no model is faster than the contention-free model.
 //!
 //! For each port, the network stores only the times until which the two directions are busy. A message is therefore
 //! handled in constant time, without a queue. The ingress serves messages in the order in which their first bytes
@@ -63,8 +63,8 @@ pub struct ContentionFreeNetwork<'a> {
     /// messages are stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
-    /// Time at which the slowest link becomes free, by the sender's port and the receiver. Stored only if the slowest
-    /// link is neither the first nor the last link.
+    /// Time at which the slowest link becomes free, by the sender's port and the receiver. An entry exists only if the
+    /// slowest link is neither the first nor the last link.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges, grouped by the size of the range. Ranges are reused because operations of the same
     /// size recur.

@@ -144,7 +144,8 @@ pub struct FairSharingNetwork<'a> {
 }
 
 impl<'a> FairSharingNetwork<'a> {
-    /// Creates the network without messages. `None` if the topology has more NPUs than a graph of links supports.
+    /// Creates the network without messages. Returns `None` if the topology has more NPUs than a graph of links
+    /// supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);

@@ -48,7 +48,7 @@ const IDLE: ServerState = ServerState {
 
 impl ServerId {
     /// If `from` or `to` is a memory, returns the server that connects this memory to the network: the memory's own
-    /// link, or the port of the NPU at the other end. `None` if both ends are NPUs.
+    /// link, or the port of the NPU at the other end. Returns `None` if both ends are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
         let (memory, npu, side) = match topology.memory_at(from) {
             Some(_) => (from, to, IN),

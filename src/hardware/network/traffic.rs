@@ -48,7 +48,7 @@ pub struct LinkLoad {
 }
 
 impl<'a> LinkTraffic<'a> {
-    /// Creates the counters, all zero. `None` if the topology has more NPUs than a graph of links supports.
+    /// Creates the counters, all zero. Returns `None` if the topology has more NPUs than a graph of links supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);

@@ -59,9 +59,9 @@ pub enum ChipGraphError {
         from: u32,
         /// Chip at the other end of the link.
         to: u32,
-        /// The link's length as chip `from` states it.
+        /// Length of the link according to chip `from`.
         there: u32,
-        /// Clause that describes the link as chip `to` states it.
+        /// Clause that describes the link according to chip `to`.
         back: String,
     },
     /// Some chips of the graph cannot reach one another.

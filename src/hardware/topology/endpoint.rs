@@ -66,7 +66,7 @@ impl Topology {
     }
 
     /// At least one of the two endpoints must be an NPU. Returns the path of a message between the endpoints' NPUs,
-    /// plus the memory's link. `None` if both endpoints are the same NPU.
+    /// plus the memory's link. Returns `None` if both endpoints are the same NPU.
     pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
         let (a, b) = self.npus_of_endpoints(ends);
         let memories = [ends.0, ends.1].into_iter();
@@ -98,8 +98,8 @@ impl Topology {
 
     /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. The route consists of the
     /// links of a message between the endpoints' NPUs, plus a memory's own link, which loads and stores share. Bytes to
-    /// or from a memory beyond a fabric use all the NPU's links into this dimension, in equal parts. `None` if failed
-    /// links of `graph` leave no route.
+    /// or from a memory beyond a fabric use all the NPU's links into this dimension, in equal parts. Returns `None` if
+    /// failed links of `graph` leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,

@@ -38,8 +38,8 @@ impl SwitchingMode {
             })
     }
 
-    /// Returns the first segment, and the bytes of the remainder summed over all parts of the share. `None` if there is
-    /// no remainder.
+    /// Returns the first segment, and the bytes of the remainder summed over all parts of the share. Returns `None` if
+    /// there is no remainder.
     fn split_into_segments(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;

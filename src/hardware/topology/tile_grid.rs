@@ -1,7 +1,7 @@
 //! Grids of dies. Each die is a grid of cores. The types in this module state properties of x and y dimensions that
 //! exist only on tiles.
 //!
-//! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
+//! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies. A link between
 //! neighbours is either *inside* a die or crosses the *border* between two dies. Links inside a die have the rate and
 //! latency of their dimension. Links across borders have the rate and latency of [`DieBorders`]. On a torus, the link
 //! that closes a row or column crosses a border if the row or column spans several dies. If links are *half duplex*,

@@ -58,7 +58,7 @@ fn format_ns(ps: i128) -> String {
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
 }
 
-/// Renders the table as text. A cycle in the text is 1 ns.
+/// Renders the table of effects as text. A cycle in the text is 1 ns.
 pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     let mut table = TextTable::new([
         left_aligned_column("corrected", 0),
@@ -88,7 +88,7 @@ pub fn render_text(rows: &[QuirkRow], before: Span) -> String {
     table.to_text(plain_style())
 }
 
-/// Renders the table as CSV, with one row per replay. A cell is empty if the replay does not have its value.
+/// Renders the table of effects as CSV, with one row per replay. A cell is empty if the replay does not have its value.
 pub fn render_csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {

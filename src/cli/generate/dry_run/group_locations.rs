@@ -25,7 +25,7 @@ pub struct GroupLocation {
 pub struct NeighbourHops {
     /// Number of routes that were counted.
     pub ways: u32,
-    /// Number of links on all routes together.
+    /// Number of links, summed over all routes.
     pub links: u32,
     /// Number of links on the longest route.
     pub most: u32,

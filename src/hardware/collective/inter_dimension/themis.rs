@@ -45,7 +45,7 @@ const LEAST_GAP: f64 = 1.0 / 16.0;
 /// Chooses the order and the size of each chunk by the load that earlier chunks have put on the phases.
 pub(super) struct ThemisBalancer<'a> {
     extent: &'a GroupExtent,
-    /// Accumulated sending time of each phase, for equal chunks of one byte. Only the ratios matter.
+    /// Accumulated sending time of each phase, for equal chunks of one byte. Only the ratios of the loads matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
     rates: Vec<f64>,
@@ -93,7 +93,7 @@ impl<'a> ThemisBalancer<'a> {
         let loads = &self.loads;
         // The sort is stable, so that equally loaded dimensions stay in ascending order.
         order.sort_by(|&a, &b| loads[a].total_cmp(&loads[b]));
-        // Loads that differ only by rounding errors count as equal too.
+        // Loads that differ only by rounding errors also count as equal.
         for alike in
             order.chunk_by_mut(|&a, &b| loads[b] <= loads[a] * (1.0 + TimeEstimate::MARGIN))
         {

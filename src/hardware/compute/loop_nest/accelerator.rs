@@ -99,7 +99,7 @@ const REGISTER: f64 = 0.42564;
 
 impl GemminiSettings {
     /// Returns an array of `side` x `side` units at 700 MHz, with Gemmini's defaults: 256 KiB of scratchpad, 64 KiB of
-    /// accumulator, and a main memory with 128 bit per cycle. `None` if `side` is 0 or above 1024.
+    /// accumulator, and a main memory with 128 bit per cycle. Returns `None` if `side` is 0 or above 1024.
     pub fn square_array(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {

@@ -42,7 +42,7 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level fills over all steps, for one unit and for all units together. The number for all units counts
+/// Words that a level fills over all steps: for one unit, and in total for all units. The number for all units counts
 /// shared words once.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
@@ -294,8 +294,8 @@ impl MappedNest<'_> {
         self.count_distinct_words(tensor, &one, None)
     }
 
-    /// Returns the words that enter a level's tile in all steps together. For outputs, the same number of words leaves
-    /// the tile.
+    /// Returns the number of words that enter a level's tile, summed over all steps. For outputs, the same number of
+    /// words leaves the tile.
     fn count_tile_loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
@@ -336,7 +336,7 @@ impl MappedNest<'_> {
     }
 
     /// Returns the direction in which inputs are new when `dimension` advances by `step`: 0 along a row, 1 along a
-    /// column. Also returns the number of new inputs.
+    /// column. The function also returns the number of new inputs.
     fn direction_of_new_inputs(
         &self,
         tile: &[u64; 7],
@@ -375,8 +375,8 @@ impl MappedNest<'_> {
         }
     }
 
-    /// Returns the number of distinct words in the tiles of all units together. If `moved` is given, counts only words
-    /// that are new when the loop `moved` advances by a step.
+    /// Returns the number of distinct words in the tiles of all units. If `moved` is given, counts only words that are
+    /// new when the loop `moved` advances by a step.
     fn count_distinct_words(
         &self,
         tensor: LayerTensor,
@@ -405,7 +405,8 @@ impl MappedNest<'_> {
             * self.count_covered_inputs(1, lengths[1])
     }
 
-    /// Returns the number of inputs along a row or column that all units' intervals of `length` cover together.
+    /// Returns the number of inputs along a row or column that the intervals of at least one unit cover; an interval
+    /// has `length` inputs.
     fn count_covered_inputs(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);

@@ -113,7 +113,7 @@ fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigErro
     Ok(points)
 }
 
-/// Parses points as pairs of bytes and time, at least one.
+/// Parses at least one point; a point is a pair of bytes and time.
 fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let list = "a list of [bytes, time], bytes ascending";
     let mut points: Vec<(f64, f64)> = Vec::new();

@@ -170,7 +170,7 @@ fn parse_rank_domain(
     })
 }
 
-/// Parses the network table, in which every key is optional. `default` is the model if the table states none.
+/// Parses the network table, in which every key is optional. `default` is the model if the network table states none.
 pub(super) fn parse_network_settings(
     root: &ConfigTable<'_>,
     default: NetworkKind,

@@ -4,7 +4,7 @@ use crate::compute::PeakRates;
 use crate::machine::NpuClass;
 use chakram_base::units::Bandwidth;
 
-/// Rates of the NPUs on which kernels were measured.
+/// Peak rates and memory bandwidth of the NPUs on which kernels were measured.
 pub(super) struct NpuRates {
     pub peaks: PeakRates,
     pub memory: Bandwidth,

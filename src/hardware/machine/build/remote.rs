@@ -103,8 +103,8 @@ pub(super) fn parse_remote_memory(
     let dimension = table.read_optional("through", |field| {
         parse_attached_dimension(field, chosen, topology)
     })?;
-    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not state this
-    // bandwidth too.
+    // With `through`, the network determines the bandwidth of the NPUs' ports, so the table must not also state this
+    // bandwidth.
     let port = |key| parse_port_bandwidth(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => MemoryAttachment::Hierarchical(parse_hierarchical_pool(

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 mod dram;
 
-/// The allowed keys of the table.
+/// The keys that the `tiles` table may have.
 const KEYS: &[&str] = &[
     "dies",
     "cores",

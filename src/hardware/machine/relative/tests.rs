@@ -146,7 +146,7 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// If a machine is derived from a derived machine, it still names the machine on which times were measured. The second
+/// A machine that is derived from a derived machine still names the machine on which times were measured. The second
 /// derivation increases the errors again.
 #[test]
 fn relatives_have_relatives() {

@@ -1,4 +1,4 @@
-//! Tests of accepted and rejected values for each design of remote memory.
+//! Tests accepted and rejected values for each design of remote memory.
 
 use super::{GOOD, refused_in};
 use crate::machine::Machine;

@@ -1,4 +1,4 @@
-//! Tests of accepted and rejected values for remote memory that is reached through a dimension of the network.
+//! Tests accepted and rejected values for remote memory that NPUs reach through a dimension of the network.
 
 use super::refused_in;
 use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};

@@ -1,4 +1,4 @@
-//! Tests of the `tiles` table: the machine that it describes, and rejected values.
+//! Tests the machine that a `tiles` table describes, and rejected values in this table.
 
 use super::*;
 use crate::memory::MemoryAttachment;

@@ -28,7 +28,8 @@ pub enum ContentionScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) struct RouteHop {
     pub place: ServerId,
-    /// Number of links from this server to the next. Zero if the next server is the far end of the same link.
+    /// Number of links from this server to the next. The number is zero if the next server is the far end of the same
+    /// link.
     pub links: u32,
     /// True if the next link begins at a device that waits for a segment. False if the next server is the far end of
     /// the same link.

@@ -123,7 +123,7 @@ proptest! {
     }
 }
 
-/// Tests of graphs whose devices store and forward.
+/// Tests graphs whose devices store and forward messages.
 mod stored {
     use super::*;
     use crate::topology::SwitchingMode;

@@ -1,5 +1,5 @@
-//! Times of messages through ports, computed by hand. Bandwidths are in ps per byte, so 1,000 B at
-//! 2 ps/B take 2,000 ps.
+//! Tests times of messages through ports, computed by hand. Bandwidths are in ps per byte, so 1,000 B at 2 ps/B take
+//! 2,000 ps.
 
 use super::*;
 use crate::network::test_harness::{

@@ -9,7 +9,7 @@
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;
 
-/// Rule for numbers of links between two entries of the table.
+/// Rule for numbers of links that are between two entries of the table of link rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkInterpolation {
     /// No rule: a rate is known only for numbers of links in the table.

@@ -272,7 +272,7 @@ fn tables_of_rates_are_read() {
         (table.rate_of_links(0), table.rate_of_links(2)),
         (Some(2e9), None)
     );
-    // Without a stated interface, the rate of DEAP's Table III is used.
+    // If the text states no interface rate, the rate in DEAP's Table III is used.
     assert_eq!(LinkTechnology::parse("4=10GB/s").unwrap().interface, 1e9);
     for wrong in ["", "3", "x=1GB/s", "0=1GB/s", "3=64", "3=1GB/s,3=2GB/s"] {
         assert!(LinkTechnology::parse(wrong).is_err(), "{wrong}");

@@ -127,8 +127,8 @@ impl GraphBuilder {
 }
 
 impl ClosLevels {
-    /// Adds the network that connects `ends`, with `of` appended to the names of its switches. `None` if the network
-    /// has too many switches or links, or if the number of `ends` is not [`Self::npus`].
+    /// Adds the network that connects `ends`, with `of` appended to the names of its switches. Returns `None` if the
+    /// network has too many switches or links, or if the number of `ends` is not [`Self::npus`].
     fn add_to_graph(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
         self.npu_count()
             .filter(|npus| *npus as usize == ends.len())?;

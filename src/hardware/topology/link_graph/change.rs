@@ -25,7 +25,7 @@ pub struct LinkChangeFault {
 }
 
 impl LinkGraph {
-    /// Returns the graph with `changes` applied to its links, in order.
+    /// Returns the graph after `changes` were applied to its links, one after another.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use super::Topology;
 pub(super) struct RouteLeg {
     /// Index of the dimension whose links the leg uses.
     pub dimension: usize,
-    /// Number of the NPU at which the leg ends.
+    /// Index of the NPU at which the leg ends.
     pub end: u32,
 }
 

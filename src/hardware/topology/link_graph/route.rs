@@ -50,7 +50,7 @@ impl LinkGraph {
     }
 
     /// Returns the route from `a` to `b` leg by leg. If failed links interrupt a leg, returns a shortest route over any
-    /// links instead. `None` if failed links leave no route.
+    /// links instead. Returns `None` if failed links leave no route.
     pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
@@ -69,8 +69,7 @@ impl LinkGraph {
         Some(route)
     }
 
-    /// Adds a leg along one shortest path, for a message from `a` to `b`. `None` if failed links
-    /// leave no path.
+    /// Adds a leg along one shortest path, for a message from `a` to `b`. Returns `None` if failed links leave no path.
     fn follow_single_path(
         &self,
         mut at: u32,
@@ -99,8 +98,8 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest
-    /// paths. `None` if failed links leave no path.
+    /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest paths. Returns
+    /// `None` if failed links leave no path.
     fn spread_over_paths(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
         // Vertices at one distance from `from`, as (vertex, the vertex's share of the message, latency of the slowest
         // path to the vertex).

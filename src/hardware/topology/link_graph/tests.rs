@@ -235,7 +235,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
     assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
     assert_eq!(graph.hop_count(Npu(0), Npu(13)), 6);
-    // The last leg is on the receiver's rail, whose first NPU is NPU 1.
+    // The last leg is on the receiver's rail; the first NPU of this rail is NPU 1.
     let route = graph.route_between(Npu(0), Npu(13));
     let up = graph.all_links()[route.links[3].0 as usize];
     assert_eq!(graph.vertex_name(up.from), "switch 0 of level 1 at 1");

@@ -1,4 +1,4 @@
-//! Tests of routes over dies: links counted by class, rates, and detours around faults.
+//! Tests routes over dies: links counted by class, rates, and detours around faults.
 
 use super::*;
 use crate::topology::Topology;

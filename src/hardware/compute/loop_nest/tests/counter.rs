@@ -170,8 +170,8 @@ pub fn count(
                         back.extend(again);
                         continue;
                     }
-                    // True if the innermost loop on which the tensor depends advanced by one step, and no other of
-                    // these loops advanced.
+                    // True if, among the loops on which the tensor depends, only the innermost loop advanced, by one
+                    // step.
                     let slid = old.as_ref().is_some_and(|(before, _)| {
                         let mut later = before.clone();
                         later.last_mut().is_some_and(|last| {

@@ -7,7 +7,7 @@ use chakram_base::config::{ConfigError, ConfigField, quote_for_message};
 use chakram_base::ids::Npu;
 use std::collections::BTreeSet;
 
-/// The allowed keys of the table.
+/// The keys that the `tiles.dram` table may have.
 const DRAM: &[&str] = &[
     "around",
     "left",
