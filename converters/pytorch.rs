@@ -1,12 +1,15 @@
-//! Converts captures of PyTorch: the host trace of `ExecutionTraceObserver`, the device trace of Kineto, or both.
+//! Converts captures of PyTorch. A capture has a host trace from `ExecutionTraceObserver`, a device
+//! trace from Kineto, or both.
 //!
 //! Host and device traces are JSON and may be gigabytes long. Readers therefore pass over a file through a window
-//! ([`stream`](self)), one element at a time; the file may be plain, gzip or zstd. In memory, traces are compact:
-//! texts are interned, and only arguments that the conversion needs are kept. Readers check which keys are present
-//! and ignore the file's version, because versions do not determine the keys.
+//! ([`stream`](self)), one element at a time; the file may be plain, gzip or zstd. Traces in memory
+//! are compact: texts are interned, and arguments that the conversion does not need are dropped.
+//! Readers check which keys are present and ignore the file's version, because versions do not
+//! determine the keys.
 //!
-//! Readers report damage as an error with a byte offset. Damage that profilers and scripts are known to cause is
-//! repaired if it has only one possible meaning ([`JsonRepairKind`]), and each repair is reported.
+//! Readers report damage as an error with a byte offset. Some damage that profilers and scripts are
+//! known to cause has only one possible meaning ([`JsonRepairKind`]). Readers repair such damage,
+//! and report each repair.
 
 mod activities;
 mod alike_kernels;
@@ -62,43 +65,44 @@ use std::collections::BTreeMap;
 /// A process group that a file declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Name that operators use for the group, often a number.
+    /// Name by which operators refer to the group, often a number.
     pub name: String,
-    /// Purpose of the group, as given by the program.
+    /// Purpose of the group, as the program states it.
     pub desc: String,
     /// Members, as ranks of the job. An empty list means all ranks.
     pub ranks: Vec<u32>,
-    /// Number of members, if the file contains it.
+    /// Number of members, if the file states it.
     pub size: Option<u32>,
     /// Backend that transfers the group's messages, such as `cpu:gloo,cuda:nccl`.
     pub backend: String,
 }
 
-/// Kind of repaired damage.
+/// Kind of damage that was repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JsonRepairKind {
-    /// A name without the necessary escapes was escaped.
+    /// A name lacked necessary escapes, which were added.
     Name,
-    /// A list of process groups was truncated; the groups before this point were kept.
+    /// A list of process groups was truncated. The groups before this point were kept.
     Groups,
     /// A number that JSON forbids, such as `NaN`, became a missing value.
     Number,
-    /// A comma after the last element was removed.
+    /// A superfluous comma after the last element was removed.
     Comma,
 }
 
 /// One repair of damaged JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonRepair {
-    /// Offset of the repair in the decompressed text, bytes.
+    /// Byte offset of the repair in the decompressed text.
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// Text after the repair: the name, or the end of the list; for a number or a comma, the original text.
+    /// The repaired name, or the end of the truncated list. For a number or a comma, the original
+    /// text.
     pub text: String,
 }
 
-/// Repairs of a file.
+/// All repairs of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JsonRepairs {
     /// Number of repairs of each kind.
@@ -124,8 +128,8 @@ impl JsonRepairs {
     }
 }
 
-/// Returns whether the operator `name` communicates: it is a collective or message of c10d, the implementation in
-/// a backend, or a `record_param_comms` record.
+/// Returns true if the operator `name` communicates: a collective or message of c10d, its
+/// implementation in a backend, or a `record_param_comms` record.
 pub fn is_communication(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "c10d::",
@@ -140,12 +144,13 @@ pub fn is_communication(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators between two checks for an interruption; processing them takes some
-/// milliseconds.
+/// Number of events or operators that are processed between two checks for an interruption; this
+/// takes some milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Prefixes of the names of intervals in flight. The first prefix marks requested communication that has no recorded
-/// interval. Host backends write intervals with the other prefixes.
+/// Prefixes of the names of intervals in flight. The first prefix marks communication that was
+/// requested but has no recorded interval. Host backends use the other prefixes for their
+/// intervals.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns whether an interval with this name is communication in flight that the host executes.

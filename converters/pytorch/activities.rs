@@ -1,10 +1,11 @@
-//! Activities of a rank, with the dependencies that determine when each can start.
+//! Finds the activities of a rank, and the dependencies that determine when each activity can
+//! start.
 //!
-//! Every operator becomes one activity. An operator's own work is placed in the gap between child calls where
-//! the operator computes ([`own_places`]). The remaining time of the operator, and the time between operators,
-//! becomes host time before the next activity. The conversion therefore loses no time, and every activity keeps
-//! its recorded time. An annotation becomes a mark of zero length, because the time between its child calls
-//! belongs to Python.
+//! Every operator becomes one activity. An operator's own work is placed in one gap between its
+//! child calls ([`own_places`]). The operator's remaining time, and the time between operators,
+//! becomes host time before the next activity. The conversion therefore loses no time, and each
+//! activity keeps its recorded time. An annotation becomes a mark of zero length, because the time
+//! between its child calls belongs to Python.
 //!
 //! An activity depends on the following activities, provided that they ended before its start:
 //!
@@ -14,7 +15,7 @@
 //!   itself is part of no activity, because the replay determines its length;
 //! - for a thread that was idle, the activity on another thread that ended last.
 //!
-//! The host time before an activity starts when its last dependency ends.
+//! The host time before an activity starts when the last of its dependencies ends.
 
 use super::calls::CommCalls;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
@@ -46,8 +47,7 @@ pub enum ActivityKind {
 pub enum ActivityLane {
     /// A host thread.
     Thread(u32),
-    /// Communication in flight on the host: the calls of one worker thread, or the messages to one
-    /// peer.
+    /// Communication in flight on the host: calls of one worker thread, or messages to one peer.
     Flight(u32),
     /// A stream of the device.
     Stream(i64),
@@ -58,66 +58,68 @@ pub enum ActivityLane {
 pub struct Activity {
     /// Kind of the recorded event that the activity represents.
     pub kind: ActivityKind,
-    /// Start, ns since the epoch by this rank's clock.
+    /// Start of the activity, in ns since the epoch, by this rank's clock.
     pub begin: i64,
-    /// End, ns since the epoch by this rank's clock.
+    /// End of the activity, in ns since the epoch, by this rank's clock.
     pub end: i64,
 }
 
-/// Where a call was submitted and where it runs.
+/// The lane on which a call runs, and the host interval that submitted it.
 #[derive(Clone, Copy, Debug)]
 pub struct CallPlacement {
-    /// Lane that the call runs on.
+    /// Lane on which the call runs.
     pub lane: ActivityLane,
     /// Host interval that submitted the call.
     pub item: u32,
 }
 
-/// Number of inferred dependencies by rule, and number of anomalies.
+/// Number of dependencies that each rule inferred, and number of anomalies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct DependencyStats {
-    /// Waits for messages, found from the end of the message's recorded interval.
+    /// Number of waits for messages, inferred from the ends of the messages' recorded intervals.
     pub message_waits: u64,
-    /// Waits of callers that block until the call ends.
+    /// Number of waits of callers that block until the call ends.
     pub blocking: u64,
-    /// Waits in `wait_tensor`.
+    /// Number of waits inside `wait_tensor`.
     pub wait_tensor: u64,
-    /// Waits before the first use of the result's storage.
+    /// Number of waits before the first use of the result's storage.
     pub first_use: u64,
-    /// Waits inferred from times alone: a thread was idle until communication ended.
+    /// Number of waits that were inferred from times alone: a thread was idle until communication
+    /// ended.
     pub by_time: u64,
     /// Number of times the host waited for the device.
     pub device_syncs: u64,
-    /// Waits of streams for one another.
+    /// Number of waits of streams for other streams.
     pub stream_waits: u64,
-    /// Waits of threads that resumed when another thread finished its work.
+    /// Number of waits of threads that resumed when another thread had finished its work.
     pub handoffs: u64,
-    /// Dependencies dropped because the earlier activity ended after the later activity began.
+    /// Number of dependencies that were dropped because the earlier activity ended after the later
+    /// activity began.
     pub cut: u64,
-    /// Number of communication calls without a wait for their result.
+    /// Number of communication calls whose result no activity waits for.
     pub unawaited: u64,
 }
 
-/// Activities of a rank.
+/// Activities of a rank, with their dependencies.
 #[derive(Debug, Default)]
 pub struct Activities {
     /// All activities; the other fields refer to activities by index in this list.
     pub list: Vec<Activity>,
     /// Pairs (cause, effect), sorted by effect, without duplicates.
     pub dependencies: Vec<(u32, u32)>,
-    /// Activity of each call.
+    /// For each call, the index of its activity.
     pub of_call: Vec<u32>,
-    /// Lane and host interval of each call; arbitrary for a call without an activity.
+    /// For each call, its lane and its host interval; arbitrary for a call without an activity.
     pub call_places: Vec<CallPlacement>,
-    /// Activity of each host interval.
+    /// For each host interval, the index of its activity.
     pub of_item: Vec<u32>,
-    /// Per call, whether the program blocked on the call.
+    /// For each call, true if the program blocked until the call ended.
     pub blocked: Vec<bool>,
     /// Counts by rule.
     pub stats: DependencyStats,
 }
 
-/// Extracts the activities of `rank`, and sets in `calls` when each result could be used.
+/// Extracts the activities of `rank`, and records in `calls` when each call's result became usable.
 pub fn find_activities(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     host_waits::set_done(rank, calls);
     let mut found = DependencyStats::default();
@@ -178,8 +180,8 @@ impl Activities {
         }
     }
 
-    /// Returns the activity that submitted `work`: for a host activity, the activity itself; for device work,
-    /// its launch; for a call, its operator. Returns 0 if the launch was before the capture.
+    /// Returns the activity that submitted `work`. A host activity submits itself, a launch submits
+    /// device work, and an operator submits a call. Returns 0 if the launch was before the capture.
     pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,
@@ -192,7 +194,8 @@ impl Activities {
             .unwrap_or(0)
     }
 
-    /// Returns the start of the first activity and the end of the last, ns since the epoch.
+    /// Returns the start of the first activity and the end of the last activity, in ns since the
+    /// epoch.
     pub fn time_span(&self) -> (i64, i64) {
         let first = self.list.iter().map(|work| work.begin).min();
         let last = self.list.iter().map(|work| work.end).max();
@@ -205,16 +208,16 @@ impl Activities {
         self.list.len() as u32 - 1
     }
 
-    /// Records that `effect` starts after `cause`; does nothing if either activity does not exist.
+    /// Records that `effect` starts after `cause`. Does nothing if either activity does not exist.
     fn add_dependency(&mut self, cause: u32, effect: u32) {
         if cause != NONE && effect != NONE && cause != effect {
             self.dependencies.push((cause, effect));
         }
     }
 
-    /// Sorts the dependencies, and drops dependencies that contradict the times: a dependency must end
-    /// before its dependent begins. Zero-length activities at the same moment are ordered by insertion,
-    /// so that dependencies form no cycle.
+    /// Sorts the dependencies, and drops those that contradict the times: the cause must end before
+    /// the effect begins. Zero-length activities at the same moment are ordered by insertion, which
+    /// prevents cycles.
     fn normalize_dependencies(&mut self) {
         sort_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
@@ -233,7 +236,7 @@ impl Activities {
 
 /// Sorts dependencies by effect, then by cause; `activities` is the total number of activities.
 fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
-    // Counting sort by effect; the few causes of each effect are sorted afterwards.
+    // Use a counting sort by effect. The few causes of each effect are sorted afterwards.
     let mut place = vec![0_u32; activities + 1];
     for &(_, effect) in &*dependencies {
         place[effect as usize + 1] += 1;
@@ -247,7 +250,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
         causes[*place as usize] = cause;
         *place += 1;
     }
-    // After the loop, each entry of `place` is the end of its effect's range.
+    // After the loop, `place` contains the end of each effect's range.
     let mut start = 0;
     for (effect, end) in (0..).zip(place) {
         let own = start..end as usize;
@@ -259,7 +262,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
     }
 }
 
-/// Returns, per thread, whether the thread only executes work that other threads requested.
+/// For each thread, returns true if it only executes work that other threads requested.
 fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
@@ -271,7 +274,8 @@ fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns whether the own time of a host interval counts as work; other time belongs to Python.
+/// Returns true if the own time of such a host interval counts as work. Otherwise the time belongs
+/// to Python.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

@@ -1,10 +1,10 @@
-//! Estimates the work of kernels without an operator from equally named kernels that have an
+//! Some kernels have no operator. Estimates their work from kernels that have the same name and an
 //! operator. The bytes of a copy are estimated likewise, from copies with the same name.
 //!
-//! Kernels launched before the capture began, or by a graph, have no operator, so their shapes are unknown. A
-//! kernel of the same name is the same program on other data. If several kernels have the same name, the kernel
-//! with the nearest duration is chosen. The chosen kernel's FLOPs and bytes (`work'`) are scaled by the ratio of
-//! the durations:
+//! Kernels that were launched before the capture began, or by a graph, have no operator, so their
+//! shapes are unknown. Kernels with the same name run the same program, on different data. If
+//! several kernels have the name, the kernel whose duration is nearest is chosen. The chosen
+//! kernel's FLOPs and bytes (`work'`) are scaled by the ratio of the durations:
 //!
 //! ```text
 //! work = work' t / t'
@@ -20,14 +20,14 @@ pub(super) struct KernelWork {
     pub name: u32,
     /// Duration, ns.
     pub time: u64,
-    /// FLOPs and bytes; zero if the kernel has no operator, or the operator has unknown shapes.
+    /// FLOPs and bytes; zero if the kernel has no operator, or if its operator has unknown shapes.
     pub cost: OpCost,
     /// Element type that the kernel computes with.
     pub dtype: Option<Dtype>,
 }
 
 impl KernelWork {
-    /// Returns whether FLOPs and bytes are both known.
+    /// Returns true if FLOPs and bytes are both known.
     pub fn is_known(&self) -> bool {
         !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
     }
@@ -41,7 +41,8 @@ pub(super) struct SameNameKernels {
 }
 
 impl SameNameKernels {
-    /// Collects a rank's kernels with known work whose name also occurs with unknown work.
+    /// Collects a rank's kernels with known work, if other kernels with the same name have unknown
+    /// work.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();

@@ -1,5 +1,5 @@
-//! Matches calls across ranks: the k-th call of each member in a group belongs to the same collective,
-//! and each send is paired with a receive.
+//! Matches calls across ranks. The k-th calls of all members of a group belong to the same
+//! collective, and each send is paired with a receive.
 
 use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -11,20 +11,21 @@ use chakram_trace::matching::{
     match_messages,
 };
 
-/// A collective with the calls of its captured members.
+/// A collective, with the calls of all captured members.
 #[derive(Clone, Debug)]
 pub struct MatchedCollective {
-    /// Kind of the collective; equal on all members.
+    /// Kind of the collective, which is the same on all members.
     pub kind: CollectiveKind,
     /// Index of the group.
     pub group: u32,
     /// The call of each captured member, in the group's order.
     pub members: Vec<CommRef>,
-    /// Index of the root in `members`; `None` if there is no root or the root has no capture.
+    /// `None` if the collective has no root, or if the root has no capture. `None` if there is no
+    /// root or the root has no capture.
     pub root: Option<u32>,
-    /// `comm_size` of the collective: the largest value over all members.
+    /// `comm_size` of the collective: the largest value of any member.
     pub bytes: u64,
-    /// Whether the members' records have different sizes.
+    /// True if the members' records state different sizes.
     pub uneven: bool,
 }
 
@@ -57,7 +58,8 @@ pub struct CallMismatch(pub String);
 pub struct JobRank<'a> {
     /// Rank number in the job.
     pub number: u32,
-    /// Capture that contains the rank's calls: its own capture, or the capture of a rank with the same role.
+    /// Capture that contains the rank's calls: the rank's own capture, or that of a rank with the
+    /// same role.
     pub timeline: &'a RankTimeline,
 }
 
@@ -173,8 +175,9 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    /// Keeps only the calls that all members share, because profiling windows may start or end at different calls. If
-    /// no shift makes the members agree, cuts all lists to the shortest length, so that the mismatch is reported.
+    /// If no shift makes the members agree, cuts all lists to the shortest length, so that the
+    /// mismatch will be reported. If no shift makes the members agree, cuts all lists to the
+    /// shortest length, so that the mismatch is reported.
     fn keep_common<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
@@ -218,7 +221,7 @@ impl<'a> CapturedCalls<'a> {
 
     fn outline_of(&self, at: CommRef) -> CallOutline {
         let call = self.call_at(at);
-        // The root may end before the others begin, so its times do not help to align the calls.
+        // The root may end before the others begin, so its times do not help to align calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.kind_of(at).has_root()
             && !self.is_dropped(at);
@@ -231,8 +234,9 @@ impl<'a> CapturedCalls<'a> {
 
     fn signature_of(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind_of(at);
-        // In a scatter only the root knows the total size, and in all-to-all and gather each member may have its own
-        // size. Different sizes are therefore no error in these kinds of collectives.
+        // In a scatter, only the root knows the total size. In all-to-all and gather, each member
+        // may have its own size. Different sizes are therefore no error in these kinds of
+        // collectives.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll
@@ -346,7 +350,8 @@ impl<'a> CapturedCalls<'a> {
     }
 }
 
-/// Returns a collective's `comm_size`, given the input and output bytes of one member of a group of `count`.
+/// Returns a collective's `comm_size`. The inputs are the input and output bytes of one member, and
+/// the number `count` of members.
 fn comm_size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),

@@ -1,9 +1,9 @@
-//! Names of operators that request communication, and names of intervals when libraries
-//! communicate. The names serve to match operators with intervals.
+//! Lists two kinds of names: operators that request communication, and intervals in which libraries
+//! communicate. The names are used to match operators with intervals.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Kind of communication, according to the name that a library uses.
+/// Kind of communication, as a library's name states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CarrierKind {
     /// All-reduce.
@@ -36,7 +36,7 @@ impl CarrierKind {
         matches!(self, Self::Send | Self::Receive)
     }
 
-    /// Returns whether an interval of kind `carrier` may execute a request of this kind.
+    /// Returns true if an interval of kind `carrier` may execute a request of this kind.
     pub fn is_carried_by(self, carrier: Self) -> bool {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
@@ -90,7 +90,8 @@ pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
     CarrierKind::from_name(name.strip_prefix("c10d::")?)
 }
 
-/// Returns the kind of communication of an interval such as `gloo:all_reduce` or `nccl:all_to_all`.
+/// Returns the kind of communication that an interval executes, such as `gloo:all_reduce` or
+/// `nccl:all_to_all`.
 pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);

@@ -1,10 +1,11 @@
-//! Finds the calls that the captures of several ranks have in common.
+//! Finds the calls that several ranks' captures have in common.
 //!
-//! Profilers of different ranks start and stop at different calls. A group's members see the same collectives in
-//! the same order, so one member's list equals another member's list moved by a *shift*. A shift is possible if
-//! the signatures agree wherever the lists overlap. The best shift makes the difference between the two ranks' end
-//! times most uniform, because this difference is the clock offset. If two shifts are equally uniform, the shift
-//! with the smaller differences is best. If the clocks differ and the lists have equal lengths, shift zero is
+//! Profilers of different ranks start and stop at different calls. A group's members execute the
+//! same collectives in the same order. So one member's list equals another member's list, moved by
+//! a *shift*. A shift is possible if the calls' signatures agree wherever the lists overlap. The
+//! difference between two ranks' end times is the clock offset, so it should be constant. The best
+//! shift makes it most uniform. If two shifts are equally uniform, the shift with the smaller
+//! differences is best. If the clocks differ and the lists have equal lengths, shift zero is
 //! assumed unless another shift is more uniform.
 
 use chakram_base::statistics;
@@ -17,16 +18,16 @@ pub struct CallOutline {
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
     pub sequence: Option<u64>,
-    /// Start and end, ns by the rank's own clock. `None` if the call has no time, or may end at different times on
-    /// different members.
+    /// Start and end, ns by the rank's own clock. `None` if the call has no time, or if it may end
+    /// at different times on different members.
     pub span: Option<(i64, i64)>,
 }
 
 /// Maximum shift, in calls, in addition to the difference between the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Resolution of time comparisons, ns: smaller differences do not count, because the scheduler may delay threads
-/// by as much.
+/// Resolution of time comparisons, in ns. The scheduler may delay threads by this much, so smaller
+/// differences do not count.
 const ALIKE: i64 = 200_000;
 
 /// Returns the position of `other`'s first call within `one`; the position may be negative or past the end.
@@ -87,12 +88,13 @@ fn find_shift_by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<
     matching_pairs(one, other, shift).all(same).then_some(shift)
 }
 
-/// Returns the number of calls that lists of `n` and `m` calls share if one list is moved by `shift`.
+/// Returns how many calls two lists share if they have `n` and `m` calls and one list is moved by
+/// `shift`.
 fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
 
-/// Returns the pairs of calls that belong to the same collective under a shift.
+/// Returns the pairs of calls that belong to the same collective if the lists are moved by a shift.
 fn matching_pairs<'c>(
     one: &'c [CallOutline],
     other: &'c [CallOutline],
@@ -107,7 +109,7 @@ fn windows_agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool
     matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
-/// Returns the median difference of end times, and the median deviation from this median.
+/// Returns the median difference between end times, and the median deviation from it.
 fn time_differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
     let ends =
         matching_pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
@@ -117,7 +119,7 @@ fn time_differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (
     (middle, median_of(&mut apart))
 }
 
-/// Returns whether at least half of the pairs overlap in time. Both lists must use the same clock.
+/// Returns true if at least half of the pairs overlap in time. Both lists must use the same clock.
 fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
     let spans = matching_pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
@@ -203,8 +205,8 @@ mod tests {
         }
     }
 
-    /// The collectives run 10 ms apart. Without a common clock, a clock that is 10 ms late looks like a missing
-    /// call.
+    /// Collectives start 10 ms apart. If clocks are not shared, a clock that is 10 ms late looks
+    /// like a missing call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallOutline> {
@@ -250,8 +252,8 @@ mod tests {
             find_shift(&untimed(1..24), &untimed(0..24), false),
             Some(-1)
         );
-        // Without times, a shift by whole steps cannot be detected, so the lists are aligned at the
-        // first call.
+        // Without times, a shift by whole steps cannot be detected, so the lists are aligned at
+        // their first calls.
         assert_eq!(find_shift(&untimed(0..24), &untimed(3..21), false), Some(0));
         assert_eq!(find_shift(&untimed(0..6), &[call(9, 0); 6], false), None);
         assert_eq!(find_shift(&[], &untimed(0..3), false), None);

@@ -1,9 +1,9 @@
-//! Communication calls of one rank: their arguments and their times in flight.
+//! Finds the communication calls of one rank: their arguments and their times in flight.
 //!
-//! The arguments come from three sources. `c10d::*` operators contain tensors, root and peer. The
-//! enclosing `_c10d_functional::*` operators contain the group's name. `record_param_comms`, which
-//! NCCL's process group writes, contains all arguments. The time in flight comes from gloo's intervals
-//! or NCCL's kernels.
+//! The arguments come from three sources. `c10d::*` operators state the tensors, the root and the
+//! peer. The enclosing `_c10d_functional::*` operators state the group's name.
+//! `record_param_comms`, which NCCL's process group writes, states all arguments. The time in
+//! flight comes from gloo's intervals or NCCL's kernels.
 
 use super::rank_timeline::{NONE, RankTimeline};
 use chakram_trace::format::CollectiveKind;
@@ -30,15 +30,15 @@ pub enum CommOp {
 /// A communication call of one rank.
 #[derive(Clone, Debug)]
 pub struct CommCall {
-    /// Index of the host interval (a timeline entry) that made the call.
+    /// Index of the host interval that made the call.
     pub item: u32,
     /// Record function id of the call's operator. A rank's calls are sorted by record function id.
     pub rf_id: u64,
-    /// Whether the call is a collective, a send or a receive.
+    /// The operation: a collective, a send or a receive.
     pub act: CommOp,
-    /// Arguments, from the call's operator or record.
+    /// Arguments of the call, from its operator or its record.
     pub asked: CallArgs,
-    /// Index of the job's group; set once the groups are known.
+    /// Index of the group among the job's groups; set once the groups are known.
     pub group: u32,
     /// Index in [`RankTimeline::threads`] of the worker thread that executed the call; [`NONE`] if the
     /// caller's thread or a device executed it.
@@ -47,13 +47,14 @@ pub struct CommCall {
     pub stream: Option<i64>,
     /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
-    /// Time (ns) when the launch was complete. Later time of the caller does not belong to the call.
+    /// Time, in ns, at which the launch was complete. The caller's later time does not belong to
+    /// the call.
     pub launched: i64,
-    /// Start of the call, ns since the epoch by this rank's clock.
+    /// Start of the call, in ns since the epoch, by this rank's clock.
     pub start: i64,
     /// End of the transfer; for a message on the host, the end of the program's wait for it.
     pub end: i64,
-    /// Time when the result becomes usable, after the copies that the worker makes at the end.
+    /// Time at which the result becomes usable, after the worker's final copies.
     pub done: i64,
     /// Kineto event that executed the call; if several events executed the call, the last one.
     pub event: u32,
@@ -67,19 +68,19 @@ pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
     /// Calls whose kernels the profiler dropped. Dropped calls get no node, but other ranks' calls are still
-    /// matched with dropped calls. The launch times of dropped calls replace the missing kernel times.
+    /// matched with dropped calls. Their launch times replace the missing kernel times.
     pub dropped: Vec<CommCall>,
     /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,
-    /// Number of communication intervals without an operator that requested them.
+    /// Number of communication intervals that no operator requested.
     pub orphans: u64,
-    /// Pairs (kernel, first kernel of its call) for all kernels but the first of each call, sorted. Both
-    /// kernels are given as indices in [`RankTimeline::devices`].
+    /// Pairs (kernel, first kernel of its call), sorted. Contains all kernels except the first
+    /// kernel of each call. Both kernels are given as indices in [`RankTimeline::devices`].
     pub further: Vec<(u32, u32)>,
     /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
     /// is unknown.
     pub unknown: Vec<u32>,
-    /// Number of entries of `unknown` launched before the capture began.
+    /// Number of entries of `unknown` that were launched before the capture began.
     pub before: u64,
 }
 
@@ -99,7 +100,7 @@ impl CommCall {
         !matches!(self.act, CommOp::Collective(_))
     }
 
-    /// Returns whether the call moves data, but the capture does not contain the size.
+    /// Returns true if the call moves data but the capture does not state the size.
     pub fn size_unknown(&self) -> bool {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;

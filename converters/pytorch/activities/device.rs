@@ -1,5 +1,5 @@
-//! Kernels and copies: their launches, the dependencies between streams, and the host's waits for
-//! device work.
+//! Finds the launches of kernels and copies, the dependencies between streams, and the host's waits
+//! for device work.
 
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
@@ -36,7 +36,7 @@ const BLOCKING: [&str; 22] = [
     "aclrtSynchronizeEvent",
 ];
 
-/// Returns whether a call with this name returns only after device work has ended.
+/// Returns true if a call with this name returns only after device work has ended.
 fn is_blocking_call(name: &str) -> bool {
     // With per-thread default streams, CUDA's entry points end in `_ptsz`, so remove this suffix. CANN's calls begin
     // with the name of their layer, so remove the layer's name.
@@ -44,8 +44,9 @@ fn is_blocking_call(name: &str) -> bool {
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
-/// Finds the host's waits for the device: in synchronizing calls, and in calls that request a copy and return after
-/// it. A copy that blocks the host also waits for earlier work on the copy's stream.
+/// Finds the host's waits for the device: in synchronizing calls, and in calls that return only
+/// after the copy that they request. A copy that blocks the host also waits for earlier work on the
+/// copy's stream.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,
@@ -68,7 +69,8 @@ pub(super) fn host_syncs(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| sync_stream(rank, syncs[i].1));
-        // The event that ended last among the launched events (on the call's stream if the capture names a stream).
+        // Among the launched events (on the call's stream, if the capture names a stream), the
+        // event that ended last.
         let last = match stream {
             Some(stream) => launches.last_event_before(stream, item.start),
             None => launches.last_event_to_end(rank, item.start, item.end),
@@ -93,8 +95,8 @@ pub(super) fn host_syncs(
             continue;
         }
         found.device_syncs += 1;
-        // A call that returns after its copy also waits for earlier work on the stream: on any
-        // device, a queued copy starts only after the kernels before it.
+        // A call that returns after its copy also waits for earlier work on the stream, because a
+        // queued copy starts only after the kernels before it.
         let before = index.checked_sub(1).map(|before| &rank.devices[before]);
         let queued = before.is_some_and(|b| b.stream == device.stream && b.end > item.start);
         let from = if queued {
@@ -130,8 +132,8 @@ pub(super) fn place_device_activities(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // The latest activities on the stream so far. The list has several activities if one kernel executed a batch of
-    // messages.
+    // The stream's latest activities so far. The list has several activities if one kernel executed
+    // a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {
@@ -175,8 +177,8 @@ pub(super) fn place_device_activities(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // Messages of a batch run concurrently and would wait for one another on one lane, so each message gets
-            // its own lane.
+            // Messages of a batch run concurrently, but on one lane they would wait for one
+            // another. So each message gets its own lane.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -259,7 +261,7 @@ fn link_collectives(
         streams
     };
     for (i, device) in rank.devices.iter().enumerate() {
-        // Communication streams run no compute kernels, so launches on them are skipped.
+        // Communication streams run no compute kernels, so skip launches on these streams.
         if device.launch != NONE && streams.binary_search(&device.stream).is_err() {
             by_launch.push((device.launch, i as u32));
         }
@@ -274,8 +276,8 @@ fn link_collectives(
         let own = activities.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
-        // c10d makes its stream wait for the caller's current stream. The last work on the caller's stream is
-        // assumed to be the last launch of the caller's thread.
+        // c10d makes its stream wait for the caller's current stream. The caller's last launch is
+        // assumed to be the last work on its current stream.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread
@@ -310,13 +312,13 @@ fn link_collectives(
     }
 }
 
-/// Maximum time, ns, from the end of a collective to the start of a kernel that waited for the
-/// collective.
+/// Maximum time, in ns, between the end of a collective and the start of a kernel that waited for
+/// it.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited for `call`. A kernel that waited was launched before the call ended, and began
-/// right after the call on a stream that was idle at the call's end. `communicating` lists the communication
-/// streams.
+/// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended. It
+/// began right after the call, on a stream that was idle when the call ended. `communicating` lists
+/// the streams that run communication.
 fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();
@@ -346,9 +348,9 @@ fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -
     found
 }
 
-/// Device events, indexed by stream and launch.
+/// Device events, which can be searched by stream and launch.
 struct DeviceEventIndex {
-    /// Stream, start of the launch, and index of the device event.
+    /// For each device event: its stream, the start of its launch, and its index.
     list: Vec<(i64, i64, u32)>,
     streams: Vec<i64>,
 }
@@ -387,8 +389,8 @@ impl DeviceEventIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event that ended last, at or before `until`, among the events on all streams that were launched
-    /// by the time `launched`.
+    /// Returns the event that ended last, but not after `until`. Only events that were launched by
+    /// the time `launched` count, on all streams.
     fn last_event_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams

@@ -6,7 +6,8 @@ use super::thread_chains::ThreadChains;
 use super::{Activities, Activity, DependencyStats, find_worker_threads};
 
 /// Adds a dependency for each thread that starts, or continues after a pause, when another thread has
-/// finished its work. For example, `backward()` continues after the device's autograd thread.
+/// finished its work. For example, `backward()` continues after the device's autograd thread has
+/// finished.
 pub(super) fn link_handoffs(
     chains: &ThreadChains,
     rank: &RankTimeline,
@@ -26,7 +27,7 @@ pub(super) fn link_handoffs(
         .iter()
         .map(|&thread| chains.activities_of(thread).len())
         .sum();
-    // If there are few gaps, it is cheaper to search each thread than to build a list of all ends.
+    // If there are few gaps, searching each thread is cheaper than building a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
         .then(|| ActivityEnds::new(chains, &free, &activities.list));
     for ThreadGap {
@@ -36,7 +37,7 @@ pub(super) fn link_handoffs(
     } in gaps
     {
         let begin = activities.list[work as usize].begin;
-        // The activity with the latest end on another thread.
+        // The activity on another thread that ended last before the gap's end.
         let waker = match &merged {
             Some(merged) => merged.last_activity_ended_by(begin, thread, &activities.list),
             None => {
@@ -60,10 +61,10 @@ pub(super) fn link_handoffs(
     }
 }
 
-/// Returns the threads' gaps that are longer than Python's usual gaps, and the start of every thread except
+/// Returns the gaps that are longer than Python's usual gaps, and the start of every thread except
 /// the first.
 fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
-    /// Minimum length of a gap, ns; shorter gaps are attributed to Python.
+    /// Minimum length of a gap, in ns; Python causes shorter gaps.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
     for &thread in free {
@@ -84,7 +85,7 @@ fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<Thre
     gaps
 }
 
-/// Period without recorded work on a thread.
+/// Period in which a thread has no recorded work.
 struct ThreadGap {
     thread: u32,
     /// End of the previous activity; `i64::MIN` if the thread had no earlier activity.
@@ -95,9 +96,10 @@ struct ThreadGap {
 
 /// Activities of several threads, sorted by end.
 struct ActivityEnds {
-    /// Index of the activity, and its thread.
+    /// For each entry, an activity's index and its thread.
     list: Vec<(u32, u32)>,
-    /// For each entry, the index of the last earlier entry of another thread, or [`NONE`].
+    /// For each entry, the index of the last earlier entry that belongs to another thread, or
+    /// [`NONE`].
     of_another: Vec<u32>,
 }
 
@@ -110,7 +112,7 @@ impl ActivityEnds {
                 .map(move |&work| (work, thread))
         };
         let mut merged: Vec<(u32, u32)> = threads.iter().flat_map(of).collect();
-        // Chains are already sorted by end, so the sort only merges them.
+        // Each thread's activities are already sorted by end, so the sort only merges them.
         merged.sort_by_key(|&(work, _)| (list[work as usize].end, work));
         let mut of_another = Vec::with_capacity(merged.len());
         let mut last = NONE;
@@ -127,7 +129,7 @@ impl ActivityEnds {
         }
     }
 
-    /// Returns the activity that ended last, at or before `time`, on any thread except `thread`.
+    /// Returns the activity that ended last, but not after `time`, on any thread except `thread`.
     fn last_activity_ended_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
         let after = self
             .list
@@ -148,7 +150,8 @@ mod tests {
     use super::*;
     use crate::pytorch::stream::damage::pseudo_random;
 
-    /// The merged list and a search in each thread must find the same last end of other threads.
+    /// For each thread, the merged list and a search in all other threads must find the same last
+    /// end.
     #[test]
     fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
         let mut below = pseudo_random(3);

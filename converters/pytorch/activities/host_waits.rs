@@ -1,11 +1,11 @@
-//! Host threads' waits for communication.
+//! Finds the waits of host threads for communication.
 
 use super::super::calls::{CommCall, CommCalls};
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline, ThreadSegment};
 use super::DependencyStats;
 use std::collections::BTreeMap;
 
-/// Call or device event that a thread waited for.
+/// The call or device event for which a thread waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitSource {
     /// A communication call, by its index.
@@ -14,26 +14,27 @@ pub(super) enum WaitSource {
     Device(u32),
 }
 
-/// Interval when a thread did no work but waited for other work to end.
+/// Interval in which a thread did no work, because it waited for other work to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostWait {
     /// Index of the waiting thread.
     pub thread: u32,
-    /// Earliest start, ns.
+    /// Earliest possible start of the wait, in ns.
     pub from: i64,
-    /// End of the wait, ns.
+    /// End of the wait, in ns.
     pub to: i64,
-    /// Call or device event waited for.
+    /// The call or device event for which the thread waited.
     pub source: WaitSource,
-    /// Host interval that contains the wait and continues after it, or [`NONE`] if the next activity starts
-    /// after the wait.
+    /// Host interval that contains the wait and continues after it. [`NONE`] if the next activity
+    /// starts after the wait.
     pub into: u32,
 }
 
-/// Minimum idle time, ns, for a wait that is inferred from times alone. Python leaves gaps of some tens of
-/// microseconds between operators.
+/// Minimum idle time, in ns, for a wait that is inferred from times alone. Python leaves gaps of
+/// some tens of microseconds between operators.
 const NOTICEABLE: i64 = 100_000;
-/// Minimum idle time, ns, if the thread launched the call just before, and resumed soon after the call was done.
+/// Minimum idle time, in ns, if the thread had just launched the call and resumed soon after the
+/// call ended.
 const PROMPT: i64 = 40_000;
 /// Maximum number of nested operators around the operator that requests communication.
 const DEEPEST: usize = 16;
@@ -52,8 +53,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // Once the next call is launched, the worker may already prepare it. Once the worker may prepare
-                // the next call, count only work on this call's results.
+                // As soon as the next call is launched, the worker may prepare it. After that,
+                // count only work on this call's results.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -65,7 +66,7 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     }
 }
 
-/// Returns the calls of each worker, sorted by start.
+/// Returns each worker's calls, sorted by start.
 pub(super) fn group_calls_by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
     let mut workers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (index, call) in calls.list.iter().enumerate() {
@@ -130,8 +131,9 @@ pub(super) fn find_host_waits(
                 into: NONE,
             });
         } else {
-            // If a result is first used long after the call was done, for example in a later step, the thread may
-            // still have waited right after the call. A wait inferred from times therefore takes precedence.
+            // If a result is first used long after the call ended, for example in a later step, the
+            // thread may still have waited right after the call. A wait inferred from times
+            // therefore takes precedence.
             let used = uses.find_wait_before_first_use(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
@@ -152,8 +154,9 @@ pub(super) fn find_host_waits(
     (waits, blocked)
 }
 
-/// Returns the wait for a message. The recorded interval of a message ends when the program's wait for the message
-/// ends; programs wait between operators. If the interval ends within an operator's own time, no thread waited.
+/// Returns the wait for a message. The recorded interval of a message ends when the program has
+/// waited for the message. Programs wait between operators. If the interval ends during an
+/// operator's own time, no thread waited.
 fn wait_for_message(
     rank: &RankTimeline,
     call: &CommCall,
@@ -177,8 +180,8 @@ fn wait_for_message(
     })
 }
 
-/// Returns the wait of a thread that was idle, outside operators, until the call was done. A shorter idle time
-/// suffices right after the launch.
+/// Returns the wait of a thread that was idle, outside operators, until the call ended. Right after
+/// the launch, a shorter idle time is sufficient.
 fn find_wait_by_time(
     rank: &RankTimeline,
     call: &CommCall,
@@ -194,8 +197,8 @@ fn find_wait_by_time(
         own.is_none_or(|item| rank.role_of_interval(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators around the requesting operator end after it and do nothing else, so they count as
-    // idle time.
+    // Operators that enclose the requesting operator end after it and do nothing else, so count
+    // them as idle time.
     let ends_asking = |segment: &ThreadSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
@@ -216,12 +219,12 @@ fn find_wait_by_time(
     )
 }
 
-/// Host intervals that use a storage with a call's result: (storage, start of the interval, index of the
+/// Host intervals that use the result of a call, as (storage, start of the interval, index of the
 /// interval).
 pub(super) struct CallResultUses(Vec<(u64, i64, u32)>);
 
 impl CallResultUses {
-    /// Finds all host intervals that use a storage that a call writes to.
+    /// Finds all host intervals that use storages to which a call writes.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
@@ -243,8 +246,8 @@ impl CallResultUses {
         Self(uses)
     }
 
-    /// Returns the host intervals that use results of `call` and start after its operator, sorted
-    /// by start.
+    /// Returns the host intervals that use a result of `call` and start after the call's operator,
+    /// sorted by start.
     pub fn uses_of_call<'a>(
         &'a self,
         rank: &'a RankTimeline,
@@ -270,8 +273,8 @@ impl CallResultUses {
         found.into_iter().map(|(_, item)| item)
     }
 
-    /// Returns the wait before or inside the first use of a call's result. Uses by the call's own worker do
-    /// not count.
+    /// Returns the wait that happened before or during the first use of a call's result. Uses by
+    /// the call's own worker do not count.
     fn find_wait_before_first_use(
         &self,
         rank: &RankTimeline,
@@ -297,8 +300,8 @@ impl CallResultUses {
                     into: i,
                 });
             }
-            // A view of an unfinished result can be created without a wait, so a host interval that starts earlier
-            // does not count as a use.
+            // A view of an unfinished result can be created without a wait. So a host interval that
+            // starts before the call is done does not count as a use.
             if item.start < call.done {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Activities of communication in flight on the host.
+//! Creates the activities of communication in flight on the host.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -8,7 +8,7 @@ use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlacement};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Lanes, ordered by the time when they become free.
+/// Lanes, ordered by the time at which they become free.
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host executed, with its dependencies.
@@ -66,7 +66,7 @@ pub(super) fn place_in_flight(
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
             let launch = chains.last_activity_before(caller, call.launched, &activities.list);
-            // If the worker was still busy when the call was launched, the call was queued.
+            // If the call was launched while the worker was still busy, the call was queued.
             let busy = chains.last_activity_before(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);
@@ -86,7 +86,7 @@ pub(super) fn place_in_flight(
                 activities,
             );
             activities.add_dependency(work, next);
-            // An activity of the worker between launch and start prepared the call.
+            // Activities of the worker between the call's launch and start prepared the call.
             let preparing =
                 chains.first_activity_between(worker, call.launched, call.start, activities);
             activities.add_dependency(launch, preparing);

@@ -1,19 +1,20 @@
 //! Determines where an operator that calls others does its own work.
 //!
-//! The activity of an operator with own work has one position among the activities of the operator's child calls. The
-//! position depends on names only, never on durations, so that two captures of one program have the same activities
-//! in the same order.
+//! The activity of an operator with own work has one position among the activities of the
+//! operator's child calls. The position depends only on names, never on durations, so that two
+//! captures of one program have the same activities in the same order.
 //!
 //! - An operator that launches device work is placed before the first launch.
-//! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
-//!   from start to end, because it computes between those calls. The children's time belongs to the operator, and the
-//!   children become zero-length marks before it.
+//! - If nothing ran on a device, an operator whose children only allocate memory or create views is
+//!   one piece of work from start to end. It computes between those calls. The children's time
+//!   belongs to the operator, and the children become zero-length marks before it.
 //! - Any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::super::view_operators::is_view;
 
-/// Helper operators: they allocate or clear memory, or return a view and copy only if necessary.
+/// Names of helper operators. They allocate or clear memory, or return a view and copy only if
+/// necessary.
 const ALLOCATORS: &[&str] = &[
     "contiguous",
     "empty",
@@ -29,22 +30,22 @@ const ALLOCATORS: &[&str] = &[
     "zeros_like",
 ];
 
-/// Tolerance, ns, if a child ends after its caller, because profilers round to a microsecond. If the caller is
-/// short, the tolerance is a fraction of the caller's length.
+/// Tolerance, in ns, for a child that ends after its caller. Profilers round to a microsecond. If
+/// the caller is short, the tolerance is a fraction of the caller's length.
 const ROUNDING: i64 = 1_000;
 const ROUNDED_PART: i64 = 64;
 
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SiblingPosition {
-    /// Start and end (ns) of the time between the children around the position, or of the whole host interval if
-    /// `is_whole`.
+    /// Start and end, in ns, of the time between the children around the position; of the whole
+    /// host interval if `is_whole`.
     pub span: (i64, i64),
     /// Number of children before the position.
     pub before: u32,
-    /// Whether the host interval and its children are one piece of work.
+    /// True if the host interval and its children are one piece of work.
     pub is_whole: bool,
-    /// Start (ns) of the piece of work that contains the host interval, or `None`.
+    /// Start, in ns, of the piece of work that contains the host interval, or `None`.
     pub part_of: Option<i64>,
     children: u32,
 }
@@ -62,7 +63,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
     let mut places: Vec<SiblingPosition> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
-    // Children follow their parents in the list, so one pass in order suffices.
+    // Children come after their parents in the list, so a single pass suffices.
     for (index, item) in rank.items.iter().enumerate() {
         let Some(parent) = rank.items.get(item.parent as usize) else {
             continue;
@@ -70,7 +71,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<SiblingPosition> {
         let around = item.parent as usize;
         let place = &mut places[around];
         place.children += 1;
-        // A child that ends after its caller is not part of the caller's own work.
+        // A child that ends after its caller does not belong to the caller's own work.
         let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
         let crosses = item.end > parent.end.saturating_add(rounding);
         only_helpers[index] &= !crosses;

@@ -6,10 +6,10 @@ use super::host_waits::HostWait;
 use super::own_places::{self, SiblingPosition};
 use super::{Activities, Activity, ActivityKind, is_work};
 
-/// Upper bounds on the ends of the activities of host intervals.
+/// Upper bounds on when the activities of host intervals end.
 pub(super) struct ActivityBounds {
-    /// Latest possible end of each host interval that launches something; the interval's time after the
-    /// launch belongs to the next activity.
+    /// For each host interval that launches something, the latest possible end of its activity. The
+    /// interval's time after the launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
@@ -52,12 +52,12 @@ pub(super) fn build_chains(
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each host interval, choose the longest part of its own time that contains no wait and is between the
+    // For each host interval, choose the longest part of its own time without a wait, between the
     // child calls around its position.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
-        // The host interval launched its work before the position of its own work, so use the time up to the
-        // launch.
+        // The host interval launched its work before the position of its own work. So use the time
+        // up to the launch.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
         _ => places[item].span,
     };
@@ -86,8 +86,8 @@ pub(super) fn build_chains(
         let carved = merge_intervals(carved);
         for item in rank.threads[thread as usize].items.clone() {
             let (from, to) = place[item as usize];
-            // The activity of a whole operator (an operator whose work includes its children) begins after the
-            // last wait inside it.
+            // The activity of an operator whose work includes its children begins after the last
+            // wait inside the operator.
             let before = carved.partition_point(|&(start, _)| start < to);
             if places[item as usize].is_whole
                 && let Some(&(_, end)) = carved[..before].last()
@@ -142,8 +142,8 @@ pub(super) fn build_chains(
     }
     // Free this memory now, because the code below needs the same amount again.
     drop((earliest, bounds));
-    // Time when each thread finished its last call. A message is finished when its caller has waited for it; any
-    // other call is finished when its worker is.
+    // Time at which each thread finished its last call. A message is finished when its caller has
+    // waited for it. Any other call is finished when its worker has finished it.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -153,12 +153,12 @@ pub(super) fn build_chains(
         let last = &mut awaited[on as usize];
         *last = (*last).max(Some(call.done));
     }
-    // Upper bound: one activity per host interval, device event and call, and one per thread for
-    // its end.
+    // This is an upper bound: one activity per host interval, device event and call, and one per
+    // thread for its end.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
-    // Upper bound: each activity depends on its predecessor on the lane, and device work also on
-    // its launch.
+    // This is an upper bound: each activity depends on its predecessor on the lane, and device work
+    // also on its launch.
     let waited = waits.len() + 4 * calls.list.len();
     activities
         .dependencies
@@ -166,8 +166,8 @@ pub(super) fn build_chains(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order = own_places::order_items(rank, own.items.clone(), &places);
-        // Most activities are in order already. Only host intervals that overlap without nesting, or that
-        // contain waits, change their places.
+        // Most activities are already in order. Only host intervals that overlap without nesting,
+        // or that contain waits, change their places.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
@@ -187,7 +187,7 @@ pub(super) fn build_chains(
             .map(|item| item.end);
         let end = end.chain(awaited[thread]).max();
         if let (Some(last), Some(end)) = (last, end)
-            // Without a mark at the thread's end, the replay would end before the thread does.
+            // The mark keeps the replay from ending before the thread does.
             && end > last
         {
             chain.push(activities.push(Activity {

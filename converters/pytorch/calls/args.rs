@@ -13,11 +13,11 @@ pub struct CallArgs {
     pub bytes_in: u64,
     /// Bytes in the rank's output buffer.
     pub bytes_out: u64,
-    /// Whether the capture contains the sizes. Sizes in a capture may be zero.
+    /// True if the capture states the sizes. A stated size may be zero.
     pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
-    /// Index in the group of the collective's root, or of the message's peer.
+    /// Index, in the group, of the collective's root or of the message's peer.
     pub peer: Option<u32>,
     /// Job rank of the message's peer, if a record contains it.
     pub peer_rank: Option<u32>,
@@ -26,21 +26,21 @@ pub struct CallArgs {
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
-    /// Whether the call returns immediately (`async_op`); unknown before PyTorch 2.9.
+    /// True if the call returns immediately (`async_op`); unknown before PyTorch 2.9.
     pub asynchronous: Option<bool>,
     /// Group name.
     pub group: Option<String>,
-    /// Whether the element counts differ between members.
+    /// True if the element counts differ between members.
     pub uneven: bool,
     /// Bytes that an all-to-all sends to each member: empty if all are equal, `None` if unknown.
     pub sends: Option<Vec<u64>>,
     /// Bytes that an all-to-all receives from each member, with the same conventions as `sends`.
     pub receives: Option<Vec<u64>>,
-    /// Number of group members, if the arguments show it.
+    /// Number of group members, if the arguments reveal it.
     pub members: Option<u32>,
     /// Storages that contain the result.
     pub results: Vec<u64>,
-    /// Whether the call is known only from its kernel's name.
+    /// True if the call is known only from its kernel's name.
     pub by_name: bool,
 }
 
@@ -52,7 +52,7 @@ struct C10dSignature {
     input: Option<usize>,
     peer: Option<usize>,
     asynchronous: Option<usize>,
-    /// Positions of the split sizes of the output and the input.
+    /// Positions of the output's split sizes and of the input's split sizes.
     splits: Option<(usize, usize)>,
 }
 
@@ -211,7 +211,7 @@ static LAYOUTS: [C10dSignature; 18] = [
     signature_layout("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
-/// Returns the operation of the operator `name` without parsing its arguments.
+/// Returns the operation of the operator `name`; does not parse arguments.
 pub(super) fn act_of(name: &str) -> Option<CommOp> {
     find_signature(name).map(|layout| layout.act)
 }
@@ -233,7 +233,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
     at(layout.input)
         .into_iter()
         .for_each(|value| input.add_tensor(value));
-    // A barrier's tensor is a placeholder that is not transferred, so the tensor's bytes do not count.
+    // A barrier's tensor is a placeholder and is not transferred, so its bytes do not count.
     if layout.act == Collective(Barrier) {
         (out, input) = (TensorTotals::default(), TensorTotals::default());
     }
@@ -292,8 +292,9 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
     ))
 }
 
-/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal parts. `splits` and
-/// `tensors` are the argument positions of the split sizes and of the tensor list.
+/// Returns how many of an all-to-all's `bytes` go to each member; empty if all members get equal
+/// parts. `splits` is the argument position of the split sizes, and `tensors` that of the tensor
+/// list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -327,8 +328,8 @@ pub(super) fn split_in_proportion(sizes: &[u64], bytes: u64) -> Option<Vec<u64>>
     sizes.iter().map(|rows| rows.checked_mul(row)).collect()
 }
 
-/// Returns the group's size: the number of splits, or the length of a tensor list with one tensor
-/// per member.
+/// Returns the group's size: the number of splits, or the length of a tensor list that has one
+/// tensor per member.
 fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
     let length = |place: usize| {
         let list = values.get(place)?.as_array()?;
@@ -342,8 +343,8 @@ fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u3
 }
 
 impl CallArgs {
-    /// Returns the number of group members, computed as the ratio of the larger to the smaller size;
-    /// `None` if the collective's kind determines no ratio of sizes.
+    /// Returns the number of group members, as the ratio of the larger size to the smaller size;
+    /// `None` if the sizes of this kind of collective have no fixed ratio.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
@@ -409,7 +410,7 @@ fn sizes_differ(splits: &Value) -> bool {
         .is_some_and(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
 }
 
-/// Totals of the tensors in nested lists.
+/// Totals over all tensors in nested lists.
 #[derive(Default)]
 struct TensorTotals {
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Calls that kernels of NCCL and similar libraries execute.
+//! Finds the calls that kernels of NCCL and similar libraries execute.
 //!
 //! A kernel's operation is taken from the first available source:
 //!
@@ -89,7 +89,8 @@ pub(super) fn append_device_calls(
             let known = found
                 .iter_mut()
                 .rev()
-                // A collective's kernels are launched in succession, so searching the most recent calls suffices.
+                // A collective's kernels are launched in succession, so searching the most recent
+                // calls is enough.
                 .take(64)
                 .find(|call| call.item == item && !alone);
             match known {
@@ -135,8 +136,8 @@ pub(super) fn append_device_calls(
     calls.list.extend(found);
 }
 
-/// Returns the calls that `launch` executes: the requests around the launch, which `context` describes, or else the
-/// requests deferred to this launch.
+/// Returns the calls that `launch` executes. These are the requests around the launch, which
+/// `context` describes. If there are none, they are the requests deferred to this launch.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,
@@ -153,7 +154,7 @@ fn launched_calls(
     calls
 }
 
-/// Returns the calls whose launches have no kernel, except the calls that are in `found`.
+/// Returns the calls whose launches have no kernel, without the calls in `found`.
 fn dropped_calls(
     rank: &RankTimeline,
     found: &[CommCall],
@@ -193,19 +194,20 @@ fn dropped_calls(
     dropped
 }
 
-/// Returns whether a kernel belongs to a launched graph. The graph's requests were made earlier, when the graph was
-/// captured.
+/// Returns true if a kernel belongs to a launched graph. The graph's requests were made earlier,
+/// when the graph was captured.
 fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.event_name(rank.items[device.launch as usize].event))
 }
 
-/// Returns whether a kernel's own arguments describe a collective.
+/// Returns true if a kernel's own arguments describe a collective.
 fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     let named = |args: &[(String, String)]| args.iter().any(|(key, _)| key == "Collective name");
     rank.args_of(event).is_some_and(named)
 }
 
-/// Operator ids sorted by start. A call that is known only from its launch gets the id of one of these operators.
+/// Operator ids sorted by start. If a call is known only from its launch, it gets the id of one of
+/// these operators.
 struct OperatorIdsByStart(Vec<(i64, u64)>);
 
 impl OperatorIdsByStart {
@@ -229,8 +231,8 @@ impl OperatorIdsByStart {
     }
 }
 
-/// Returns the call of a kernel. Uses the kernel's own arguments if there are any; otherwise, uses the kind in the
-/// kernel's name and the inputs of the surrounding operator.
+/// Returns the call of a kernel. Uses the kernel's own arguments if there are any. Otherwise uses
+/// the kind in the kernel's name, and the inputs of the surrounding operator.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -259,14 +261,15 @@ fn kernel_call(
     ))
 }
 
-/// Operators and records around a kernel's launch.
+/// Operators and records that surround a kernel's launch.
 struct LaunchContext {
     /// Indices of the host intervals of `record_param_comms` around the launch. The list has several entries if the
     /// kernel executes a batch of messages.
     records: Vec<u32>,
     /// Index of the `c10d` operator's host interval.
     operator: u32,
-    /// Index of the host interval that the communication library recorded, such as `nccl:all_to_all`.
+    /// Index of the host interval that the communication library itself recorded, such as
+    /// `nccl:all_to_all`.
     range: u32,
 }
 
@@ -281,12 +284,12 @@ impl LaunchContext {
         }
     }
 
-    /// Returns whether no request surrounds the launch.
+    /// Returns true if no request surrounds the launch.
     fn is_empty(&self) -> bool {
         self.records.is_empty() && (self.operator, self.range) == (NONE, NONE)
     }
 
-    /// Returns whether only a range of the library surrounds the launch.
+    /// Returns true if only the library's own range surrounds the launch.
     fn is_range_alone(&self) -> bool {
         self.records.is_empty() && self.operator == NONE && self.range != NONE
     }
@@ -340,7 +343,8 @@ impl LaunchContext {
                 let group = named.find_map(|&record| recorded_group(rank, record));
                 made.push((self.operator, act, CallArgs { group, ..asked }));
             }
-            // Only the operator has the root and the result's storages, so add both to the recorded call.
+            // Only the operator states the root and the result's storages, so add them to the
+            // recorded call.
             [(_, recorded, known)] if *recorded == act => {
                 known.results = asked.results;
                 known.peer = known.peer.or(asked.peer);
@@ -357,7 +361,8 @@ impl LaunchContext {
 }
 
 impl LaunchContext {
-    /// Returns the call that the library's range describes. The range contains the kind and the size of the tensor.
+    /// Returns the call that the library's range describes. The range states the kind and the size
+    /// of the tensor.
     fn call_of_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = carrier_kind(rank.item_name(item))?.collective_kind()?;
@@ -377,8 +382,8 @@ impl LaunchContext {
 /// Returns the indices of the `record_param_comms` host intervals in `batch`. The single launch `launch` executes
 /// all messages of the batch.
 fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
-    // Host intervals are sorted by thread and start, so the batch's intervals have indices between the batch's index
-    // and the launch's index.
+    // Host intervals are sorted by thread and start. The batch's intervals therefore have indices
+    // between the batch's index and the launch's index.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];

@@ -1,8 +1,9 @@
-//! Calls that gloo and other host backends execute.
+//! Finds the calls that gloo and other host backends execute.
 //!
-//! A `gloo:*` interval gets its record function id when the operator that requests it runs. An interval therefore
-//! belongs to the last `c10d` operator with a lower id, on any thread. The interval's name does not determine the
-//! operation, because gloo implements a reduce-scatter as an all-reduce.
+//! A `gloo:*` interval gets its record function id at the moment when the operator that requests it
+//! runs. An interval therefore belongs to the last `c10d` operator with a lower id, on any thread.
+//! The interval's name does not identify the operation, because gloo implements a reduce-scatter as
+//! an all-reduce.
 
 use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
@@ -57,7 +58,8 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything was launched on a device. If anything was launched, kernels execute the calls.
+/// Returns true if the host launched anything on a device. If anything was launched, kernels
+/// execute the calls.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }
@@ -79,14 +81,14 @@ fn build_call(
     }
     // A coalesced operation has several intervals, and ends with the last of them.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
-    // A message's interval is on the caller's thread, and a collective's interval is on a worker's thread, so the
-    // thread distinguishes the two.
+    // A message's interval is on the caller's thread, and a collective's interval is on a worker's
+    // thread.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is passed to gloo while its operator runs. The message's interval opens afterwards, sometimes after
-    // the receiver has received the message, so the transfer is taken to start with the operator. A collective
-    // starts when its worker has copied the input. The copies that the worker makes at the end are not part of the
-    // transfer.
+    // A message is passed to gloo while its operator runs. The message's interval opens later,
+    // sometimes after the receiver has received the message. So the transfer is assumed to start
+    // with the operator. A collective starts when its worker has copied the input. The worker's
+    // final copies are not part of the transfer.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {

@@ -1,4 +1,4 @@
-//! Requests that a later launch executes.
+//! Finds requests that a later launch executes.
 //!
 //! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
 //! coalescing manager record every request separately. One launch at the group's end executes all requests of the
@@ -35,8 +35,9 @@ impl DeferredRequests {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests whose launch is outside the request's own interval. `communicating` contains the host
-    /// interval of each launch of communication kernels. The value is true if the launch is outside every request.
+    /// Finds the requests whose launch is outside the request's own interval. `communicating` has
+    /// an entry for the host interval of each launch of communication kernels. The value is true if
+    /// the launch is outside every request.
     pub fn find_deferred(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
@@ -116,7 +117,7 @@ struct ThreadTraversal {
     open: Option<(CommRequest, i64, bool)>,
     /// Requests that have ended and wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests of the last launch. Further launches right after the last launch execute the same requests.
+    /// Requests that the last launch executed. Launches right after it execute the same requests.
     last: Vec<CommRequest>,
 }
 
