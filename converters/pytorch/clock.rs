@@ -1,21 +1,23 @@
-//! Clock offsets between the hosts of the ranks.
+//! Estimates the clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all members at about the same moment. On two ranks, the recorded end
-//! times of one collective therefore differ by the difference between the two clocks, plus the delay in noticing the
-//! end. The *estimate* is the median of these differences over all collectives that the two ranks share. Causality
-//! bounds the estimate: no member can end before the last has started, and no message arrives before it was sent.
+//! If a collective needs every member, it ends on all members at about the same moment. The
+//! recorded end times of one collective on two ranks therefore differ by two terms: the difference
+//! between the clocks, and the delay in noticing the end. The *estimate* is the median of these
+//! differences over all collectives that the two ranks share. Causality bounds the offset: no
+//! member can end before the last member has started, and no message arrives before it was sent.
 //!
-//! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
-//! explains, the rank's times are corrected by a line:
+//! Clocks of different hosts also run at different rates. If the differences grow with time by more
+//! than their scatter explains, the rank's times are corrected with a line:
 //!
 //! ```text
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on one host share a clock, so an estimate between them is noise. Clocks of ranks on one host are corrected
-//! only if zero is outside the bounds, and then only to the nearer bound. Messages give bounds but no estimate. If
-//! only messages were observed, the clock is therefore corrected only if zero is outside the bounds. If the captures
-//! do not name their hosts, an estimate within the scatter is ignored.
+//! Ranks on the same host share a clock, so an estimate of their offset is only noise. Their clocks
+//! are corrected only if an offset of zero is outside the bounds, and then only to the nearer
+//! bound. Messages give bounds but no estimate. So if only messages were observed, the clock is
+//! corrected only if an offset of zero is outside the bounds. If the captures do not name their
+//! hosts, an estimate that does not exceed the scatter is ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -23,35 +25,35 @@ use super::rank_timeline::RankTimeline;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
 
-/// Correction of a rank's clock against the reference, which is the first rank.
+/// Correction of a rank's clock relative to the reference, which is the first rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockOffset {
     /// Offset added to the rank's times, ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
-    /// Correction per unit of time since `drift_from`, in parts of 10^12.
+    /// Drift correction per unit of time since `drift_from`, in parts of 10^12.
     #[serde(rename = "drift_ppt")]
     pub drift: i64,
-    /// Time (ns, by the rank's clock) when the drift correction is zero.
+    /// Time, in ns by the rank's clock, at which the drift correction is zero.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
     /// Median difference of end times, ns; zero if no collective was observed.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
-    /// Median absolute deviation from the estimate, ns.
+    /// Median absolute deviation of the differences from the estimate, in ns.
     #[serde(rename = "spread_ns")]
     pub spread: i64,
-    /// Bounds of the offset from causality, ns.
+    /// Lower and upper bound of the offset from causality, in ns.
     #[serde(rename = "bounds_ns")]
     pub bounds: (i64, i64),
     /// Number of collectives and messages observed; zero means that the offset is unknown.
     pub observed: u32,
-    /// Whether this rank and the rank that it was compared with are on the same host.
+    /// True if this rank is on the same host as the rank with which it was compared.
     pub same_host: bool,
 }
 
 impl ClockOffset {
-    /// Converts a time of the rank's clock to the reference clock, ns.
+    /// Converts a time of the rank's clock to the reference clock; both in ns.
     pub fn to_reference(self, time: i64) -> i64 {
         let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
@@ -67,7 +69,7 @@ impl ClockOffset {
     }
 }
 
-/// Returns the time (ns) that a clock with this drift gains while `passed` ns pass.
+/// Returns the time, in ns, that a clock with this drift gains in `passed` ns.
 fn drift_gain(drift: i64, passed: i64) -> i64 {
     let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
     i64::try_from(gained).unwrap_or(i64::MAX)
@@ -75,19 +77,19 @@ fn drift_gain(drift: i64, passed: i64) -> i64 {
 
 /// Unit of drift: a drift of 1 means one part in 10^12.
 const WHOLE: i64 = 1_000_000_000_000;
-/// Largest plausible drift. Quartz clocks are off by at most 200 parts in a million, and NTP corrects by at
-/// most 500.
+/// Largest drift that a real clock can have, in parts of 10^12. Quartz clocks are off by at most
+/// 200 parts in a million, and NTP corrects by at most 500.
 const LARGEST_DRIFT: i64 = WHOLE / 1000;
-/// Minimum number of collectives for a drift estimate; fewer collectives cannot separate drift from
-/// noise.
+/// Minimum number of collectives for a drift estimate, because fewer collectives cannot separate
+/// drift from noise.
 const FEWEST_FOR_DRIFT: usize = 8;
-/// Minimum growth of the differences over the window, ns; a smaller growth does not count as drift.
+/// Minimum growth of the differences over the window, in ns, that counts as drift.
 const LEAST_GROWTH: i64 = 1_000;
 
-/// Observations of one call on two ranks.
+/// Observation of one call on two ranks.
 #[derive(Clone, Copy, Debug)]
 struct ClockObservation {
-    /// For each rank, the call's start and end by the rank's own clock, ns.
+    /// For each rank, the call's start and end, in ns by the rank's own clock.
     spans: [(i64, i64); 2],
     kind: ObservationKind,
 }
@@ -127,8 +129,8 @@ pub fn estimate_offsets(
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
     let hosts = |a: u32, b: u32| HostRelation::relate_hosts(&ranks[a as usize], &ranks[b as usize]);
-    // Go from ranks with known offsets to ranks without: first to ranks on the same host, because
-    // they share a clock, then to the rank that shares the most observations with a known rank.
+    // Go from ranks with known offsets to ranks without. Ranks on the same host come first, because
+    // they share a clock; then comes the rank that shares the most observations with a known rank.
     loop {
         let next = between
             .iter()
@@ -139,8 +141,8 @@ pub fn estimate_offsets(
             });
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
-                // If no remaining rank shares a collective with a known rank, one of the remaining ranks starts a new
-                // set of known ranks, with its own clock as reference.
+                // No remaining rank shares a collective with a known rank. So one remaining rank
+                // starts a new set of known ranks, with its own clock as the reference.
                 Some(rank) => known[rank] = true,
                 None => return offsets,
             }
@@ -185,13 +187,12 @@ fn estimate_offset(
     let own_base = base.applied;
     for seen in &mut seen {
         let (start, end) = seen.spans[0];
-        // Offsets are relative to the first rank's clock, so subtract that rank's own offset.
+        // The result is relative to the first rank's clock, so subtract that rank's own offset.
         let time = |time: i64| base.to_reference(time).saturating_sub(own_base);
         seen.spans[0] = (time(start), time(end));
     }
     let (drift, drift_from) = match hosts {
-        // Ranks on the same host have the same clock, so the drift continues from the first rank's
-        // origin.
+        // Ranks on the same host share a clock, so use the first rank's drift and its origin.
         HostRelation::Same => (base.drift, base.drift_from),
         HostRelation::Different | HostRelation::Unknown => fit_drift(&seen),
     };
@@ -205,7 +206,7 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Errors in the two clocks can make the bounds contradict each other. If the bounds contradict each other, use
+    // Errors in the two clocks can make the lower bound exceed the upper bound. In this case, use
     // the estimate unchanged, or the middle of the bounds if there is no estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
@@ -232,8 +233,8 @@ fn estimate_offset(
     }
 }
 
-/// Returns the bounds of the second rank's offset. The bounds follow from two facts: no member of a collective can
-/// end before another starts, and nothing is received before it is sent.
+/// Returns the bounds of the second rank's offset. Two facts give the bounds: no member of a
+/// collective can end before another starts, and nothing is received before it is sent.
 fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
@@ -261,9 +262,10 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the drift of the second rank's clock against the first rank's clock, and the time (ns) when the drift
-/// correction is zero. The drift is the median slope between collectives half the window apart, because the median is
-/// robust against stragglers. The drift is zero if the scatter of the differences can explain the growth.
+/// Returns the drift of the second rank's clock relative to the first rank's, and the time in ns at
+/// which the drift correction is zero. The drift is the median slope between collectives half the
+/// window apart, because the median is robust against stragglers. The drift is zero if the scatter
+/// of the differences can explain the growth.
 fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -314,7 +316,7 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     }
 }
 
-/// Collects the observations of each pair of ranks that share calls, lower rank first.
+/// Collects the observations of each pair of ranks that share calls; the lower rank comes first.
 fn collect_observations(
     calls: &[CommCalls],
     matches: &CallMatches,
@@ -341,8 +343,9 @@ fn collect_observations(
         if matched.kind.has_root() {
             continue;
         }
-        // Compare each member of a collective with the first member and with the next member. Comparing all
-        // pairs would take quadratic time in large groups, and the chain of neighbours reaches every member.
+        // Compare each member of a collective with the first member and with the next member.
+        // Comparing all pairs would take quadratic time in large groups, and the chain of
+        // neighbours still reaches every member.
         let first = matched.members[0];
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
@@ -373,8 +376,8 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Builds collectives one second apart. Each collective ends later on the first rank, by its entry of
-    /// `differences`, and lasts `before` ns on both ranks.
+    /// Builds collectives one second apart. On the first rank, each collective ends later by its
+    /// entry of `differences`. On both ranks, it lasts `before` ns.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
             let end = second * 1000 * MS;
@@ -408,8 +411,8 @@ mod tests {
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // The distances from the median are 5, 35, 6 ms − 5, 25 and 0 ns; their median is 25 ns.
         assert_eq!(offset.spread, 25);
-        // Seen from the other rank, all signs are reversed. The first rank's own offset is included in the second
-        // rank's offset.
+        // From the other rank's view, all signs are reversed. The first rank's own offset is
+        // included in the second rank's offset.
         assert_eq!(
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5

@@ -1,4 +1,4 @@
-//! Number and size of tensor elements.
+//! Computes the number and the size of tensor elements.
 
 /// Returns the number of elements of a tensor with the sizes `dims`, or the total over a list of
 /// tensors.

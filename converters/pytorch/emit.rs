@@ -22,9 +22,10 @@ mod order;
 
 pub use lanes::lane_names;
 
-/// The job's data that a rank's nodes refer to.
+/// The job's data that is needed to write a rank's nodes.
 pub struct EmitContext<'a> {
-    /// Rank number. The capture may belong to another rank with the same role.
+    /// Rank number. Number of the rank. Its capture may belong to another rank with the same
+    /// role.
     pub number: u32,
     /// Groups of the job.
     pub groups: &'a [JobGroup],
@@ -32,27 +33,26 @@ pub struct EmitContext<'a> {
     pub times: &'a [CallTime],
     /// `comm_size`, root and partners of each call.
     pub matches: &'a [CallMatchInfo],
-    /// Start of the job, by this rank's clock, ns.
+    /// Start of the job, in ns by this rank's clock.
     pub start: i64,
-    /// Whether no node of the job ran on a device. If no node ran on a device, host operators
-    /// count as compute.
+    /// True if no node of the job ran on a device. In this case, host operators count as compute.
     pub host_computes: bool,
-    /// Time that the profiler needs to write one record, ns.
+    /// Time that the profiler needs to write one record, in ns.
     pub record_ns: u64,
 }
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMatchInfo {
-    /// Value of `comm_size`; for a message, the bytes sent.
+    /// Value of `comm_size` for a collective; bytes sent for a message.
     pub bytes: u64,
-    /// Whether no capture contains the number of bytes.
+    /// True if no capture contains the number of bytes.
     pub size_unknown: bool,
     /// Position of the root in the group.
     pub root: Option<u32>,
-    /// Whether members exchange parts of unequal sizes.
+    /// True if members exchange parts of different sizes.
     pub uneven: bool,
-    /// Whether the calls on the other members were found. A call without partners becomes host or
+    /// True if the calls on the other members were found. A call without partners becomes host or
     /// device work.
     pub found: bool,
 }
@@ -64,11 +64,11 @@ pub struct EmittedCounts {
     pub nodes: u64,
     /// Number of dependencies between nodes.
     pub causes: u64,
-    /// Time of nodes on device streams, ns; includes the waiting for other ranks.
+    /// Total time of nodes on device streams, in ns, including waits for other ranks.
     pub device_ns: u64,
-    /// Estimated time that the profiler added to host nodes, ns.
+    /// Estimated time that the profiler added to host nodes, in ns.
     pub profiler_ns: u64,
-    /// Estimated time that the profiler needs to write one record, ns.
+    /// Estimated time that the profiler needs to write one record, in ns.
     pub profiler_record_ns: u64,
 }
 
@@ -122,7 +122,7 @@ pub fn write_nodes<W: Write>(
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();
-        // Dependencies are sorted by dependent, so an activity's dependencies are adjacent.
+        // Dependencies are sorted by effect, so all dependencies of an activity are adjacent.
         let (from, to) = (first[work as usize], first[work as usize + 1]);
         let own = &activities.dependencies[from as usize..to as usize];
         let mut last = None;
@@ -153,7 +153,7 @@ pub fn write_nodes<W: Write>(
     Ok(written)
 }
 
-/// Returns the time when an activity ends in a replay that reproduces the capture.
+/// Returns the time at which an activity ends in a replay that reproduces the capture.
 fn end_of(activities: &Activities, calls: &CommCalls, job: &EmitContext<'_>, work: u32) -> i64 {
     let activity = &activities.list[work as usize];
     match activity.kind {
@@ -178,7 +178,7 @@ struct GroupDeclaration<'g> {
     group_count: usize,
 }
 
-/// Returns the declaration of a rank's groups in PyTorch's format.
+/// Returns the declaration of a rank's groups, in the format of PyTorch's `pg_config`.
 fn groups_json(number: u32, groups: &[JobGroup]) -> String {
     let own = groups.iter().filter(|group| group.ranks.contains(&number));
     let declared = own.map(|group| GroupDeclaration {

@@ -7,7 +7,7 @@ use chakram_trace::format::escape_name;
 
 mod by_order;
 
-/// Method that matched operators in the host file and in Kineto's file.
+/// How operators in the host file and in Kineto's file were matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMethod {
@@ -18,36 +18,36 @@ pub enum LinkMethod {
     Order,
     /// No host trace exists.
     KinetoAlone,
-    /// No Kineto trace exists, so nothing has a time.
+    /// There is no Kineto trace, so nothing has a time.
     HostAlone,
 }
 
-/// Result of matching one host thread's operators by order.
+/// Result of matching the operators of one host thread by order.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ThreadLinks {
-    /// Thread number assigned by the observer.
+    /// Thread number that the observer assigned.
     pub thread: u32,
-    /// The matching Kineto track.
+    /// The Kineto track that was matched to the thread.
     pub track: KinetoTrack,
     /// Number of host nodes on the thread.
     pub nodes: u64,
-    /// Number of the track's operators and annotations.
+    /// Number of operators and annotations on the track.
     pub events: u64,
     /// Number of nodes that have an event.
     pub linked: u64,
-    /// Number of pairs with shapes in both files.
+    /// Number of pairs that have shapes in both files.
     pub compared: u64,
     /// Number of compared pairs whose shapes are equal.
     pub agreeing: u64,
-    /// Range of the track's events, by index, that match the nodes.
+    /// Range of the track's events, by index, that was matched to the nodes.
     pub window: (u64, u64),
-    /// Number of event ranges that match the nodes equally well. The first range is used.
+    /// Number of event ranges that fit the nodes equally well. The first range is used.
     pub windows: u64,
 }
 
 impl ThreadLinks {
-    /// Returns the share of nodes that are linked, times the share of compared pairs whose shapes are
-    /// equal.
+    /// Returns the fraction of nodes that are linked, multiplied by the fraction of compared pairs
+    /// whose shapes are equal.
     pub fn link_confidence(&self) -> f64 {
         if self.nodes == 0 {
             return 1.0;
@@ -63,21 +63,21 @@ impl ThreadLinks {
 /// The host node of each Kineto event, with statistics of the matching.
 #[derive(Debug, Default)]
 pub struct HostNodeLinks {
-    /// Per Kineto event: its host node, or [`NONE`].
+    /// For each Kineto event, its host node or [`NONE`].
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes with a record function id but without an event. The work of these nodes ran on threads
-    /// that Kineto did not record, or before Kineto's recording started.
+    /// Number of host nodes that have a record function id but no event. Their work ran on threads
+    /// that Kineto did not record, or before Kineto started to record.
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's workers. Counted only if there is no Kineto trace,
-    /// because in that case only operators represent calls.
+    /// Number of host nodes that are intervals of a library's worker threads. They are counted only
+    /// if there is no Kineto trace, because then only operators represent calls.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,
-    /// Number of Kineto's operators and annotations without a host node.
+    /// Number of Kineto's operators and annotations that have no host node.
     pub kineto_only: u64,
     /// Number of pairs with equal ids but different names.
     pub renamed: u64,
@@ -86,11 +86,11 @@ pub struct HostNodeLinks {
     pub method: LinkMethod,
     /// Links of each host thread; empty unless joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Part of the Kineto trace that the host trace covers, if it covers only a part.
+    /// Part of the Kineto trace that the host trace covers, or `None` if it covers everything.
     pub window: Option<TimeWindow>,
 }
 
-/// The part of a capture to keep.
+/// The part of a capture that is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeWindow {
     /// Start, ns since the epoch.
@@ -124,12 +124,12 @@ pub struct EventLinkError {
     pub found: String,
     /// Advice to the user.
     pub hint: &'static str,
-    /// Offset in the Kineto file, if the error is at one place in it.
+    /// Byte offset in the Kineto file, if the error has one position.
     pub offset: Option<u64>,
 }
 
-/// Maximum share of pairs with different names. If more pairs have different names, the files are assumed to come
-/// from different runs.
+/// Maximum fraction of pairs with different names. If more pairs have different names, the files
+/// are assumed to come from different runs.
 const MAX_RENAMED: f64 = 0.02;
 /// Minimum confidence for matching by order.
 const MIN_CONFIDENCE: f64 = 0.9;
@@ -184,7 +184,7 @@ impl HostNodeLinks {
                 host.texts.get(host.nodes[node as usize].name),
                 kineto.texts.get(event.name),
             );
-            // Kineto writes "unknown" for names with characters that JSON must escape.
+            // If a name has characters that JSON must escape, Kineto writes "unknown" instead.
             if names.0 != names.1 && names.1 != "unknown" {
                 this.renamed += 1;
                 this.first_renamed.get_or_insert_with(|| {
@@ -215,8 +215,8 @@ impl HostNodeLinks {
         }
     }
 
-    /// Returns the share of nodes that are linked, times the share of compared shapes that are equal. Counts only
-    /// threads that Kineto recorded.
+    /// Returns the fraction of nodes that are linked, multiplied by the fraction of compared shapes
+    /// that are equal. Counts only nodes on threads that Kineto recorded.
     pub fn link_confidence(&self) -> f64 {
         let watched = || self.threads.iter().filter(|row| row.events > 0);
         let nodes: u64 = watched().map(|row| row.nodes).sum();
@@ -231,8 +231,8 @@ impl HostNodeLinks {
     /// Rejects links by order if their confidence is low.
     fn require_confidence(self) -> Result<Self, EventLinkError> {
         let confidence = self.link_confidence();
-        // Kineto may record fewer threads than the observer. But if more than half of the operators have
-        // no event, the files are probably from different runs.
+        // Kineto may record fewer threads than the observer. But if more than half of the operators
+        // have no event, the files probably belong to different runs.
         let enough = self.linked > 0 && self.linked >= self.host_only;
         if enough && confidence >= MIN_CONFIDENCE {
             return Ok(self);
@@ -279,7 +279,7 @@ impl HostNodeLinks {
                 offset: Some(offset),
             });
         }
-        // Kineto may record for longer than the observer, but is unlikely to record less than half of
+        // Kineto may record for longer than the observer, but it rarely records less than half of
         // the observer's nodes.
         if self.linked == 0 || self.linked * 2 < nodes {
             return Err(EventLinkError {

@@ -1,4 +1,4 @@
-//! Finds a job's captures and the files of each rank.
+//! Finds the captures of a job, and the files of each rank.
 
 use super::sniff::{CaptureFileKind, foreign_description};
 use super::tar;
@@ -17,11 +17,12 @@ use held::display_path;
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
-    /// Rank in the file names; the pair's index if the names contain no rank.
+    /// Rank according to the file names; the index of the pair if the names contain no rank.
     pub rank: u32,
-    /// Whether the file names do not distinguish the rank from others, so that the capture must contain the rank.
+    /// True if the file names do not identify the rank, so that the capture must state it.
     pub unnumbered: bool,
-    /// Whether the rank is only a guess: the number in the name of the only capture may be a rank or a step.
+    /// True if the rank is only a guess: the number in the only capture's name may be a rank or a
+    /// step.
     pub guessed: bool,
     /// Path of the host trace, if the rank has one.
     pub host: Option<PathBuf>,
@@ -29,18 +30,18 @@ pub struct CapturePair {
     pub kineto: Option<PathBuf>,
     /// Step times measured without a profiler.
     pub steps: Option<PathBuf>,
-    /// Files of the rank that are in memory.
+    /// Files of the rank whose contents are in memory.
     pub held: InMemoryFiles,
 }
 
-/// Path that represents a capture from standard input.
+/// Path that stands for a capture from standard input.
 pub const PIPE: &str = "-";
 
 fn is_pipe(path: &Path) -> bool {
     path == Path::new(PIPE)
 }
 
-/// Name of standard input in messages.
+/// Name of standard input in error messages.
 const STANDARD_INPUT: &str = "standard input";
 
 impl CapturePair {
@@ -51,7 +52,8 @@ impl CapturePair {
         paths.filter(|path| self.held.get(path).is_none())
     }
 
-    /// Returns the file that messages about the rank name: the Kineto trace if the rank has one.
+    /// Returns the file that messages about the rank name: the Kineto trace if there is one,
+    /// otherwise the host trace.
     pub fn main_file(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
@@ -80,8 +82,8 @@ impl CapturePair {
 pub struct CaptureSet {
     /// Files of each rank.
     pub pairs: Vec<CapturePair>,
-    /// Unused files from folders and archives, each with the reason: the file belongs to another capture, or is no
-    /// capture.
+    /// Unused files from folders and archives, each with the reason: the file belongs to another
+    /// capture, or is not a capture.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Archives that were unpacked.
     pub archives: Vec<PathBuf>,
@@ -94,26 +96,26 @@ struct FoundFile {
     /// Rank in the file's name, or `None`.
     rank: Option<u32>,
     path: PathBuf,
-    /// Whether the user named the file. Other files were found in a folder.
+    /// True if the user named the file. Other files were found in a folder.
     named: bool,
 }
 
 /// Host traces and Kineto traces, by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures in `paths`. Each path is a file, a folder (all its JSON files), or a tar
-/// archive (its captures are read into memory). A host trace and a Kineto trace form a pair if
+/// Finds the captures in `paths`. Each path is one of three: a file, a folder with JSON files, or a
+/// tar archive, whose captures are read into memory. A host trace and a Kineto trace form a pair if
 /// their names contain the same rank. A single host trace and a single Kineto trace without ranks
 /// in their names form a pair, too.
 ///
-/// Fails if a file that the user named is neither a host trace nor a Kineto trace, if only some ranks have times, or
-/// if a rank has two indistinguishable files of one kind.
+/// Fails in three cases: a file that the user named is neither a host trace nor a Kineto trace,
+/// only some ranks have times, or a rank has two indistinguishable files of one kind.
 pub fn find_pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// Pairs files like [`find_pairs`], but reads the capture `piped` in place of [`PIPE`]. If only one other file was
-/// found, it belongs to the same rank.
+/// Pairs files like [`find_pairs`], but reads the capture `piped` in place of [`PIPE`]. If only one
+/// other file was found, the piped capture belongs to the same rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {
@@ -251,7 +253,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
     Ok(set)
 }
 
-/// Replaces the tar archives among `files` by the captures in them, which are stored in `held`.
+/// Replaces the tar archives among `files` by their captures, whose contents are stored in `held`.
 fn unpack_archives(
     files: Vec<(PathBuf, bool)>,
     held: &mut InMemoryFiles,
@@ -305,7 +307,7 @@ fn no_captures_error(path: &Path, others: &[PathBuf]) -> TraceError {
     )
 }
 
-/// Describes files of a folder that are not captures.
+/// Describes the files of a folder that are not captures.
 fn describe_others(found: &[FoundFile]) -> String {
     let Some(first) = found.first() else {
         return String::new();
@@ -327,8 +329,8 @@ fn describe_others(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the only file of one kind in `files`, which belong to one rank. If there are several files, leaves aside
-/// files of a different process than `other`, but keeps files that the user named.
+/// Returns the only file of one kind among `files` of one rank. If there are several, leaves aside
+/// files whose process differs from `other`'s, but keeps files that the user named.
 fn require_single(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
@@ -368,7 +370,7 @@ fn require_single(
     Ok(files.pop())
 }
 
-/// Returns an unreadable file that is probably the missing half of the rank's pair.
+/// Returns an unreadable file that is probably the missing file of the rank's pair.
 fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()
@@ -390,8 +392,8 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
     other.map(|file| file.path.as_path())
 }
 
-/// Expands a pattern such as `run?/host.*.json`, for shells that do not. Returns `path` itself if it is not a
-/// pattern.
+/// Expands a pattern such as `run?/host.*.json`, because some shells do not expand it. Returns
+/// `path` itself if it is not a pattern.
 fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
     let Some(pattern) = text else {
@@ -416,8 +418,8 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder. If the folder contains neither, returns the JSON files
-/// and archives directly in the folder's subfolders.
+/// Returns the JSON files and archives directly in a folder. If there are none, returns the JSON
+/// files and archives directly in its subfolders.
 fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = folder_entries(folder)?;
     if !files.is_empty() {
@@ -431,7 +433,7 @@ fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
 }
 
 /// Contents of a folder: JSON files and archives, each with `false` (not named by the user), and
-/// subfolders.
+/// the subfolders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn folder_entries(folder: &Path) -> Result<FolderEntries, TraceError> {
@@ -463,12 +465,12 @@ fn is_listed(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Largest number in a file name that counts as a rank without the word `rank` before it. Larger numbers are
-/// process ids and times.
+/// Largest number in a file name that counts as a rank if the word `rank` does not precede it.
+/// Larger numbers are assumed to be process ids or times.
 const LARGEST: u32 = 99_999;
 
-/// Returns the rank in a capture's name. The capture's process id does not count as a rank: profilers put it in the
-/// place where the rank would be.
+/// Returns the rank in a capture's name. Profilers put the process id where the rank would be, so
+/// the capture's process id does not count as a rank.
 fn rank_in(
     path: &Path,
     kind: CaptureFileKind,
@@ -478,8 +480,8 @@ fn rank_in(
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
-        // In a container, process ids may be as low as ranks, so compare the number with the capture's
-        // process id.
+        // In a container, process ids may be as small as ranks, so compare the number with the
+        // capture's process id.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
             let pid = held.read_process_id(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
@@ -505,12 +507,12 @@ fn rank_of(path: &Path) -> Option<u32> {
         .or_else(|| worded_rank(path.parent()?.file_name()?.to_str()?))
 }
 
-/// Returns whether the number in a file's name is certainly a rank, because the name has a known form.
+/// Returns true if the name of a file has a known form, so that its number is certainly a rank.
 fn is_rank_number(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
-    // Names used by chakram's own capture script and by Chakra's linker.
+    // chakram's own capture script and Chakra's linker use these names.
     let known = ["host", "kineto", "device"];
     known.iter().any(|word| name.starts_with(word)) || worded_rank(name).is_some()
 }

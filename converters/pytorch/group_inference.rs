@@ -1,10 +1,11 @@
 //! Determines the process group of each communication call.
 //!
-//! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not name their
-//! group, so this module infers the group. If only one group exists, every call belongs to it. If several groups
-//! exist, the worker threads identify the group, because gloo creates two workers for every new group. If NCCL's
-//! records contain only the number of members, the stream identifies the group. Messages have no worker. A message
-//! belongs to the group of all ranks, unless its send and receive would not match in that group.
+//! NCCL's records and functional operators name their group. The `c10d` operators of host backends
+//! do not name their group, so this module infers it. If only one group exists, every call belongs
+//! to it. If several groups exist, the worker threads identify the group, because gloo creates two
+//! workers for every new group. If NCCL's records contain only the number of members, the stream
+//! identifies the group. Messages have no worker. A message is assigned to the group of all ranks,
+//! unless its send and receive would not match in that group.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;
@@ -22,38 +23,39 @@ mod workers;
 pub struct JobGroup {
     /// Name of the group, unique in the job.
     pub name: String,
-    /// Name of the group in its members' captures. Other ranks may use this name for other groups.
+    /// Name by which the members' captures call the group. Other ranks may use this name for other
+    /// groups.
     pub called: String,
-    /// Purpose of the group, as given by the program.
+    /// Purpose of the group, as the program states it.
     pub desc: String,
     /// Members as job ranks, in the group's order.
     pub ranks: Vec<u32>,
 }
 
-/// Number of a job's calls by the method that found their group.
+/// Number of a job's calls, by the method that found their group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInference {
-    /// Calls whose capture names the group; counted by group.
+    /// For each group, the number of calls whose capture names the group.
     pub named: BTreeMap<u32, u64>,
-    /// Calls assigned to the only group that exists.
+    /// Number of calls assigned to the only group that exists.
     pub only: u64,
-    /// Calls whose group was inferred from their worker thread or stream; counted by group.
+    /// For each group, the number of calls whose worker thread or stream identified the group.
     pub by_worker: BTreeMap<u32, u64>,
-    /// Calls that were assigned to the only group of the right size, and kernels without arguments
-    /// that were assigned to the only group that other calls name. Counted by group.
+    /// For each group, the number of calls that were assigned to it because no other group has the
+    /// right size, or because the other calls name no other group.
     pub by_size: BTreeMap<u32, u64>,
-    /// Barriers and device collectives whose group is unknown.
+    /// Number of barriers and device collectives whose group is unknown.
     pub untold: u64,
-    /// Messages assigned to the group of all ranks or to a smaller group; counted by group.
+    /// For each group, the number of messages assigned to it.
     pub messages: BTreeMap<u32, u64>,
 }
 
 /// Error: the groups cannot be inferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInferenceError {
-    /// Rank whose capture shows the problem.
+    /// Rank whose capture reveals the problem.
     pub rank: u32,
-    /// Fault in the captures.
+    /// Contradiction in the captures.
     pub found: String,
     /// Advice to the user.
     pub hint: String,
@@ -75,7 +77,7 @@ pub fn resolve_run(
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
-    // Host traces alone do not show which threads are workers, so infer nothing from threads.
+    // Host traces alone do not show which threads are workers, so infer no groups from threads.
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
@@ -92,7 +94,7 @@ pub fn resolve_run(
         let CommCalls { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
             let key = communicators::communicator_key(call);
-            // If the record contains the number of members, the group must have this size.
+            // If the record states the number of members, the group must have this size.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
             };
@@ -127,8 +129,8 @@ pub fn resolve_run(
                     inferred.only += 1;
                     only
                 }
-                // The choice of the group is provisional: `messages` moves the message to another group if its send
-                // and receive do not match.
+                // This choice of the group is provisional: `messages` moves the message to another
+                // group if its send and receive do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     if let Some(group) = by_thread() {
@@ -144,8 +146,9 @@ pub fn resolve_run(
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        // A barrier moves no data, so it keeps its recorded time, and nothing waits for it. A kernel
-                        // of an unknown group also keeps its recorded time, and nothing waits for it.
+                        // A barrier of an unknown group moves no data, so it keeps its recorded
+                        // time, and nothing waits for it. A kernel of an unknown group also keeps
+                        // its recorded time, and nothing waits for it.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -170,11 +173,11 @@ pub fn resolve_run(
     Ok((groups, inferred))
 }
 
-/// Sentinel for calls whose group is unknown.
+/// Index that marks calls whose group is unknown.
 pub const UNTOLD: u32 = u32::MAX;
 
-/// Returns the only group of `own` whose number of members fits the sizes of `call`; `None` if several
-/// fit.
+/// Returns the only group in `own` whose number of members fits the sizes of `call`; `None` if
+/// several fit.
 fn find_group_by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let shown = shown_members(call)?;
     let mut fitting = own
@@ -184,7 +187,8 @@ fn find_group_by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Opti
     fitting.next().is_none().then_some(only)
 }
 
-/// Returns the only group of `own` with several members. Groups with equal members count as one.
+/// Returns the only group in `own` that has several members. Groups with equal members count as
+/// one.
 fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let ranks = |group: u32| &groups[group as usize].ranks;
     let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
@@ -194,8 +198,8 @@ fn find_only_shared_group(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
         .then_some(first)
 }
 
-/// Returns the group for a rank's kernels that have only a name: the only group that the rank's
-/// other calls name.
+/// Some kernels are known only by name. Returns the group for these kernels of a rank: the only
+/// group that the rank's other calls name.
 fn find_only_named_group(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
@@ -220,8 +224,8 @@ fn shown_members(call: &CommCall) -> Option<u32> {
     }
 }
 
-/// Returns a lower bound on the number of ranks in the job. The bound follows from the groups, because the default
-/// group contains all ranks and no group is larger.
+/// Returns a lower bound on the number of ranks in the job. The default group contains all ranks
+/// and no group is larger, so groups give the bound.
 pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared.chain(recorded_groups(rank)).map(|group| {
@@ -241,8 +245,8 @@ pub(super) fn lower_bound_of_world_size(rank: &RankTimeline, calls: &CommCalls) 
         .unwrap_or(0)
 }
 
-/// Returns the groups that the records of calls describe. Each group has a name, and either its members (listed or
-/// computed) or only their number.
+/// Returns the groups that the records of calls describe. Each group has a name, and either its
+/// members (listed or computed) or only the number of members.
 fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
@@ -253,7 +257,7 @@ fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     for group in kineto.chain(host) {
         found.entry(group.name.clone()).or_insert(group);
     }
-    // Before schema 1.1.0, observers wrote the group among a record's inputs.
+    // Before schema 1.1.0, observers wrote the group into a record's inputs.
     for args in &rank.host.args {
         let is_known = |group: &ProcessGroup| !group.ranks.is_empty() || group.size.is_some();
         let Some(group) = positional_group(&args.inputs).filter(is_known) else {
@@ -294,7 +298,8 @@ const OF_OBSERVER: GroupKeys = [
     "pg_size",
 ];
 
-/// Returns the group that a record's arguments describe, with its members or only their number.
+/// Returns the group that a record's arguments describe. The group has its members, or only their
+/// number.
 fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
@@ -318,15 +323,15 @@ fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<P
     })
 }
 
-/// Returns whether a group without a member list contains all ranks: it is the default group, or
-/// its size is the job's number of ranks.
+/// Returns true if a group without a member list contains all ranks: it is the default group, or
+/// its size is the number of ranks in the job.
 fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
     let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
     is_default || group.size.is_none_or(|size| size as usize == all.len())
 }
 
-/// Merges the groups that `rank` declares into `groups`. Returns the indices of these groups; the first index is the
-/// group of all ranks.
+/// Merges the groups that `rank` declares into `groups`. Returns the indices of these groups; the
+/// group of all ranks comes first.
 fn merge_declared(
     rank: &RankTimeline,
     all: &[u32],
@@ -341,7 +346,8 @@ fn merge_declared(
             None => list.push(group.clone()),
         }
     }
-    // Merge the groups in records, which may be undeclared, or have members that no declaration lists.
+    // Merge the groups in records, because they may be undeclared, or have members that no
+    // declaration lists.
     for group in recorded_groups(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
             Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
@@ -352,7 +358,7 @@ fn merge_declared(
             None => list.push(group),
         }
     }
-    // The members of the remaining groups are unknown, so drop these groups.
+    // The members of some groups are still unknown, so drop these groups.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
     // If no group is declared, the only group is the group of all ranks.
     if list.is_empty() {
@@ -368,8 +374,7 @@ fn merge_declared(
         } else {
             group.ranks
         };
-        // If every rank creates only its own part of a split, the parts have the same name but no common
-        // rank.
+        // If every rank creates only its own part of a split, the parts share a name but no rank.
         let known = groups.iter().position(|known| {
             known.called == group.name && known.ranks.iter().any(|rank| ranks.contains(rank))
         });
@@ -400,15 +405,15 @@ fn merge_declared(
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
-        // Put the group of all ranks first, because messages without a group are assigned to it. The other
-        // groups keep their order.
+        // Put the group of all ranks first, because messages without a group are assigned to the
+        // first group. The other groups keep their order.
         own[..=whole].rotate_right(1);
     }
     Ok(own)
 }
 
-/// Returns `name` if it is unused in the job, otherwise `name@first`, with a number appended if that name is used
-/// too.
+/// Returns `name` if the job does not use it yet, otherwise `name@first`, with a number appended if
+/// necessary.
 pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
     let taken = |name: &str| groups.iter().any(|group| group.name == name);
     if !taken(name) {
@@ -483,7 +488,7 @@ fn unnamed_message(call: &CommCall) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
-/// Returns whether the messages of all members match if the peers are numbered within `group`.
+/// Returns true if the messages of all members match when peers are numbered within `group`.
 fn messages_pair_up(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -507,7 +512,7 @@ fn messages_pair_up(
             else {
                 return false;
             };
-            // A peer without a capture has unknown messages, so skip it.
+            // The messages of a peer without a capture are unknown, so skip the peer.
             if ranks.binary_search_by_key(&peer, |rank| rank.rank).is_err() {
                 continue;
             }

@@ -137,7 +137,8 @@ impl ThreadTraversal {
         self.last.clear();
     }
 
-    /// Opens a request; if an operator is open, adds the record to the operator's request instead.
+    /// If an operator is already open, adds the record to the operator's request instead of opening
+    /// a new one.
     fn open_request(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {

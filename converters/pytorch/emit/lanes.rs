@@ -1,9 +1,9 @@
-//! Lanes of activities, and the names of lanes.
+//! Assigns lanes to activities, and names the lanes.
 
 use super::super::activities::{Activities, ActivityLane};
 use super::super::rank_timeline::RankTimeline;
 
-/// First lane of communication in flight, higher than any thread number.
+/// First lane for communication in flight; higher than any thread number.
 pub(super) const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the names of the lanes as metadata attributes.

@@ -44,8 +44,8 @@ pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the rank's device work except communication, with the FLOPs and bytes recorded for operators
-    /// and copies.
+    /// Returns the rank's device work without communication, with the FLOPs and bytes that were
+    /// recorded for operators and copies.
     pub fn iter_computing_kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
@@ -56,13 +56,13 @@ impl<'a> ActivityEmitter<'a> {
         })
     }
 
-    /// Returns whether a kernel or copy is communication whose operation is unknown.
+    /// Returns true if a kernel or copy is communication with an unknown operation.
     fn is_unknown_communication(&self, index: u32) -> bool {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, a
-    /// copy's with the copy itself.
+    /// Returns the work of a kernel or copy. A kernel's work is recorded with its operator, and a
+    /// copy's work with the copy itself.
     fn stated_work(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
@@ -179,8 +179,9 @@ impl<'a> ActivityEmitter<'a> {
         writer.write_node(&view, causes, &extra)
     }
 
-    /// Returns the bytes that an unequal all-to-all sends to each member, and the bytes that it receives from
-    /// each, as texts. Both texts are empty if the sizes are unknown, and for other operations.
+    /// Returns two texts for an unequal all-to-all: the bytes that it sends to each member, and the
+    /// bytes that it receives from each member. Both texts are empty for other operations, and if
+    /// the sizes are unknown.
     fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();
@@ -209,7 +210,8 @@ impl<'a> ActivityEmitter<'a> {
         )
     }
 
-    /// Returns a host interval's step and Python call, if they differ from the enclosing interval's.
+    /// Returns a host interval's step and Python call, if they differ from those of the enclosing
+    /// interval.
     fn origin_attributes(
         &self,
         index: u32,
@@ -239,7 +241,7 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the operation of an activity, and whether the activity's amount of computation is unknown.
+    /// Returns the operation of an activity, and true if its amount of computation is unknown.
     fn activity_op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKind::End(_) => (Op::Host, false),
@@ -254,15 +256,16 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    /// Returns the element type that the operator `item` computes with.
+    /// Returns the element type with which the operator `item` computes.
     fn compute_dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
         self.dtypes[node.form as usize]
     }
 
-    /// Returns the operation of a host operator. If host operators count as compute, operators that do work
-    /// become kernels. Views, and operators that only call others, become framework overhead.
+    /// Returns the operation of a host operator. If host operators count as compute, operators that
+    /// do work become kernels. Views, and operators that only call others, become framework
+    /// overhead.
     fn operator_op(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {
             flops,
@@ -304,7 +307,8 @@ impl<'a> ActivityEmitter<'a> {
     fn communication_op(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.matches[index as usize];
-        // A call without partners would wait forever in a replay, so it becomes work of its recorded duration.
+        // A call without partners would wait forever in a replay, so it becomes work that lasts as
+        // long as recorded.
         if !met.found {
             return match call.on_device() {
                 true => Op::Communication { bytes: 0 },

@@ -1,4 +1,4 @@
-//! Determines the order of the activities' ids.
+//! Determines the order of the activities' node ids.
 
 use super::super::activities::Activities;
 use super::super::calls::CommCalls;
@@ -6,15 +6,17 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the activities in the order of their ids. As far as dependencies allow, each thread's activities and
-/// each rank's calls are in program order, and submitted work follows the activity that submitted it. Times do not
-/// influence this order, so captures of one program have the same ids.
+/// Returns the activities in the order of their ids. Dependencies come first. Otherwise each
+/// thread's activities and each rank's calls are in program order, and submitted work follows the
+/// activity that submitted it. Times do not influence this order, so two captures of one program
+/// have the same ids.
 pub(super) fn order_activities(
     rank: &RankTimeline,
     activities: &Activities,
     calls: &CommCalls,
 ) -> Vec<u32> {
-    // Calls are matched across ranks in the order of their ids, so ids must follow program order.
+    // Calls are matched across ranks in the order of their ids, so the ids must follow program
+    // order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
     let mut program = Vec::new();
@@ -27,13 +29,13 @@ pub(super) fn order_activities(
     if order.len() == activities.list.len() {
         return order;
     }
-    // If a call ended before an earlier call began, the times contradict program order, so only the dependencies
-    // determine the order.
+    // If a call ended before an earlier call began, the times contradict program order. Then only
+    // the dependencies determine the order.
     sort_topologically(rank, activities, &[])
 }
 
-/// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are ready at the
-/// same time are sorted by submitter. Activities on a cycle are missing from the result.
+/// Sorts the activities topologically by dependencies and by the edges `more`. Activities that are
+/// ready together are sorted by submitter. The result does not contain activities on a cycle.
 fn sort_topologically(
     rank: &RankTimeline,
     activities: &Activities,
@@ -50,7 +52,7 @@ fn sort_topologically(
     for i in 0..count {
         start[i + 1] += start[i];
     }
-    // Each range was filled from its end, so `start` now contains the ranges' beginnings.
+    // Each range was filled from its end, so `start` now contains the beginning of each range.
     start.remove(0);
     let mut effects = vec![0_u32; edges().count()];
     for &(cause, effect) in edges().rev() {

@@ -1,10 +1,11 @@
 //! Joins host nodes and Kineto events by order, for files without record function ids.
 //!
 //! On a thread, the k-th host node with a name (sorted by id) is the k-th Kineto event with that name (sorted by
-//! start). The observer numbers threads itself, but Kineto uses the system's thread ids. So each host thread is
-//! matched to the track whose names fit best. If Kineto recorded longer than the observer, the host's operators are
-//! a contiguous window of Kineto's operators. The converter finds the window of the host's operators by comparing
-//! sequences of names. The matching ignores shapes, so shapes can test its result.
+//! start). The observer numbers threads itself, while Kineto uses the system's thread ids. So each
+//! host thread is matched to the track with the most similar names. If Kineto recorded for longer
+//! than the observer, the host's operators are a contiguous window of Kineto's operators. The
+//! window is found by comparing sequences of names. Shapes do not influence the matching, so they
+//! can test its result.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -14,16 +15,15 @@ use chakram_trace::graph::{NameTable, stable_hash};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Length of the sequences of names that are compared, in names.
+/// Number of names in each compared sequence.
 const SEQUENCE: usize = 12;
-/// Number of sequences searched per thread.
+/// Number of sequences that are searched per thread.
 const SEQUENCES: usize = 64;
-/// If the ratio of events to nodes on a thread is above this limit, Kineto is assumed to have recorded longer than
-/// the observer.
+/// Ratio of events to nodes on a thread above which Kineto is assumed to have recorded for longer
+/// than the observer.
 const LONGER: f64 = 1.05;
 
-/// A thread in one file: the indices of its nodes (host file) or events (Kineto) in order, each with a key for its
-/// name.
+/// A thread in one file: the indices of its nodes or events in order, each with a key for its name.
 #[derive(Default)]
 struct OperatorSequence {
     of: Vec<u32>,
@@ -106,8 +106,8 @@ fn host_threads(
             link.roots += 1;
             continue;
         }
-        // The observer assigns intervals in flight to the requesting thread, and Kineto assigns them to the
-        // worker, so they cannot match.
+        // The observer assigns intervals in flight to the requesting thread, but Kineto assigns
+        // them to the worker, so they cannot match.
         if is_in_flight(name) {
             continue;
         }
@@ -121,8 +121,8 @@ fn host_threads(
     threads
 }
 
-/// Returns each track's operators, sorted by start. If two operators start at the same time, the longer
-/// one comes first.
+/// Returns each track's operators, sorted by start. If two operators start at the same time, the
+/// longer operator comes first.
 fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| {
@@ -147,7 +147,7 @@ fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     tracks
 }
 
-/// Pairs host threads with tracks, starting with the most certain pairs.
+/// Pairs host threads with tracks. The most certain pairs come first.
 fn pair_threads(
     hosts: &BTreeMap<u32, OperatorSequence>,
     tracks: &BTreeMap<u32, OperatorSequence>,
@@ -192,12 +192,12 @@ fn pair_threads(
 struct MatchedEventRange {
     from: usize,
     to: usize,
-    /// Number of equally good ranges, including this range.
+    /// Number of ranges that fit equally well, including this range.
     alike: u64,
 }
 
-/// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the range's offset, and
-/// the offset with the most votes is used.
+/// Finds the range of `events` with the same names as `nodes`. Sequences of names vote for the
+/// range's offset. The offset with the most votes wins.
 fn find_window(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
@@ -223,7 +223,7 @@ fn find_window(nodes: &[u32], events: &[u32]) -> Option<MatchedEventRange> {
     Some(MatchedEventRange { from, to, alike })
 }
 
-/// Returns the pairs of host node and event within the range `window`.
+/// Returns the pairs of a host node and an event within the range `window`.
 fn pair_operators(
     nodes: &OperatorSequence,
     events: &OperatorSequence,
@@ -241,7 +241,7 @@ fn pair_operators(
         .collect()
 }
 
-/// Returns the window from the start of the first linked event to the end of the last.
+/// Returns the window from the start of the first linked event to the end of the last linked event.
 fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     let linked = kineto.events.iter().zip(host_of);
     let linked = linked
@@ -287,8 +287,8 @@ impl ShapeAgreement {
     }
 }
 
-/// Compares shapes argument by argument. Before 2024, Kineto did not record the shapes of lists, so shapes of lists
-/// are not compared.
+/// Compares shapes argument by argument. Before 2024, Kineto did not record the shapes of lists, so
+/// these shapes are not compared.
 fn shapes_agree(host: &str, kineto: &str) -> bool {
     let parse =
         |text: &str| serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap_or_default();

@@ -1,20 +1,21 @@
-//! Separates the files of several ranks by process if the file names contain equal numbers or none.
+//! Separates the files of several ranks by process, if the file names contain equal numbers or no
+//! numbers.
 
 use super::held::InMemoryFiles;
 use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
-/// Removes from `ranks` the files whose names do not distinguish ranks (several files of one kind have the same
-/// number or none). Pairs the removed files by process, and returns the pairs sorted by process; the captures of
-/// returned pairs must themselves contain their ranks. Removes nothing if a process has two files of a kind, or a
-/// file contains no process id.
+/// Removes files from `ranks` if their names do not distinguish ranks, because several files of one
+/// kind have the same number or no number. Pairs the removed files by process, and returns the
+/// pairs sorted by process. The captures of these pairs must state their ranks. Removes nothing if
+/// a process has two files of one kind, or if a file contains no process id.
 pub(super) fn take_unnumbered(
     ranks: &mut FilesByRank,
     held: &InMemoryFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {
-    // If there are one host trace and several Kineto traces, the Kineto trace of the same process is used, and the
-    // other Kineto traces are left aside.
+    // If there are one host trace and several Kineto traces, use the Kineto trace of the same
+    // process, and leave the other Kineto traces aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };

@@ -1,4 +1,4 @@
-//! Files of a job that are in memory: standard input, and the contents of archives.
+//! Stores the files of a job that are in memory: standard input, and the contents of archives.
 
 use super::{PIPE, STANDARD_INPUT, is_pipe};
 use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
@@ -10,8 +10,8 @@ use std::io::{Read, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Contents of files that are not on disk; compressed files stay compressed. A file of an archive is named
-/// `ARCHIVE/NAME`.
+/// Contents of files that are not on disk; compressed files stay compressed. The file `NAME` in an
+/// archive is called `ARCHIVE/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InMemoryFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
 
@@ -46,7 +46,7 @@ impl InMemoryFiles {
         Ok(kind_of(&self.file_beginning(path)?))
     }
 
-    /// Returns the id of the process that wrote a file, if the file's beginning contains the id.
+    /// Returns the id of the process that wrote a file, if the beginning of the file contains it.
     pub fn read_process_id(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
         Ok(pid_of(&self.file_beginning(path)?))
     }
@@ -88,13 +88,14 @@ pub fn display_path(path: &Path) -> &Path {
     }
 }
 
-/// Contents of captures by name, and names of other files.
+/// Contents of captures by name, and names of the other files.
 type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 
 fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
     for_each_file(stream?, |name, file| {
-        // The name serves only for messages and to find the rank; no file is opened by this name.
+        // The name is used only for messages and to find the rank; no file with this name is
+        // opened.
         let name = path.join(name.trim_start_matches(['/', '.']));
         let mut first = Vec::new();
         let size = file.size();
@@ -110,7 +111,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
             return Ok(());
         }
         let rest = size.saturating_sub(first.len() as u64);
-        // A header may claim any size, so allocate memory only for bytes that are actually read.
+        // A header may claim any size, so allocate memory only for bytes that are read.
         first.extend(read_all(file, rest.min(1 << 26))?);
         captures.insert(name, first.into());
         Ok(())
@@ -118,6 +119,6 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
     Ok((captures, others))
 }
 
-/// Number of bytes that are inspected at the beginning of a file, as stored. Even in a compressed file, this number
-/// of bytes contains the first keys.
+/// Number of stored bytes at the beginning of a file that are inspected. This is enough for the
+/// first keys, even in a compressed file.
 const PACKED_BEGINNING: u64 = 1 << 17;

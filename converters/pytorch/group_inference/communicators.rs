@@ -2,9 +2,10 @@
 //!
 //! The records of PyTorch 2.1 and 2.2 contain the number of a group's members, but not the members. Each NCCL process
 //! group has its own stream on every rank, so collectives on one stream with equal group sizes belong to one
-//! communicator. Members of a communicator request the same collectives in the same order and finish them together. A
-//! communicator's other members are therefore the ranks whose collectives have the nearest end times. If groups are
-//! declared, the declared group with the nearest end times is used.
+//! communicator. Members of a communicator request the same collectives in the same order, and
+//! complete them at the same time. So the other members are the ranks whose collectives have the
+//! nearest end times. If groups are declared, the declared group with the nearest end times is
+//! used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -15,10 +16,10 @@ use std::collections::BTreeMap;
 /// Identifies a communicator on a rank: its stream, and the number of members in its records.
 type CommunicatorKey = (i64, u32);
 
-/// Group of each communicator, per rank.
+/// For each rank, the group of each communicator.
 pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
 
-/// Returns the communicator of a device call; `None` unless the call's record has a number of
+/// Returns the communicator of a device call; `None` unless the call's record states a number of
 /// members but no group name.
 pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
@@ -26,7 +27,7 @@ pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     Some((call.stream?, members))
 }
 
-/// Minimum time difference, ns, that distinguishes two candidates.
+/// Minimum time difference, in ns, at which one candidate is clearly nearer than another.
 const CLEAR: i64 = 1_000;
 
 /// A communicator as seen by one rank.
@@ -65,8 +66,8 @@ pub(super) fn assign_groups(
             let found = match &fitting[..] {
                 // Only one declared group has this size, so there is nothing to infer.
                 [_] => continue,
-                // Some ranks have no capture, so a rank without a capture may be a member instead of the captured
-                // rank with the nearest times.
+                // Some ranks have no capture. The true member may be such a rank instead of the
+                // captured rank with the nearest times.
                 [] if ranks.len() < world as usize => None,
                 [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
@@ -115,9 +116,9 @@ fn collect_communicators(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Compares the end times of this communicator's collectives with the end times in `other`, and returns the mean
-    /// deviation of the differences, ns. Returns `None` if the collectives differ. If the clocks are `apart` (not
-    /// shared), first removes the constant offset between the clocks.
+    /// Compares the end times of this communicator's collectives with those of `other`. Returns the
+    /// mean deviation of the differences, in ns. Returns `None` if the collectives differ. If the
+    /// clocks are `apart` (not shared), first removes the constant offset between the clocks.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
@@ -163,8 +164,9 @@ impl Communicator {
         near
     }
 
-    /// Returns this communicator's members, including this rank, in ascending order; the communicator's records
-    /// contain the number of members. Returns `None` unless the members are clearly nearer than all other ranks.
+    /// Returns this communicator's members, including this rank, in ascending order. The
+    /// communicator's records state only the number of members. Returns `None` unless the members
+    /// are clearly nearer than all other ranks.
     fn find_members(
         &self,
         seen: &[Vec<Self>],
@@ -189,7 +191,7 @@ impl Communicator {
     }
 }
 
-/// Returns whether the distance `other` is clearly larger than `own`.
+/// Returns true if the distance `other` is clearly larger than `own`.
 fn is_clear_majority(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
@@ -211,8 +213,8 @@ fn find_undeclared_members(
     })
 }
 
-/// Returns the declared group of a communicator: the group in `fitting` whose end times are clearly nearest.
-/// Returns `None` if no group is.
+/// Returns the declared group of a communicator: the group among `fitting` whose end times are
+/// clearly nearest. Returns `None` if no group is clearly nearest.
 fn find_declared_group(
     communicator: &Communicator,
     fitting: &[u32],
@@ -226,8 +228,8 @@ fn find_declared_group(
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
             let distances = others.map(|r| communicator.nearest_in(&seen[r], apart));
-            // The distance to a group is the distance to its farthest captured member. If no other member has a
-            // capture, the distance is unknown, and no group is chosen.
+            // The distance to a group is the distance to its farthest member with a capture. If no
+            // other member has a capture, the distance is unknown, and no group is chosen.
             let farthest = distances
                 .map(|near| near.map(|(distance, _)| distance))
                 .max()?;
@@ -245,8 +247,8 @@ fn find_declared_group(
     })
 }
 
-/// Returns the assumptions to try, most likely first; true means that the ranks have different clocks. Ranks whose
-/// hosts are not named may share a host, so both assumptions are tried.
+/// Returns the assumptions to try, most likely first; true means that the ranks have different
+/// clocks. Ranks whose hosts are unknown may share a host, so both assumptions are tried.
 fn clock_assumptions(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();

@@ -1,20 +1,21 @@
 //! Infers groups from worker threads.
 //!
-//! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order of the groups'
-//! declarations. A capture shows only threads that did work. If some groups were unused, several assignments of
-//! pairs to groups satisfy this order. All ranks run the same program and therefore share one assignment. The
-//! best assignment makes each group's calls agree in kind and size, and end together.
+//! Gloo creates two threads for each new group, so thread numbers ascend in pairs, in the order of
+//! the group declarations. A capture shows only threads that did work. If some groups were unused,
+//! several assignments of pairs to groups fit this order. All ranks run the same program and
+//! therefore share one assignment. In the best assignment, each group's calls agree in kind and
+//! size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::JobGroup;
 use std::collections::BTreeMap;
 
-/// Worker threads of a rank, divided into pools. A pool contains one group's threads.
+/// Worker threads of a rank, in pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
-    /// Candidate partitions of the threads (sorted by number) into pools: the first pairs neighbours, and the
-    /// second splits the threads at the largest gaps.
+    /// Candidate partitions of the threads into pools. The first pairs neighbours by number, and
+    /// the second splits the threads at the largest gaps between numbers.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -93,19 +94,21 @@ fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
 }
 
-/// An assignment of pools to groups: the partition's index, and a bit mask of the rank's groups that are used.
+/// An assignment of pools to groups: the index of the partition, and a bit mask of the rank's
+/// groups that were used.
 type PoolAssignment = (usize, u32);
 
-/// Group of each worker thread, per rank.
+/// For each rank, the group of each worker thread.
 type WorkerGroups = Vec<BTreeMap<u32, u32>>;
 
-/// Maximum number of groups; above it, assignments are not enumerated.
+/// Maximum number of groups for which assignments are enumerated.
 const MOST: usize = 12;
-/// Minimum score difference, ns, that distinguishes two assignments.
+/// Minimum difference between scores, in ns, at which one assignment is clearly better than
+/// another.
 const CLEAR: i64 = 1_000;
 
-/// Returns the group of each worker thread, per rank. The map of a rank is empty if the rank's groups
-/// cannot be inferred.
+/// Returns, for each rank, the group of each worker thread. The map of a rank is empty if the
+/// rank's groups cannot be inferred.
 pub(super) fn assign_worker_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -171,7 +174,7 @@ fn groups_of_threads(
     Some(given)
 }
 
-/// Returns whether each call's number of members fits the group assigned to its worker.
+/// Returns true if each call's number of members fits the group of its worker.
 fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
     calls.iter().zip(given).all(|(calls, given)| {
         calls.list.iter().all(|call| {
