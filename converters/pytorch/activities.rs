@@ -7,13 +7,13 @@
 //! activity keeps its recorded time. An annotation becomes a mark of zero length, because the time
 //! between its child calls belongs to Python.
 //!
-//! An activity depends on the following activities, provided that they ended before its start:
+//! An activity depends on these activities if they ended before its start:
 //!
 //! - the previous activity on its thread or stream;
-//! - for communication and kernels, the activity that launched it;
-//! - for an activity that had to wait ([`host_waits`]), the communication or kernel that it waited for. The wait
-//!   itself is part of no activity, because the replay determines its length;
-//! - for a thread that was idle, the activity on another thread that ended last.
+//! - if it is communication or a kernel, the activity that launched it;
+//! - if it had to wait ([`host_waits`]), the communication or kernel for which it waited. The wait
+//!   itself belongs to no activity, because the replay determines how long it lasts;
+//! - if its thread was idle, the last activity to end on another thread.
 //!
 //! The host time before an activity starts when the last of its dependencies ends.
 

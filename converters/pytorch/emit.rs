@@ -24,8 +24,7 @@ pub use lanes::lane_names;
 
 /// The job's data that is needed to write a rank's nodes.
 pub struct EmitContext<'a> {
-    /// Rank number. Number of the rank. Its capture may belong to another rank with the same
-    /// role.
+    /// Number of the rank. The rank's capture may belong to another rank with the same role.
     pub number: u32,
     /// Groups of the job.
     pub groups: &'a [JobGroup],

@@ -1,14 +1,15 @@
-//! Process groups, as declared by host traces and Kineto traces.
+//! Parses process groups that host traces and Kineto traces declare.
 //!
-//! In a long list of ranks, `...` replaces the middle. The omitted members are reconstructed from
-//! the first members' stride, if this stride leads to the last members and to the recorded size.
+//! In a long list of ranks, profilers replace the middle by `...`. The omitted members are
+//! reconstructed if the first members' stride leads to the last members and to the recorded size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// A process group entry. Different writers use different keys for the fields that later versions added.
+/// A process group entry. Later versions added fields, for which different writers use different
+/// keys.
 #[derive(Deserialize)]
 struct ProcessGroupEntry<'a> {
     #[serde(borrow)]
@@ -38,8 +39,8 @@ impl From<ProcessGroupEntry<'_>> for ProcessGroup {
     }
 }
 
-/// Parses a list of a group's ranks; `size` is the number of members, or `None` if unknown. Returns `None` if the
-/// text is not such a list, or if `...` replaces ranks that cannot be reconstructed.
+/// Parses a list of a group's ranks; `size` is the number of members, if known. Returns `None` if
+/// the text is not such a list, or if `...` replaces ranks that cannot be reconstructed.
 pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     if inner.trim().is_empty() {
@@ -60,7 +61,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     );
     let stride = match front[..] {
         [.., one, next] => next.checked_sub(one)?,
-        // One member does not determine the stride unless the group's size is known too.
+        // One member determines the stride only if the group's size is also known.
         [first] => match (&back, size) {
             (Some(back), Some(size)) => {
                 let [last] = back[..] else { return None };
@@ -122,8 +123,8 @@ fn quote_gaps(json: &str) -> Cow<'_, str> {
     Cow::Owned(quoted)
 }
 
-/// Parses a list of groups. If the text is damaged or truncated, returns an error, and the groups before the
-/// damage.
+/// Parses a list of groups. If the text is damaged or truncated, returns the groups before the
+/// damage, and an error.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
     let json = quote_gaps(json);
@@ -172,8 +173,8 @@ mod tests {
             parse_ranks("[0, 1, ..., 7]", Some(8)),
             Some((0..8).collect())
         );
-        // No list of this test can be reconstructed: no size and no end, a size that contradicts the end, two
-        // different strides, and entries that are not ranks.
+        // None of these lists can be reconstructed: no size and no end, a size that contradicts the
+        // end, two different strides, and entries that are not ranks.
         for (text, size) in [
             ("[0, ...]", Some(4)),
             ("[0, 2, ...]", None),

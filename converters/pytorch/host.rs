@@ -1,5 +1,5 @@
-//! The host trace: operators with their nesting, order and arguments. The host trace has no times; times are in
-//! the device trace.
+//! Reads the host trace: operators with their nesting, order and arguments. It has no times, which
+//! only the device trace has.
 
 mod raw;
 mod reader;
@@ -18,16 +18,16 @@ pub const NONE: u32 = u32::MAX;
 /// Contents of one host trace, as PyTorch's execution trace observer writes it.
 #[derive(Debug, Default)]
 pub struct HostTrace {
-    /// Id of the process that wrote the trace, if the file contains the id.
+    /// Id of the process that wrote the trace, if the file states it.
     pub pid: Option<u64>,
-    /// Whether any tensor is on a device other than the CPU.
+    /// True if any tensor is on a device other than the CPU.
     pub on_device: bool,
     /// Schema version in the file, such as `1.1.1-chakra.0.0.4`.
     pub schema: String,
-    /// Nodes in file order: the order of the operators' ends.
+    /// Nodes in file order, which is the order in which operators ended.
     pub nodes: Vec<HostNode>,
-    /// Facts about each node that only an observer records. Empty if the trace was built from Kineto's
-    /// data.
+    /// For each node, the facts that only an observer records. Empty if the trace was built from
+    /// Kineto's data.
     pub records: Vec<ObserverRecord>,
     /// Distinct properties of operators. Operators with equal properties share an entry.
     pub forms: Vec<HostNodeForm>,
@@ -35,7 +35,7 @@ pub struct HostTrace {
     pub texts: NameTable,
     /// Storage ids; each node refers to a range of this list.
     pub storages: Vec<u64>,
-    /// Arguments of communication operators.
+    /// Arguments of communication operators; nodes refer to them by index.
     pub args: Vec<CommArgs>,
     /// Process groups that the program had created.
     pub groups: Vec<ProcessGroup>,
@@ -63,38 +63,40 @@ pub struct HostNode {
 pub struct ObserverRecord {
     /// Id of the node; ids ascend in the order of the operators' starts.
     pub id: u64,
-    /// Id of the enclosing node. For the node of the process, this is its own id.
+    /// Id of the enclosing node; the node of the process states its own id.
     pub parent: u64,
     /// Record function id, which is also in the device trace; 0 if there is none.
     pub rf_id: u64,
     /// Sequence number of autograd; −1 if there is none.
     pub seq_id: i64,
-    /// Forward operator of a backward operator, by id; 0 if there is none.
+    /// Id of the forward operator of a backward operator; 0 if there is none.
     pub fw_parent: u64,
-    /// Range in [`HostTrace::storages`] of the storage ids of the node's input tensors.
+    /// Range of the input tensors' storage ids in [`HostTrace::storages`].
     pub storages_in: (u32, u32),
-    /// Range in [`HostTrace::storages`] of the storage ids of the node's output tensors.
+    /// Range of the output tensors' storage ids in [`HostTrace::storages`].
     pub storages_out: (u32, u32),
 }
 
-/// Properties of operators. Operators with equal operands, for example in successive layers, share one entry.
+/// Properties of operators. Operators with equal properties, for example in successive layers,
+/// share one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostNodeForm {
     /// Scope of the record function: 0 is a function, 1 a backward function, 7 a user range.
     pub scope: u8,
     /// Index of the operator's schema in [`HostTrace::texts`].
     pub op_schema: u32,
-    /// Index in [`HostTrace::texts`] of the input shapes, in Python's notation: `[[4, 3, 64, 64], []]`.
+    /// Index of the input shapes in [`HostTrace::texts`], in Python's notation: `[[4, 3, 64, 64],
+    /// []]`.
     pub shapes_in: u32,
-    /// Index in [`HostTrace::texts`] of the input types, in Python's notation: `['Tensor(float)',
+    /// Index of the input types in [`HostTrace::texts`], in Python's notation: `['Tensor(float)',
     /// 'Int']`.
     pub types_in: u32,
-    /// Index in [`HostTrace::texts`] of the output shapes, in Python's notation.
+    /// Index of the output shapes in [`HostTrace::texts`], in Python's notation.
     pub shapes_out: u32,
-    /// Index in [`HostTrace::texts`] of the output types, in Python's notation.
+    /// Index of the output types in [`HostTrace::texts`], in Python's notation.
     pub types_out: u32,
-    /// Index in [`HostTrace::texts`] of the scalar values as a JSON list. The values are kept only if they
-    /// determine how much the operator computes or moves.
+    /// Index of the scalar values in [`HostTrace::texts`], as a JSON list. Values are kept only if
+    /// they determine how much the operator computes or moves.
     pub values: u32,
     /// Bytes of the input tensors, each tensor counted once.
     pub bytes_in: u64,
@@ -113,8 +115,8 @@ pub struct CommArgs {
     pub input_shapes: String,
     /// Output values, a JSON list.
     pub outputs: String,
-    /// Attributes that only some nodes have, such as `collective_name` and `pg_name`. Strings are unchanged;
-    /// other values are JSON.
+    /// Attributes that only some nodes have, such as `collective_name` and `pg_name`. Strings are
+    /// stored unchanged, and other values as JSON.
     pub attrs: Vec<(String, String)>,
 }
 
@@ -124,7 +126,7 @@ impl HostTrace {
         &self.forms[node.form as usize]
     }
 
-    /// Returns whether an observer wrote this trace; otherwise the trace was built from Kineto's data.
+    /// Returns true if an observer wrote this trace, and false if it was built from Kineto's data.
     pub fn is_observed(&self) -> bool {
         !self.records.is_empty()
     }
@@ -137,8 +139,8 @@ impl HostTrace {
         record.map(|record| record.id).or_else(made).unwrap_or(0)
     }
 
-    /// Returns the storages of the input tensors and output tensors of the node at `index`; both lists are empty
-    /// if unknown.
+    /// Returns the storages of the input tensors and of the output tensors of the node at `index`;
+    /// empty lists if unknown.
     pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);

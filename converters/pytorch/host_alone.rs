@@ -1,14 +1,14 @@
 //! Builds events for a capture without a Kineto trace. The events have the host operators' order and nesting, but no
 //! times.
 //!
-//! Operators begin one tick apart, in the order of their ids, and each ends with the last operator that ran inside
-//! it. Ticks only define an order. Nodes made from events without times have no duration, so the replay computes the
-//! nodes' times from their work.
+//! Operators begin one tick apart, in the order of their ids. Each operator ends when the last
+//! operator inside it ends. Ticks only define an order. Nodes without times have no duration, so
+//! the replay computes their times from their work.
 //!
-//! Every operator that requests communication is assumed to execute it immediately. The file's intervals of gloo's
-//! workers are ignored, because they contain no information without times. Even the nesting of these intervals is
-//! arbitrary: when a worker starts an interval, the observer pushes the interval onto the stack of the operator that
-//! the caller is running.
+//! If an operator requests communication, it is assumed to execute the communication immediately.
+//! The intervals of gloo's workers are ignored, because they contain no information without times.
+//! Even their nesting is arbitrary: when a worker starts an interval, the observer pushes it onto
+//! the stack of the operator that the caller is running.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};
@@ -58,8 +58,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns the number of worker intervals of one kind that no operator in the file requests. Intervals without a
-/// request come from library calls without operators.
+/// Returns how many worker intervals of one kind are requested by no operator in the file. They
+/// come from library calls without operators.
 fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
@@ -79,7 +79,8 @@ fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> 
 struct TickTraceBuilder {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Track of each (thread, flag); the flag is true for the thread's separate track for communication.
+    /// Track for each pair of a thread and a flag; the flag is true for the thread's separate
+    /// communication track.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
@@ -126,7 +127,8 @@ impl TickTraceBuilder {
     }
 }
 
-/// Returns the tick when each operator in `order` ends: one tick after the last operator that ran inside it.
+/// Returns the tick at which each operator in `order` ends: one tick after the last operator inside
+/// it.
 fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)
@@ -141,10 +143,10 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 
 /// For each operator, returns the index in `order` of the operator that encloses it.
 ///
-/// The observer writes an operator when it ends. On one thread, an operator ran inside another if it began later
-/// and ended earlier. The order of starts and ends is more reliable than the file's own parent links, because a link
-/// names the top of a stack that gloo's workers share. But if another tool sorted the file, only the links are
-/// available.
+/// The observer writes each operator when it ends. If an operator on the same thread began later
+/// and ended earlier than another, it ran inside the other. This order is more reliable than the
+/// file's parent links, because a link names the top of a stack that gloo's workers share. But if
+/// another tool has sorted the file, only the links are available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -156,7 +158,7 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let mut open: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let parent = |(own, &i): (usize, &u32)| {
         let stack = open.entry(host.nodes[i as usize].tid).or_default();
-        // Nodes are written when they end, so a node's index in the file gives the order of ends.
+        // Nodes are written when operators end, so the index in the file gives the order of ends.
         while stack.last().is_some_and(|&top| order[top] < i) {
             stack.pop();
         }

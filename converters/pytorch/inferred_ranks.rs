@@ -1,21 +1,21 @@
-//! Infers ranks without a capture from captured ranks with the same role.
+//! Infers ranks that have no capture from captured ranks with the same role.
 //!
 //! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. Let p(x) be
 //! the position of rank x in a group:
 //!
-//! - If `m` is in a group of `t`, `m` uses the same group. If `m` is not in the group, `m` uses a declared group
-//!   that contains `m` and has the same purpose, size and spacing of members; without such a group, `m` uses the
-//!   group shifted by m − t.
+//! - If `m` is in a group of `t`, `m` uses the same group. Otherwise `m` uses a declared group that
+//!   contains `m` and has the same purpose, size and spacing of members. Without such a group, `m`
+//!   uses the group's members shifted by m − t.
 //! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
-//! A captured rank is a valid model only if nothing contradicts it. In every group, captured
-//! members must have equal numbers of collectives of each kind. Captured ranks' messages to `m`
-//! must match the messages that `m` receives, and messages that captured ranks expect from `m` must
-//! match the messages that `m` sends. Between two ranks, both sides must agree on the first and the
+//! A captured rank is a valid model only if no observation contradicts it. The captured members of
+//! each group must have equal numbers of collectives of each kind. The messages that captured ranks
+//! send to `m` must match those that `m` receives, and the messages that they expect from `m` must
+//! match those that `m` sends. For each pair of ranks, both sides must agree on the first and the
 //! last message in each direction.
 //!
-//! If several models are valid, the model with p(m) = p(t) in the most groups is used, for example a rank with the
-//! same tensor shard. Among equally good models, the nearest captured rank is used.
+//! Among several valid models, the model with p(m) = p(t) in the most groups is used, for example a
+//! rank with the same tensor shard. Among equally good models, the nearest captured rank is used.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -24,14 +24,14 @@ use super::rank_timeline::RankTimeline;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A rank of the job: captured, or inferred from a captured rank.
+/// A rank of the job, captured or inferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankModel {
     /// Rank number in the job.
     pub number: u32,
-    /// Index of the captured rank whose capture is used: this rank, or its model if the rank is inferred.
+    /// Index of the capture that is used: the rank's own, or its model's if the rank is inferred.
     pub capture: usize,
-    /// Whether the rank has no capture of its own.
+    /// True if the rank has no capture of its own.
     pub inferred: bool,
 }
 
@@ -51,9 +51,9 @@ impl RankModel {
 pub struct NoRankModelError {
     /// Rank that cannot be inferred.
     pub rank: u32,
-    /// Captured rank that is nearest to a valid model.
+    /// Captured rank that comes nearest to a valid model.
     pub nearest: u32,
-    /// Contradiction that rules out `nearest` as the model.
+    /// Contradiction that excludes `nearest` as the model.
     pub found: String,
 }
 
@@ -143,7 +143,7 @@ struct ModelCandidate {
     added: Vec<JobGroup>,
 }
 
-/// Checks whether the captured rank at `capture` can be the model of the rank `number`.
+/// Checks whether the captured rank at `capture` can be the model for the rank `number`.
 struct ModelSearch<'a> {
     numbers: &'a [u32],
     calls: &'a [CommCalls],
@@ -154,8 +154,8 @@ struct ModelSearch<'a> {
 }
 
 impl ModelSearch<'_> {
-    /// Returns the rank with the calls that its model implies; `None` unless the rank and its model have the same
-    /// position in more than `least` groups.
+    /// Returns the calls of the rank that its model implies; `None` unless the rank and its model
+    /// have the same position in more than `least` groups.
     fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
         let model = self.numbers[self.capture];
         let mut added: Vec<JobGroup> = Vec::new();
@@ -163,7 +163,7 @@ impl ModelSearch<'_> {
         let own = &self.calls[self.capture].list;
         let used: BTreeSet<u32> = own.iter().map(|call| call.group).collect();
         let mut alike = 0;
-        // Map groups that contain both ranks first, so that no other group is mapped to them.
+        // First map groups that contain both ranks, so that no other group is mapped to them.
         let shared = |group: &u32| self.groups[*group as usize].ranks.contains(&self.number);
         let used = used.into_iter().filter(|&group| group != UNTOLD);
         let (stay, go): (Vec<u32>, Vec<u32>) = used.partition(shared);
@@ -200,7 +200,7 @@ impl ModelSearch<'_> {
                 let peer = (is + from.len() + peer as usize).checked_sub(was);
                 call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
             }
-            // The model's split sizes are not valid for this rank, so its sizes per peer are unknown.
+            // The model's split sizes do not apply to this rank, so its sizes per peer are unknown.
             (call.asked.sends, call.asked.receives) = (None, None);
             call.group = to;
         }
@@ -214,8 +214,8 @@ impl ModelSearch<'_> {
         }))
     }
 
-    /// Returns the group that the rank uses where its model uses `group`. Adds the group to the job
-    /// if no capture declares it.
+    /// Returns the group that takes the place of the model's `group` for this rank. Adds the group
+    /// to the job if no capture declares it.
     fn counterpart_group(
         &self,
         group: u32,
@@ -251,7 +251,8 @@ impl ModelSearch<'_> {
                 from.name, from.ranks
             ));
         };
-        // A captured rank declares all groups that it uses, so a new group must not contain one.
+        // A captured rank declares all groups that it uses, so a new group must contain no captured
+        // rank.
         let captured = |rank: &&u32| self.numbers.binary_search(rank).is_ok();
         if let Some(rank) = ranks.iter().find(captured) {
             return Err(format!(
@@ -300,9 +301,10 @@ impl ModelSearch<'_> {
         Ok(())
     }
 
-    /// Checks that captured ranks send the messages that the rank receives, and receive the messages that it sends.
-    /// Between two ranks, both sides must also agree on the direction of the first and of the last message.
-    /// Comparing sets of messages is not enough, because neighbouring stages send each other equal messages.
+    /// Checks that captured ranks send the messages that the rank receives, and receive the
+    /// messages that it sends. For each pair of ranks, both sides must also agree on the direction
+    /// of the first and of the last message. Comparing only the sets of messages is not enough,
+    /// because neighbouring stages send each other equal messages.
     fn hold_messages<'m>(
         &self,
         calls: &[CommCall],

@@ -21,20 +21,22 @@ use rank_capture::RankCapture;
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Number N of the only step to convert, which has the range `ProfilerStep#N`; `None` to convert all steps.
+    /// Number N of the only step to convert, whose range is called `ProfilerStep#N`; `None` to
+    /// convert all steps.
     pub step: Option<u64>,
-    /// Number of ranks in the job. If set, ranks without a capture are inferred.
+    /// Number of ranks in the job. If set, ranks that have no capture are inferred.
     pub infer_ranks: Option<u32>,
-    /// Number of ranks that are read in parallel; 0 means the number of processors.
+    /// Number of ranks to read in parallel; 0 means one per processor.
     pub threads: usize,
     /// Names of further communication kernels, in addition to the built-in names of NCCL and similar
     /// libraries.
     pub comm_kernels: CommKernels,
 }
 
-/// Converts the captures `pairs` of one job. Creates rank r's trace in `files` as `path(r)`, compressed according to
-/// its extension. Returns the summary and the written files, which appear when `files` are committed. Calls
-/// `progress` with the number of ranks read so far and the total.
+/// Converts the captures `pairs` of one job. Creates the trace of rank r in `files` at `path(r)`,
+/// compressed according to its extension. Returns the summary and the written files. The files
+/// appear when `files` is committed. Calls `progress` with the number of ranks read so far and the
+/// total.
 ///
 /// # Errors
 ///
@@ -51,12 +53,12 @@ pub fn convert_pairs(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, each with the file it was read from, like [`convert_pairs`]. Each device
-/// trace must contain its rank.
+/// Converts the device traces of one job like [`convert_pairs`]. Each device trace comes with the
+/// file from which it was read. Each device trace must state its rank.
 ///
 /// # Errors
 ///
-/// Fails where [`convert_pairs`] fails.
+/// Fails for the same reasons as [`convert_pairs`].
 pub(crate) fn convert_kineto(
     traces: Vec<(PathBuf, KinetoTrace)>,
     options: &ConvertOptions,
@@ -103,7 +105,7 @@ pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 ///
 /// # Errors
 ///
-/// Fails where [`convert_pairs`] fails.
+/// Fails for the same reasons as [`convert_pairs`].
 pub fn convert_bytes(
     captures: &[RankFiles<'_>],
     options: &ConvertOptions,

@@ -1,5 +1,5 @@
-//! The device trace: times of host operators and device kernels, and the launch calls that connect
-//! operators with their kernels.
+//! Reads the device trace: the times of host operators and device kernels, and the launch calls
+//! that connect them.
 
 mod merged;
 mod operands;
@@ -22,25 +22,25 @@ pub use tracks::KinetoTrack;
 /// Contents of one device trace, as PyTorch's profiler (Kineto) writes it.
 #[derive(Debug, Default)]
 pub struct KinetoTrace {
-    /// Timed events that the conversion uses, in file order.
+    /// Timed events that the conversion needs, in file order.
     pub events: Vec<KinetoEvent>,
     /// Calls of Python functions and modules, in file order.
     pub python: Vec<PythonEvent>,
     /// Distinct details of events. Events with equal details share an entry.
     pub details: Vec<EventDetails>,
-    /// Number of arrows (flow events). Arrows are only counted, because their ids are also in the events
-    /// that they connect.
+    /// Number of arrows (flow events). They are only counted, because the events that they connect
+    /// also contain their ids.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
     pub texts: NameTable,
-    /// Arguments of synchronisations, of communication events, and of kernels that describe their
-    /// communication. Strings are unchanged; other values are JSON.
+    /// Arguments of synchronizations, of communication events, and of kernels that describe their
+    /// communication. Strings are stored unchanged, and other values as JSON.
     pub args: Vec<Vec<(String, String)>>,
-    /// Rank of the process, if the file contains it.
+    /// Rank of the process, if the file states it.
     pub rank: Option<u32>,
-    /// Number of ranks in the job, if the file contains it.
+    /// Number of ranks in the job, if the file states it.
     pub world_size: Option<u32>,
     /// Communication backend, such as `nccl`.
     pub backend: Option<String>,
@@ -48,8 +48,8 @@ pub struct KinetoTrace {
     pub groups: Vec<ProcessGroup>,
     /// Name of the host.
     pub host_name: Option<String>,
-    /// Number of skipped events in each category, sorted by category. Events without a category are counted
-    /// under their phase.
+    /// Number of skipped events per category, sorted by category. Events without a category are
+    /// counted under their phase.
     pub left_out: Vec<(String, u64)>,
     /// Number of events whose [`KinetoEvent::rf_id`] is known.
     pub with_rf_id: u64,
@@ -57,21 +57,21 @@ pub struct KinetoTrace {
     pub repairs: JsonRepairs,
     /// Length of the JSON text, in bytes.
     pub bytes: u64,
-    /// Names of the host's devices.
+    /// Names of all devices of the host.
     pub device_names: Vec<String>,
     /// Software versions in the file: `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
-    /// Start and end of the recording according to the profiler, ns since 1970.
+    /// Start and end of the recording as the profiler states them, in ns since 1970.
     pub span: Option<(i64, i64)>,
     /// Number of events dropped because they are outside `span` or before 1970.
     pub outside: u64,
-    /// Number of events with an unknown category on tracks outside the operators' process, by category. The events
-    /// are probably work on an unsupported type of device.
+    /// Number of events per unknown category, on tracks outside the operators' process. These
+    /// events are probably work on an unsupported type of device.
     pub unread: Vec<(String, u64)>,
-    /// Program that wrote the file, if not PyTorch's profiler.
+    /// Program that wrote the file, if it is not PyTorch's profiler.
     pub source: Option<&'static str>,
-    /// Number of events dropped because their duration is missing or negative, for example because
-    /// the profiler stopped before the event ended.
+    /// Number of events that were dropped because their duration is missing or negative. For
+    /// example, the profiler may have stopped before the event ended.
     pub untimed: u64,
 }
 
@@ -92,8 +92,8 @@ pub struct KinetoEvent {
     pub details: u32,
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// External id; 0 if there is none. Depending on the profiler's version, a launch has its operator's or its
-    /// kernel's external id.
+    /// External id; 0 if there is none. Depending on the profiler's version, a launch has the
+    /// external id of its operator or of its kernel.
     pub external_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
@@ -114,8 +114,8 @@ pub struct PythonEvent {
     pub track: u32,
 }
 
-/// Arguments that many events share, for example all kernels of one stream, or operators with equal
-/// inputs.
+/// Properties that many events share, for example all kernels of one stream, or operators with
+/// equal inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventDetails {
     /// Stream of the device; −1 if the event has none. Device work without a recorded stream runs on the stream of
@@ -127,20 +127,22 @@ pub struct EventDetails {
     pub bytes: u64,
     /// Index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
-    /// Index in [`KinetoTrace::texts`] of the input shapes, in Python's notation; [`NONE`] if unknown.
-    pub shapes: u32,
-    /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation; [`NONE`] if
+    /// Index of the input shapes in [`KinetoTrace::texts`], in Python's notation; [`NONE`] if
     /// unknown.
+    pub shapes: u32,
+    /// Index of the input types in [`KinetoTrace::texts`], in the host trace's notation; [`NONE`]
+    /// if unknown.
     pub types: u32,
-    /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list. The values are kept only if
-    /// they determine how much the operator computes or moves; otherwise this index is [`NONE`].
+    /// Index of the operator's scalar values in [`KinetoTrace::texts`], as a JSON list. Values are
+    /// kept only if they determine how much the operator computes or moves; otherwise the index is
+    /// [`NONE`].
     pub values: u32,
-    /// Bytes of the input tensors. Tensor lists without a type do not count.
+    /// Bytes of all input tensors. Tensor lists without a type do not count.
     pub bytes_in: u64,
 }
 
 impl EventDetails {
-    /// Default details, for an event without arguments.
+    /// Details of an event without arguments.
     const ABSENT: Self = Self {
         stream: -1,
         device: -1,
@@ -158,15 +160,15 @@ impl EventDetails {
 pub enum EventCategory {
     /// Operator on the host.
     CpuOp,
-    /// Range named by the program or by a library.
+    /// Range that the program or a library named.
     Annotation,
-    /// Call of the device's runtime or driver on the host.
+    /// Host call of the device's runtime or driver.
     Runtime,
     /// Kernel on the device.
     Kernel,
     /// Copy from, to or between devices.
     Copy,
-    /// Filling of device memory with a value.
+    /// Operation that fills device memory with a value.
     Set,
     /// Wait for the device, by the host or by a stream.
     Sync,
@@ -180,7 +182,7 @@ impl EventCategory {
 
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
-            // Profilers of 2021 capitalized the names.
+            // Profilers of 2021 wrote category names with capitals.
             "cpu_op" | "Operator" => Self::CpuOp,
             "user_annotation" => Self::Annotation,
             "cuda_runtime"
@@ -241,7 +243,7 @@ impl KinetoTrace {
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process that ran operators.
+    /// Returns the number of operators of each process, without processes that ran none.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
@@ -283,7 +285,7 @@ impl KinetoTrace {
         Some(args)
     }
 
-    /// Drops events with impossible times, such as times before 1970.
+    /// Drops events whose times are impossible, such as times before 1970.
     pub(crate) fn drop_outside(&mut self) {
         reader::drop_outside(self);
     }

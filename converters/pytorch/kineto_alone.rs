@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices of these
-/// events in any order; all these events must have record function ids.
+/// Builds a host trace from the operators and annotations of `kineto`. `order` contains the indices
+/// of these events in any order. All these events must have record function ids.
 pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
@@ -78,7 +78,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
     (host, link)
 }
 
-/// Cache of output shapes and bytes, by input.
+/// Cache of output shapes and bytes for each distinct input.
 #[derive(Default)]
 struct OutputTable {
     operators: Interner<(u32, u32, u32)>,
@@ -86,7 +86,7 @@ struct OutputTable {
 }
 
 impl OutputTable {
-    /// Returns the index in `texts` of the shapes of an event's outputs, and the outputs' bytes.
+    /// Returns the index of the output shapes in `texts`, and the bytes of the outputs.
     fn output_of_event(
         &mut self,
         kineto: &KinetoTrace,
@@ -126,8 +126,8 @@ impl OutputTable {
     }
 }
 
-/// For each communication operator, returns the event that executes it: the first event of the same kind with a
-/// higher id.
+/// Returns the event that executes each communication operator: the first event of the same kind
+/// with a higher id.
 fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     /// Maximum number of events that are searched after an operator.
     const NEAR: usize = 64;
@@ -148,7 +148,7 @@ fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Tensor that an event moves.
+/// A tensor that an event transfers.
 struct TransferredTensor {
     elements: u64,
     dtype: String,
@@ -197,8 +197,8 @@ fn comm_args(args: &[(String, String)], carrier: Option<&TransferredTensor>) -> 
                 .iter()
                 .map(|dims| tensor_json(elements_of(dims), size));
             let mut listed: Vec<Value> = listed.collect();
-            // Profilers before 2024 wrote no tensor lists, so take the tensor from the event that executed the
-            // call.
+            // Before 2024, profilers wrote no tensor lists. So take the tensor from the event that
+            // executed the call.
             if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
                 listed.push(tensor_json(carrier.elements, size));
             }

@@ -1,24 +1,24 @@
-//! Repairs names that the writer of a file did not escape.
+//! Repairs names that a file's writer did not escape.
 //!
 //! The observer does not escape operator names, so a quote, a backslash or a line break in a `record_function`
-//! name makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each program that writes
-//! traces always puts the same key after the name, so this key shows where the name ends. A name that is valid
-//! JSON is never changed, even if the file has other damage.
+//! name makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each writer
+//! always puts the same key after the name, so this key shows where the name ends. A name that is
+//! valid JSON is never changed, even if the file has other damage.
 
-/// Keys around the name in the elements of one writer.
+/// Keys that one writer puts around the name of an element.
 pub(super) struct NameLayout {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
-    /// Keys that cannot occur inside a name. If one of these keys occurs, the supposed name spans several
-    /// elements.
+    /// Keys that cannot occur inside a name. If one of these keys occurs in a supposed name, the
+    /// name spans several elements.
     pub never: &'static [&'static str],
 }
 
 /// An element with a repaired name.
 pub(super) struct RepairedElement {
-    /// The element up to the closing quote of the name, converted to valid JSON.
+    /// The element's text, up to the closing quote of its name, as valid JSON.
     pub text: Vec<u8>,
-    /// Offset in the original text just after the name's closing quote.
+    /// Offset in the original text, just after the closing quote of the name.
     pub resume: usize,
     /// Offset of the name in the original text.
     pub name_at: usize,
@@ -26,7 +26,7 @@ pub(super) struct RepairedElement {
     pub name: String,
 }
 
-/// Maximum length of a name, bytes.
+/// Maximum length of a name, in bytes.
 const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause
@@ -47,7 +47,7 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
-    // Programs choose the names, so a name may be invalid UTF-8.
+    // Programs choose names freely, so a name may be invalid UTF-8.
     let name = String::from_utf8_lossy(raw).into_owned();
     if layout.never.iter().any(|key| name.contains(key)) {
         return None;

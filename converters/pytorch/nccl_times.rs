@@ -1,8 +1,8 @@
-//! Kernel times by NCCL's own formula. The formula's times separate transfer from waiting if the partner ranks have
-//! no capture.
+//! Computes kernel times by NCCL's own formula. They separate transfer from waiting if the partner
+//! ranks have no capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of
-//! `n` GPUs of one host over NVLink, and a buffer of `B` bytes in total, NCCL's time is:
+//! `n` GPUs on one host with NVLink, and a buffer of `B` bytes in total, NCCL's time is:
 //!
 //! ```text
 //! time = base + latency x (steps - 1) + B x steps / (n x bandwidth)
@@ -15,13 +15,14 @@
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, and other collectives have `n - 1` steps. A kernel of sends and receives is
-//! timed as one step of the protocol Simple that sends `(n - 1) / n` of the buffer to all peers at the same time.
-//! `topo.h` assumes 20 GB/s per link on Volta (6 links) and Ampere (12 links), and 20.6 GB/s on Hopper (18 links).
+//! An all-reduce has `2 (n - 1)` steps, and other collectives have `n - 1` steps. A kernel that
+//! sends and receives is timed as one step of the protocol Simple. The step sends `(n - 1) / n` of
+//! the buffer to all peers at the same time. `topo.h` assumes 20 GB/s per link on Volta (6 links)
+//! and Ampere (12 links), and 20.6 GB/s on Hopper (18 links).
 //!
 //! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512
-//! B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the smallest
-//! time that the formula gives for any protocol; both systems have equal weight:
+//! B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured
+//! time to the formula's smallest time over all protocols. Both systems have equal weight:
 //!
 //! | collective | median | 95 of 100 below |
 //! | --- | --: | --: |
@@ -35,7 +36,7 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Expected times of a kernel if no member waits, ns.
+/// Expected kernel times, in ns, if no member waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclTime {
     /// Median of the measured times.
@@ -44,7 +45,7 @@ pub struct NcclTime {
     pub most: u64,
 }
 
-/// Median and 95th percentile of measured kernel times, as multiples of the time by the formula.
+/// Median and 95th percentile of measured kernel times, as multiples of the formula's time.
 const MEASURED: [(CollectiveKind, f64, f64); 4] = [
     (CollectiveKind::AllReduce, 1.13, 1.69),
     (CollectiveKind::AllGather, 1.36, 1.96),
@@ -55,9 +56,9 @@ const MEASURED: [(CollectiveKind, f64, f64); 4] = [
 /// NVLink bandwidth of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NvlinkRate {
-    /// GB/s over all links, in one direction.
+    /// Bandwidth over all links in one direction, in GB/s.
     all: f64,
-    /// Maximum GB/s of protocol LL.
+    /// Maximum bandwidth of the protocol LL, in GB/s.
     most_ll: f64,
 }
 
@@ -85,8 +86,8 @@ impl NvlinkRate {
         known.map(|&(_, rate)| rate)
     }
 
-    /// Returns the expected times of the kernel `name` among `members` GPUs, with a whole buffer of `bytes`. Returns
-    /// `None` if the formula does not apply.
+    /// Returns the expected times of the kernel `name` on `members` GPUs, for a whole buffer of
+    /// `bytes` bytes. Returns `None` if the formula does not apply.
     pub fn expected_time(
         &self,
         name: &str,

@@ -189,8 +189,8 @@ fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u3
     })
 }
 
-/// Returns the number of groups whose calls do not match, and the mean deviation (ns) between matching calls' end
-/// times. The constant offsets between the hosts' clocks are removed first.
+/// Returns the number of groups whose calls do not match, and the mean deviation, in ns, between
+/// the end times of matching calls. Constant offsets between the hosts' clocks are removed first.
 fn score_assignment(
     ranks: &[RankTimeline],
     calls: &[CommCalls],

@@ -1,5 +1,5 @@
-//! Nodes as the observer writes them: in the flat form (schema 1.0.1) or the nested form (all later
-//! schemas).
+//! Parses nodes as the observer writes them: in the flat form (schema 1.0.1) or in the nested form
+//! (later schemas).
 
 use crate::pytorch::JsonString;
 use crate::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A node; keys that exist in only one form are optional.
+/// A node of either form; keys that only one form has are optional.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawHostNode<'a> {
     #[serde(borrow)]
@@ -57,7 +57,7 @@ pub(super) enum RawOperands<'a> {
         shapes: Option<JsonText<'a>>,
         types: Option<JsonText<'a>>,
     },
-    /// Only the values: the first and the last value of the list in the text.
+    /// Only the values, as the first and the last value of the list in the text.
     Flat(Option<(JsonText<'a>, JsonText<'a>)>),
 }
 
@@ -130,7 +130,7 @@ struct RawAttr<'a> {
 }
 
 impl<'a> RawAttrs<'a> {
-    /// Stores an attribute. Returns the name if the node already has this attribute.
+    /// Stores an attribute. Returns the attribute's name if the node already has this attribute.
     fn set_attribute(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
         let slot = match &*name {
             "rf_id" => &mut self.rf_id,
@@ -196,7 +196,8 @@ impl<'a> RawOperands<'a> {
 }
 
 impl<'a> RawHostNode<'a> {
-    /// Reads the node at the start of `text` into `node`, which must be empty; returns its length.
+    /// Reads the node at the start of `text` into `node`, which must be empty. Returns the length
+    /// of the node's text.
     pub fn scan_node(text: &'a str, node: &mut Self) -> Option<usize> {
         let mut scan = JsonScanner::new(text);
         let (mut id, mut name) = (None, None);

@@ -19,12 +19,12 @@ use std::borrow::Cow;
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     forms: Interner<HostNodeForm>,
-    /// JSON texts of shapes and types. The entry of `python` with the same index is the index of the
+    /// JSON texts of shapes and types. `python` has an entry for each text: the index of the same
     /// text in Python's notation.
     json: NameTable,
     python: Vec<u32>,
-    /// JSON texts of types. The entry of `meaning` with the same index is the parsed form, with the index of the
-    /// text in Python's notation.
+    /// JSON texts of types. `meaning` has an entry for each text: its parsed form, and the index of
+    /// the same text in Python's notation.
     types: NameTable,
     meaning: Vec<(ArgType, u32)>,
     /// Tensors of the current node.
@@ -132,8 +132,8 @@ impl HostTraceReader {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| ArgType::parse_list(&types)) else {
                 let found = format!("types {}, expected a list of strings", escape_name(json));
-                // The text has its index already, so push a placeholder even on failure. Without the placeholder,
-                // all later indices would be off by one.
+                // The text already has its index, so push a placeholder even after a failure.
+                // Otherwise all later indices would be off by one.
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.error_about(json, found, OTHER_TOOL));
             };
@@ -168,7 +168,8 @@ impl HostTraceReader {
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
-            // A tensor that occurs twice among the operands is read or written only once, so remove duplicates.
+            // An operator reads or writes a tensor once even if it occurs twice among the operands,
+            // so remove duplicates.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -199,7 +200,7 @@ impl HostTraceReader {
                     let found = format!("the process groups of this node cannot be read: {wrong}");
                     return Err(at.error_about(values, found, hint));
                 }
-                // The error shows the end of the text, because the text was truncated there.
+                // Show the end of the text, because the text was truncated there.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
                 self.trace.repairs.push(JsonRepair {
                     offset: at.offset_of(values),
@@ -232,8 +233,8 @@ impl ElementReader for HostTraceReader {
         raw: &RawHostNode<'_>,
         at: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject files from
-        // `chakra_trace_link`, because the reader would mistake these copies for host operators.
+        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. Reject such
+        // files, because the reader would mistake these copies for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";
@@ -278,8 +279,8 @@ impl ElementReader for HostTraceReader {
         let values = self.intern_text(&values, &at)?;
         let input = self.summarize_operands(&input, &at)?;
         let output = self.summarize_operands(&output, &at)?;
-        // A host node's properties are in `attrs` in nested formats, and at top level in the flat
-        // format.
+        // Nested formats have a host node's properties in `attrs`, and the flat format has them at
+        // top level.
         let form = HostNodeForm {
             scope: parse_integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
             op_schema: self.intern_text(&op_schema, &at)?,

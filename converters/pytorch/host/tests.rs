@@ -1,4 +1,4 @@
-//! Tests one file of each form that observers write, and the effects of damage.
+//! Tests a file of each form that observers write, and the effects of damage.
 
 use super::*;
 use crate::pytorch::{JsonRepair, JsonRepairKind};
@@ -215,7 +215,7 @@ fn names_that_were_not_escaped_are_repaired() {
         let trace = read(&flat);
         assert_eq!(trace.texts.get(trace.nodes[0].name), name);
     }
-    // The name becomes invalid UTF-8, which Rust's strings cannot contain.
+    // The name becomes invalid UTF-8, which Rust's strings cannot store.
     let text = file("1.1.1", &[node(6, "bad?", NOTHING, NOTHING)]);
     let mut bytes = text.into_bytes();
     let at = bytes.iter().position(|b| *b == b'?').unwrap();

@@ -1,5 +1,5 @@
-//! Joins the captures of a job's ranks: matches calls, estimates clock offsets, and separates waiting from
-//! transfer.
+//! Joins the captures of a job's ranks. Matches calls, estimates clock offsets, and separates
+//! waiting from transfer.
 
 use super::rank_capture::RankCapture;
 use crate::pytorch::activities::Activities;
@@ -34,14 +34,14 @@ pub(super) struct JobCapture {
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,
-    /// Captures, without the inferred ranks. Several ranks may use the same capture.
+    /// Captures of the captured ranks. Several ranks may use the same capture.
     captures: Vec<RankTimeline>,
     activities: Vec<Activities>,
     links: Vec<HostNodeLinks>,
     offsets: Vec<ClockOffset>,
     groups: Vec<JobGroup>,
     world: u32,
-    /// Earliest start of a rank, ns since the epoch by the reference clock.
+    /// Earliest start of any rank, in ns since the epoch, by the reference clock.
     first: i64,
     host_computes: bool,
     /// Steps measured without a profiler.
@@ -52,8 +52,8 @@ pub(super) struct JobCapture {
 }
 
 impl JobCapture {
-    /// Matches the captures `parts`. `infer` is the number of ranks in the job, if ranks without a capture are to be
-    /// inferred.
+    /// Matches the captures `parts`. If `infer` is set, it is the number of ranks in the job, and
+    /// ranks without a capture are inferred.
     pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
@@ -146,7 +146,7 @@ impl JobCapture {
             profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
-            // The profiler's cost can be estimated only for PyTorch's profiler.
+            // The cost can be estimated only for PyTorch's own profiler.
             if rank.kineto.source.is_some() {
                 return None;
             }
@@ -181,7 +181,8 @@ impl JobCapture {
         })
     }
 
-    /// Writes the trace of the rank with index `i` to `out`; the summary names the file `to`.
+    /// Writes the trace of the rank with index `i` to `out`. The summary names `to` as the trace's
+    /// file.
     pub fn write_rank<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
         let model = self.models[i];
         let rank = &self.captures[model.capture];
@@ -322,14 +323,15 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
 
 const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
 
-/// Maximum gap between the profiled periods of ranks on one host, ns. Ranks on one host share a clock, so the gap is
-/// small.
+/// Maximum gap between the profiled periods of ranks on one host, in ns. The gap is small, because
+/// these ranks share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between the profiled periods of ranks on different hosts, ns. The limit is larger than the limit on
-/// one host, because the hosts' clocks differ.
+/// Maximum gap between the profiled periods of ranks on different hosts, in ns. The limit is larger
+/// than for one host, because the hosts' clocks differ.
 const APART: i64 = 10_000_000_000;
 
-/// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks profiled in different periods.
+/// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks that were
+/// profiled in different periods.
 fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(Option<&str>, u64), &RankCapture> = BTreeMap::new();
     for part in parts {
@@ -338,7 +340,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             continue;
         };
         let host = rank.kineto.host_name.as_deref();
-        // In containers, every rank may have process id 1, so id 1 proves nothing.
+        // In containers, every rank may have process id 1, so this id proves nothing.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
             && (host.is_some() || are_consecutive_captures(part, other))
@@ -389,8 +391,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures contain no ranks and do not overlap in time. Two captures of this kind are
-/// successive windows of one process, not two ranks.
+/// Returns true if neither capture states its rank and the captures do not overlap in time. Such
+/// captures are successive windows of one process, not two ranks.
 fn are_consecutive_captures(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.time_span(), other.activities.time_span());
@@ -428,7 +430,8 @@ fn matched_calls(
     for message in &matches.messages {
         let ends = [message.send, message.receive];
         let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
-        // Only one side of a message may record the number of bytes, so take the larger value.
+        // Perhaps only one side of the message recorded the number of bytes, so take the larger
+        // value.
         let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());

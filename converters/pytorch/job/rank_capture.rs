@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A rank's capture after extraction.
+/// A rank's capture, with its calls and activities.
 pub(super) struct RankCapture {
     pub rank: RankTimeline,
     pub calls: CommCalls,
@@ -27,7 +27,7 @@ pub(super) struct RankCapture {
     pub link: HostNodeLinks,
     /// Steps measured without a profiler.
     pub steps: Option<MeasuredSteps>,
-    /// File that errors about this rank name: usually the Kineto trace.
+    /// File that errors about this rank name; usually the Kineto trace.
     pub file: PathBuf,
 }
 
@@ -36,7 +36,7 @@ struct LinkedRankFiles {
     host: HostTrace,
     kineto: KinetoTrace,
     link: HostNodeLinks,
-    /// Whether record function ids were assigned by order.
+    /// True if record function ids were assigned by order.
     ordered: bool,
 }
 
@@ -111,8 +111,8 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Rejects operators of several processes, because ids of correlations, streams and devices are unique only within
-/// a process.
+/// Rejects operators of several processes, because the ids of correlations, streams and devices are
+/// unique only within a process.
 fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let counts = kineto.operators_of_processes();
     let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
@@ -132,7 +132,7 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Rejects captures whose device work is in a form that the reader does not support.
+/// Rejects captures whose device work has a form that the reader does not support.
 fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     if !rank.devices.is_empty() || rank.kineto.unread.is_empty() {
         return Ok(());
@@ -154,8 +154,8 @@ fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Maximum distance of times from 1970, ns: until the year 2116. The sum of two times within this distance does
-/// not overflow.
+/// Maximum distance of times from 1970, in ns; it reaches until the year 2116. The sum of two times
+/// within this distance does not overflow.
 const FARTHEST: i64 = 1 << 62;
 
 impl RankCapture {
@@ -195,8 +195,7 @@ impl RankCapture {
             kineto.host_name = process.and_then(|process| host_in_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
-        // The table `host_of` is no longer needed, because the activities now refer to their nodes
-        // directly.
+        // Free `host_of`, because the activities now refer to their nodes directly.
         link.host_of = Vec::new();
         rank.free_temporary();
         if rank.items.is_empty() && rank.devices.is_empty() {
@@ -271,15 +270,15 @@ impl RankCapture {
             .map(|path| pair.read_file(path, MeasuredSteps::read_file, MeasuredSteps::from_bytes))
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.main_file(), options)?;
-        // The number in the file name may be a step instead of a rank, as in `trace_8.json`. Only captures with
-        // communication must contain their rank.
+        // The number in the file name may be a step and not a rank, as in `trace_8.json`. Only
+        // captures with communication must contain their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;
         }
         Ok(vec![Self { steps, ..capture }])
     }
 
-    /// Reads all pairs in parallel, and reports the number of ranks read so far to `progress`.
+    /// Reads all pairs in parallel. Calls `progress` with the number of ranks read so far.
     pub fn read_all(
         pairs: &[CapturePair],
         options: &ConvertOptions,
@@ -304,14 +303,15 @@ impl RankCapture {
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
             }
         };
-        // The caller's thread also reads, so that it can later write with the memory that it frees here.
+        // The calling thread also reads, so that it can later reuse the memory that it frees here.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
                 scope.spawn(inherit_token(read_next));
             }
             read_next();
         });
-        // Nesting and linking temporarily took as much memory as the result, so return it to the system.
+        // Nesting and linking temporarily needed as much memory as the result, so return this
+        // memory to the system.
         return_freed();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
@@ -322,7 +322,7 @@ impl RankCapture {
     }
 }
 
-/// Returns the host name in a profiler's default file name, `HOST_PROCESS.TIME.pt.trace.json`.
+/// Returns the host name in the profiler's default file name, `HOST_PROCESS.TIME.pt.trace.json`.
 fn host_in_name(file: &Path, process: u64) -> Option<String> {
     let (stem, _) = file.file_name()?.to_str()?.split_once(".pt.trace")?;
     let worker = stem.split_once('.').map_or(stem, |(worker, _)| worker);
@@ -338,7 +338,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     for event in &kineto.events {
         let name = kineto.texts.get(event.name);
         let number = name.strip_prefix(STEP).and_then(|n| n.parse::<u64>().ok());
-        // The device track repeats the ranges, so count only the host's ranges.
+        // The device track repeats the ranges, so use only the host's ranges.
         if let (Some(number), EventCategory::Annotation) = (number, event.category) {
             steps.push(number);
             if number == step {

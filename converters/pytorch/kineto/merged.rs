@@ -1,15 +1,16 @@
-//! Splits a file with the merged traces of several ranks into one trace per rank, by the tracks' processes.
+//! Splits a file that merges the traces of several ranks. The processes of the tracks identify the
+//! ranks.
 //!
-//! Scripts that merge the ranks' files make process ids unique per rank: they prepend a label, such
-//! as SGLang's `[TP00] 4711`, or add a large multiple that differs between ranks. Different ranks
+//! Merge scripts make process ids unique per rank in one of two ways: they prepend a label, such as
+//! SGLang's `[TP00] 4711`, or they add a large multiple that differs between ranks. Different ranks
 //! use the same correlation ids, streams and devices, so each rank gets only the events of its own
 //! tracks.
 
 use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum difference between the numbers that were added to process ids. Smaller differences are device
-/// numbers.
+/// Minimum difference between the numbers that a merge script added to process ids. Smaller
+/// differences are device numbers.
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
@@ -61,8 +62,8 @@ impl KinetoTrace {
                 host_name: self.host_name.clone(),
                 device_names: self.device_names.clone(),
                 versions: self.versions.clone(),
-                // The file's facts about the job come from the first merged rank, so keep the number of ranks only
-                // if it is large enough for all merged ranks.
+                // The file states facts about the first merged rank's job. Keep its number of ranks
+                // only if it is large enough for all merged ranks.
                 world_size: self
                     .world_size
                     .filter(|&world| world as usize >= ranks.len()),
@@ -72,7 +73,7 @@ impl KinetoTrace {
             part.with_rf_id = part.events.iter().filter(|event| event.rf_id != 0).count() as u64;
             parts.push(part);
         }
-        // The counts apply to the whole file, so only the first rank gets them.
+        // The counts apply to the whole file, so assign them only to the first rank.
         if let Some(part) = parts.first_mut() {
             part.arrows = self.arrows;
             part.left_out = self.left_out;
@@ -85,8 +86,8 @@ impl KinetoTrace {
         parts
     }
 
-    /// Returns each track's rank and process according to the labels before process ids; `None` unless there are
-    /// several labels.
+    /// Returns each track's rank and process, derived from the labels before process ids; `None`
+    /// unless there are several labels.
     fn label_tracks(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
@@ -114,8 +115,9 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns each track's rank and process, derived from the offsets that a merge script added. A merge script
-    /// adds one offset per rank, a multiple of a fixed number, to process ids and device numbers.
+    /// Returns each track's rank and process, derived from the offsets that a merge script added.
+    /// The script adds one offset per rank, a multiple of a fixed number, to process ids and device
+    /// numbers.
     fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
@@ -139,8 +141,8 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // If each rank uses the device with its own rank number, this number is part of the difference, so round it
-        // off.
+        // If each rank uses the device whose number is its rank, this number is part of the
+        // difference, so round the difference down.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
@@ -176,8 +178,8 @@ fn label_numbers(label: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Builds a file of merged traces, with one operator and one kernel for each pair of a process and a device, and
-    /// splits the file.
+    /// Builds a file of merged traces, and splits it. The file has one operator and one kernel for
+    /// each pair of a process and a device.
     fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [

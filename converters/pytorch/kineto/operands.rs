@@ -7,7 +7,7 @@ use crate::pytorch::elements::{element_bytes, elements_of};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::NameTable;
 
-/// Inputs of a file's operators; each distinct input text is parsed once.
+/// Inputs of a file's operators; each distinct text of inputs is parsed only once.
 #[derive(Default)]
 pub(super) struct OperandTable {
     shapes: NameTable,
@@ -15,11 +15,12 @@ pub(super) struct OperandTable {
     /// For each distinct shape string: its index in the trace's string table, and the element count
     /// of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
-    /// For each distinct text of types, its index in the trace's texts, and the bytes per element of each tensor.
+    /// For each distinct type string: its index in the trace's string table, and the bytes per
+    /// element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,
 }
 
-/// Text indices of shapes and types, and the bytes of all tensors.
+/// Text indices of an operator's shapes and types, and the bytes of all its tensors.
 pub(super) struct OperandTexts {
     pub shapes: u32,
     pub types: u32,
@@ -56,7 +57,8 @@ impl OperandTable {
     }
 }
 
-/// Returns the number of elements of each argument; for a list of tensors, the sum over the tensors.
+/// Returns the number of elements of each argument. For a list of tensors, this is the sum over its
+/// tensors.
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);

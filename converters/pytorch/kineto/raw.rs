@@ -29,7 +29,7 @@ pub(super) struct RawKinetoEvent<'a> {
     pub args: EventArgs<'a>,
 }
 
-/// Arguments used by the conversion.
+/// Arguments that the conversion uses.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct EventArgs<'a> {
     pub rf_id: Option<JsonText<'a>>,
@@ -50,13 +50,13 @@ pub(super) struct EventArgs<'a> {
     pub task: Option<JsonText<'a>>,
 }
 
-/// Indices of an event's values in [`ElementLayouts`].
+/// Indices of an event's values within [`ElementLayouts`].
 mod value {
     pub(super) use crate::pytorch::stream::SKIPPED;
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// First index whose value may be something other than a string without escapes.
+    /// First index of values that are not always strings without escapes.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;
@@ -111,7 +111,8 @@ mod value {
 }
 
 impl<'a> RawKinetoEvent<'a> {
-    /// Reads the event at the start of `text` into `event`, which must be empty; returns its length.
+    /// Reads the event at the start of `text` into `event`, which must be empty. Returns the length
+    /// of the event's text.
     #[inline]
     pub fn scan_event(
         layouts: &mut ElementLayouts,
@@ -177,7 +178,7 @@ fn scan_by_key<'a>(
             seen.record_first(number.into())?;
         }
         match number {
-            // A null value is not recorded, because layouts treat null as text between values.
+            // Do not record a null value, because layouts treat null as text between values.
             value::CAT | value::PID | value::TID | value::TS | value::DUR | value::ARGS
                 if scan.accept_null()? => {}
             value::ARGS => scan.read_object(|scan, key| {
@@ -257,12 +258,12 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     }
 }
 
-/// All arguments of an event, as texts: strings unchanged, other values as JSON.
+/// All arguments of an event as texts. Strings are unchanged, and other values are JSON.
 #[derive(Default)]
 pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
 impl AllEventArgs {
-    /// Parses the event at the start of `text` again, this time with all its arguments.
+    /// Parses the event at the start of `text` a second time, now with all its arguments.
     pub fn parse_arguments(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct ArgsOfEvent {

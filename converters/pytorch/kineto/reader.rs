@@ -18,7 +18,8 @@ use chakram_trace::graph::Interner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The device trace under construction. Times are relative to the base time until `finish` adds it.
+/// The device trace under construction. Times are relative to the base time until `finish_trace`
+/// adds the base.
 #[derive(Default)]
 pub(super) struct KinetoReader {
     pub trace: KinetoTrace,
@@ -26,7 +27,8 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// For each name (by text index), the arguments of events with this name that the conversion uses.
+    /// For each name (by text index), which arguments the conversion uses from events with this
+    /// name.
     named: Vec<ArgumentSelection>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
@@ -35,15 +37,15 @@ pub(super) struct KinetoReader {
     base_ns: i64,
 }
 
-/// Arguments that the conversion uses from events with a given name.
+/// Which arguments the conversion uses from events with a given name.
 #[derive(Clone, Copy, Debug)]
 struct ArgumentSelection {
-    /// Whether all arguments are used, because the event communicates.
+    /// True if all arguments are used, because the event communicates.
     of_call: bool,
-    /// Whether all arguments of the operator are used, because a convolution's padding and stride determine its
-    /// output.
+    /// True if all arguments of the operator are used, because a convolution's padding and stride
+    /// determine its output.
     of_convolution: bool,
-    /// Whether only the values of scalar arguments are used.
+    /// True if only the values of scalar arguments are used.
     values: bool,
 }
 
@@ -98,7 +100,7 @@ impl KinetoReader {
         let mut trace = self.trace;
         let base = self.base_ns;
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
-            // The base may be at the file's end, so add the base now.
+            // The base may be at the end of the file, so it is added only now.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
                 TraceError::invalid_at(TraceLocation::default(), found, DAMAGED)
@@ -221,8 +223,8 @@ impl KinetoReader {
         let track = self.track_of(raw, at)?;
         let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
-        // Some device plug-ins record neither stream nor device. In traces without recorded streams and devices, each
-        // device has a process, and each stream has a track.
+        // Some device plug-ins record neither stream nor device. In such traces, each device has a
+        // process, and each stream has a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream_of_track(track),
@@ -300,7 +302,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Extends the profiler's span to include an event that describes the recording itself.
+    /// Extends the profiler's span by an event that describes the recording itself.
     fn widen_profile_span(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -353,7 +355,7 @@ impl KinetoReader {
 /// Categories of Python calls.
 const PYTHON: [&str; 3] = ["python_function", "PythonFunction", "Python"];
 
-/// Other categories that are not converted and are not device work.
+/// Further categories that are not converted and are not device work.
 const ON_HOST: [&str; 13] = [
     "overhead",
     "Overhead",
@@ -383,8 +385,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         "PROFILER_",
     ];
     let args = &raw.args;
-    // HCCL operations are on one track per group. Copies within HCCL operations are also SDMA or RDMA tasks, and must
-    // not count twice.
+    // HCCL operations of one group are on one track. The copies within HCCL operations also appear
+    // as SDMA or RDMA tasks, which must not count again.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }
@@ -416,9 +418,10 @@ fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Ve
     found.into_iter().collect()
 }
 
-/// Drops events with impossible times. A time is impossible if it is before 1970 (unless times have another origin),
-/// or outside the profiler's span by more than the span's length. Kernels, and the profiler's own shutdown, may end
-/// slightly after the span. If the file contains no span, events that are a day or more from the median are dropped.
+/// Drops events with impossible times. A time is impossible if it is before 1970 (unless the times
+/// have another origin), or if it is outside the profiler's span by more than the span's length.
+/// Kernels, and the profiler's own shutdown, may end slightly after the span. If the file states no
+/// span, drops events that are a day or more from the median.
 pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
@@ -435,7 +438,8 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
         0 => DAY,
         length => length.max(SLACK),
     };
-    // Times near 0 are relative to the start of the host or of the capture, so these times may be negative.
+    // Times near 0 are relative to the start of the host or of the capture, so they may be
+    // negative.
     let earliest = if from >= DAY { 0 } else { i64::MIN };
     let (from, to) = (
         from.saturating_sub(around).max(earliest),
@@ -449,9 +453,9 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     trace.outside = (before - trace.events.len()) as u64;
 }
 
-/// Minimum tolerance around the profiler's span, ns; it matters for short spans.
+/// Minimum tolerance around the profiler's span, in ns; matters only for short spans.
 const SLACK: i64 = 1_000_000_000;
-/// One day, which is longer than any capture, ns.
+/// One day in ns, which is longer than any capture.
 const DAY: i64 = 86_400_000_000_000;
 
 /// Returns whether a value is a JSON number of any size.

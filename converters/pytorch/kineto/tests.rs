@@ -222,7 +222,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
         repair.text.as_str()
     });
     assert_eq!(listed.collect::<Vec<_>>(), ["}", "]"]);
-    // A value may be missing between the commas, so the commas are not repaired.
+    // A value may be missing between the two commas, so neither is removed.
     let error = refused(&RECENT.replacen(device, r#""totalGlobalMem": 5},,]"#, 1));
     assert!(error.contains("byte"), "{error}");
 }
@@ -234,7 +234,7 @@ fn without_a_span_what_is_a_day_from_the_rest_is_dropped() {
             r#"{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {at}, "dur": 1}}"#
         )
     };
-    // The times are in 2025 (in us), one hour later, ten days later, and in 1970.
+    // The times, in us, are in 2025, one hour later, ten days later, and in 1970.
     let start = 1_750_000_000_000_000_u64;
     let times = [
         start,
@@ -283,7 +283,7 @@ fn damage_is_refused_where_it_stands() {
     ] {
         let read = KinetoTrace::from_bytes(text.as_bytes());
         if part.is_empty() {
-            // JSON does not define this escape, so the writer did not escape the name.
+            // JSON does not define this escape, so the writer cannot have escaped the name.
             assert_eq!(read.unwrap().repairs.repair_count(), 1);
             continue;
         }

@@ -13,7 +13,7 @@ pub struct KinetoTrack {
     pub pid: String,
     /// Thread or stream id. Not always a number.
     pub tid: String,
-    /// First name that the file gives the track, such as `thread 7 (python)` or `stream 7`.
+    /// First name that the file assigns to the track, such as `thread 7 (python)` or `stream 7`.
     pub name: String,
 }
 
@@ -23,8 +23,8 @@ pub(super) struct TrackTable {
     keys: NameTable,
     tracks: Vec<KinetoTrack>,
     named: NameTable,
-    /// Distinct names; `names` contains the index of the name for each track in `named`. Names are shared
-    /// because some profilers give the same name to hundreds of thousands of tracks.
+    /// Distinct names; `names` contains the index of the name for each track in `named`. Names are
+    /// shared, because some profilers use one name for hundreds of thousands of tracks.
     texts: NameTable,
     names: Vec<u32>,
     key: String,
@@ -69,7 +69,8 @@ impl TrackTable {
         Some(number)
     }
 
-    /// Returns a track's stream number. If the track's id is a word, derives a number from its index.
+    /// Returns a track's stream number. If the track's id is a word, derives a number from the
+    /// track's index.
     pub fn stream_of_track(&self, track: u32) -> i64 {
         /// First stream number for tracks whose id is a word, larger than all other stream numbers.
         const WORDS: i64 = 100_000;
@@ -101,8 +102,8 @@ impl TrackTable {
     /// Returns the tracks with their names.
     pub fn finish_tracks(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
-            // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their
-            // indices come after the indices of all tracks.
+            // The table cannot look up a key without inserting the key. Keys inserted here do no
+            // harm, because their indices follow the indices of all tracks.
             let track = self.keys.intern_name(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();
