@@ -1,15 +1,15 @@
-//! The collective algorithms that system files can name.
+//! The collective algorithms that a system file can name.
 
 use std::fmt;
 
 /// Algorithm of one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AstraAlgorithm {
-    /// `ring`: every member sends to its neighbour.
+    /// `ring`: every member sends to its neighbour on the ring.
     Ring,
     /// `direct` and `direct<W>`: every member sends to every other member.
     Direct {
-        /// Maximum number of messages that a member has in flight, at least 1; `None` for no limit.
+        /// Maximum number of messages that a member has in flight, at least 1; `None` means no limit.
         window: Option<u32>,
     },
     /// `halvingDoubling`: members exchange data with partners at distances of 1, 2, 4, …

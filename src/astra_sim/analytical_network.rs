@@ -6,7 +6,7 @@ use std::fmt;
 /// Analytical network of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnalyticalNetwork {
-    /// Congestion-unaware: links are never busy.
+    /// Congestion-unaware: messages never wait for a link.
     Unaware,
     /// Congestion-aware: a link carries one message at a time, and the network has one dimension.
     Aware,

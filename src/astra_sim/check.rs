@@ -1,23 +1,23 @@
-//! Rejects collectives that ASTRA-sim cannot run. The check precedes the run and states the reason.
+//! Rejects collectives that ASTRA-sim cannot run. The check runs before the replay, and its error states the reason.
 
 use super::collectives::AstraCollectives;
 use super::program::halving_doubling;
 use super::{AstraAlgorithm, CollectiveOptimization};
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of chunks in flight, summed over all NPUs.
+/// Maximum number of chunks in flight on all NPUs together.
 const MOST_CHUNKS: u64 = 1 << 26;
 
 /// Maximum number of members of a ring. An all-to-all around a ring of n members has n(n-1)/2
 /// messages, which must stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
-/// Value that was found, and advice to the user.
+/// A sentence that states the problem, and advice to the user.
 pub(super) type CollectiveRefusal = (String, &'static str);
 
 impl AstraCollectives {
-    /// Checks that a collective of `bytes` among `members` can run along the dimensions that a mask selects.
-    /// Without a named group, `members` is `None` and all NPUs take part.
+    /// Checks that a collective of `bytes` among `members` can run along the dimensions in a mask. If the collective
+    /// has no named group, `members` is `None` and all NPUs take part.
     pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,
@@ -65,8 +65,7 @@ impl AstraCollectives {
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
             ));
         }
-        // Groups may run collectives at the same time, so the bound applies to the chunks of all
-        // groups together.
+        // Groups may run collectives at the same time, so the bound applies to the sum over all groups.
         let lines = u64::from(self.npu_count());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
@@ -76,7 +75,7 @@ impl AstraCollectives {
         }
         let whole = members.is_none_or(|members| members == self.npu_count());
         if !whole && self.groups_span() {
-            // A ring replaces every algorithm that cannot run the collective.
+            // If an algorithm cannot run the collective, a ring replaces it.
             return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
         }
         if !whole {
@@ -145,11 +144,10 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions that a collective uses if its node has the mask `mask`. The collective divides
-    /// all NPUs into parts along these dimensions. Returns `None` if the mask has no effect. A custom
-    /// algorithm has no dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in
-    /// the list. The second value is false if ASTRA-sim skips the collective, because the mask includes no
-    /// entry of the list.
+    /// Returns the dimensions that a collective uses if its node has the mask `mask`. The collective divides all NPUs
+    /// into parts along these dimensions. Returns `None` if the mask has no effect. A custom algorithm has no
+    /// dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the list. The second value is
+    /// false if ASTRA-sim skips the collective because the mask includes no entry of the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,

@@ -1,44 +1,44 @@
-//! ASTRA-sim's collective backend: its chunks, phases, queues and times.
+//! ASTRA-sim's collective backend: it determines chunks, phases, queues and times.
 //!
 //! # Chunks
 //!
-//! With S bytes and k splits, a chunk has C = ⌊S/k⌋ bytes. If C is less than the number of NPUs, the chunk is
-//! padded to the number of NPUs, and S is padded to k chunks. An all-gather is not padded. There are ⌈S/C⌉ chunks,
-//! and *all* have C bytes, even the last one: 1,000,003 bytes in 4 splits are 5 chunks of 250,000.
+//! With S bytes and k splits, a chunk has C = ⌊S/k⌋ bytes. If C is less than the number of NPUs, the chunk is padded to
+//! the number of NPUs, and S is padded to k chunks. An all-gather is not padded. There are ⌈S/C⌉ chunks, and even the
+//! last chunk has C bytes: 1,000,003 bytes in 4 splits give 5 chunks of 250,000 bytes.
 //!
 //! # Phases
 //!
-//! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them from the
-//! innermost outward. With `collective-optimization` set to `baseline`, an all-reduce is an all-reduce of the
-//! whole chunk in every dimension. With `localBWAware`, an all-reduce is a reduce-scatter in all dimensions except
-//! the last, an all-reduce in the last dimension, and an all-gather in the remaining dimensions in reverse order.
-//! If the list of implementations is shorter than the list of dimensions, the remaining dimensions are omitted. A
-//! `one…` algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is one
-//! line of members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the
-//! list has several entries.
+//! All-gather visits the dimensions from the outermost inward. Reduce-scatter and all-to-all visit them from the
+//! innermost outward. If `collective-optimization` is `baseline`, an all-reduce runs as one all-reduce of the whole
+//! chunk in every dimension. If it is `localBWAware`, an all-reduce runs as a reduce-scatter in all dimensions except
+//! the last, an all-reduce in the last dimension, and an all-gather back through the other dimensions. If the list of
+//! implementations is shorter than the list of dimensions, the collective skips the remaining dimensions. A `one…`
+//! algorithm treats all NPUs as one line, and ends the list. A named group that lacks some ranks is a single line of
+//! members, in the order of the groups file. The line uses the list's only algorithm, or a ring if the list has several
+//! entries.
 //!
 //! # Costs
 //!
-//! An endpoint incurs its delay (10 ns in named groups) before the first message and after each
-//! reception. The reduction of a reception of m bytes takes 3⌊m / bandwidth⌋ ns more, for two reads and a write.
+//! An endpoint incurs its delay (10 ns in named groups) before the first message and after each reception. If a member
+//! reduces a received message of m bytes, this takes another 3⌊m / bandwidth⌋ ns, for two reads and a write.
 //!
 //! # Corrected quirks
 //!
-//! Without [`Quirk::Padding`], there are c = max(1, min(k, S)) chunks of exactly S / c bytes. Members' shares of a
-//! chunk are exact, too. Without [`Quirk::ShortList`], the last algorithm of a list also applies to the remaining
-//! dimensions. A ring replaces the algorithm in dimensions where the algorithm cannot run.
+//! If [`Quirk::Padding`] is corrected, there are c = max(1, min(k, S)) chunks of exactly S / c bytes. Each member's
+//! share of a chunk is then exact, too. If [`Quirk::ShortList`] is corrected, the last algorithm of a list also applies
+//! to the remaining dimensions. A ring replaces the algorithm in dimensions where the algorithm cannot run.
 //!
-//! Without [`Quirk::GroupRing`], a named group that fills a sub-grid has one phase per dimension
-//! where the members differ. Any other named group is a line along the outermost of these
-//! dimensions. Both kinds of group use the list's algorithm for the dimension, or a ring if that algorithm cannot
-//! run. The groups' chunks queue at that dimension.
+//! If [`Quirk::GroupRing`] is corrected, a named group that fills a sub-grid has one phase for each dimension in which
+//! its members differ. Any other named group is a line along the outermost of these dimensions. Both kinds of group use
+//! the list's algorithm for the dimension, or a ring if that algorithm cannot run there. The chunks of such a group
+//! queue at the same dimension.
 //!
-//! Without [`Quirk::SharedQueue`], each phase has its own queues. Chunks pass through these queues
-//! in order of arrival from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of named groups have
-//! the same delay as other endpoints. Without [`Quirk::OneAtATime`], an NPU's collectives may overlap. Each
-//! collective then has its own queues, and uses them in turn from the first. NPUs
-//! that join collectives in different orders therefore do not wait for each other. Collectives are
-//! matched in program order.
+//! If [`Quirk::SharedQueue`] is corrected, each phase has its own queues. Chunks pass through these queues in the order
+//! in which they arrive from the previous phase. If [`Quirk::GroupEndpoint`] is corrected, endpoints of named groups
+//! have the same delay as other endpoints. If [`Quirk::OneAtATime`] is corrected, an NPU's collectives may overlap.
+//! Each collective then has its own queues, and uses them in rotation, beginning with the first. NPUs that join
+//! collectives in different orders therefore do not wait for each other. The replay matches collectives in program
+//! order.
 
 use super::endless_waits::{EndlessWait, IssueCounts};
 use super::quirks::{self, Quirk, QuirkSet};
@@ -78,10 +78,9 @@ pub struct AstraCollectives {
     /// Bus of each NPU; empty if buses are not modelled.
     buses: Vec<SharedBus>,
     scripts: CustomScripts,
-    /// Counts of issued chunks. The counts are kept only if every quirk is on.
+    /// Numbers of chunks that NPUs have issued. `None` unless every quirk is on.
     issued: Option<IssueCounts>,
-    /// First (NPU, node) that incurred an endpoint delay at time 0 although a scale reduced the delay to 0.
-    /// Recorded only if every quirk is on.
+    /// First (NPU, node) with an endpoint delay at time 0 that a scale reduced to 0. `None` unless every quirk is on.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
@@ -105,7 +104,7 @@ impl AstraCollectives {
             npus,
             sizes: inputs.network.dimensions.iter().map(|d| d.npus).collect(),
             queues,
-            // Like ASTRA-sim, divide the active chunks of a dimension among its queues, rounding up.
+            // Divide a dimension's active chunks among its queues and round up, as ASTRA-sim does.
             capacity: system.active_chunks.div_ceil(queues),
             endpoint: Span::from_ns(inputs.endpoint_delay),
             // If the bandwidth of the local memory is unknown, reductions take no time.
@@ -138,8 +137,8 @@ impl AstraCollectives {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU that started a collective at time 0 with its endpoint delay scaled to 0, and the
-    /// collective's node. ASTRA-sim aborts at such a node.
+    /// Returns the first NPU that started a collective at time 0 although a scale reduced its endpoint delay to 0, with
+    /// the collective's node. ASTRA-sim aborts at such a node.
     pub fn first_undelayed(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
@@ -172,8 +171,7 @@ impl AstraCollectives {
         self.implementations = lists;
     }
 
-    /// Adds `algorithm`, read from the files that begin with `prefix`, for the collectives that `inputs`
-    /// name.
+    /// Adds `algorithm`, whose files begin with `prefix`, for the collectives that `inputs` name.
     pub fn add_custom(
         &mut self,
         inputs: &AstraInputs,
@@ -194,7 +192,7 @@ impl AstraCollectives {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations for a kind of collective; empty if the system file has none.
+    /// Returns the list of implementations for a kind of collective, or an empty list if the system file has none.
     pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {
@@ -221,12 +219,12 @@ impl AstraCollectives {
         !self.buses.is_empty()
     }
 
-    /// Returns the number of NPUs of the machine.
+    /// Returns the number of NPUs in the machine.
     pub(super) fn npu_count(&self) -> u32 {
         self.npus
     }
 
-    /// Returns the number of dimensions.
+    /// Returns the number of dimensions in the network.
     fn dimension_count(&self) -> usize {
         self.sizes.len()
     }
@@ -246,7 +244,7 @@ impl AstraCollectives {
         !self.quirks.has_quirk(Quirk::GroupRing)
     }
 
-    /// Returns the size of a chunk and the number of chunks.
+    /// Returns the size of a chunk in bytes, and the number of chunks.
     pub(super) fn chunk_size_and_count(
         &self,
         kind: CollectiveKind,
@@ -260,12 +258,12 @@ impl AstraCollectives {
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
-            // Like ASTRA-sim, pad the size, although members contribute fewer bytes.
+            // Pad the size as ASTRA-sim does, although members contribute fewer bytes.
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // A chunk of 0 bytes occurs in an all-gather with fewer bytes than splits. If such an all-gather has
-            // several members, `check_collective` rejects the collective.
+            // An all-gather with fewer bytes than splits has chunks of 0 bytes. `check_collective` rejects such an
+            // all-gather if it has several members.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -275,10 +273,9 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group is
-    /// either a single line, whose extent is not regular, or it spans dimensions. In the second
-    /// case, the extent's last phase contains all members and has an index beyond the machine's
-    /// dimensions.
+    /// Returns true if the extent belongs to a named group that lacks some ranks. Such a group is either a single line,
+    /// whose extent is not regular, or it spans dimensions. If it spans dimensions, the extent's last phase contains
+    /// all members, and its index is beyond the machine's dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
@@ -320,8 +317,8 @@ impl AstraCollectives {
         route
     }
 
-    /// Returns the phases of a named group that spans dimensions. Each dimension uses its own algorithm,
-    /// or a ring if the dimension has too few members for that algorithm.
+    /// Returns the phases of a named group that spans dimensions. Each dimension uses its own algorithm, or a ring if
+    /// it has too few members for that algorithm.
     fn route_of_group(
         &self,
         kind: CollectiveKind,

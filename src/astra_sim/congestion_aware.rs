@@ -1,21 +1,20 @@
-//! The congestion-aware network: one dimension of links that carry one message at a time.
+//! The congestion-aware network: it has one dimension, and each link carries one message at a time.
 //!
-//! Every device receives a whole message before it forwards it. On a link that is free at t, the message
-//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m
-//! / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served. On a ring,
-//! a message takes the shorter direction, or the upward direction if both are equally short. A switch is
-//! a separate device between any two NPUs.
+//! Every device receives a whole message before it forwards it. On a link that is free at t, the message arrives at the
+//! next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋. Messages that
+//! find a link busy wait in its queue, which serves them in the order of arrival. On a ring, a message takes the
+//! shorter direction, or the upward direction if both are equally short. A switch is a separate device between each two
+//! NPUs.
 //!
-//! If all NPUs run a collective together and each link has one user at a time, no message waits. A
-//! message then takes the sum of its hops' times, and the collective has the same closed form as without
-//! congestion. On a full connection, no message waits in any algorithm except trees. On rings and
-//! switches, no message waits in the ring and halving-doubling algorithms, because their members send
-//! one message at a time. With the direct algorithm on a switch, a message waits only for earlier
-//! messages of its own sender. With the direct algorithm on a ring, messages of several senders queue
-//! for a link. If messages reach the link at the same instant, the order of their events decides.
+//! If all NPUs run a collective together and each link has one user at a time, no message waits. A message then takes
+//! the sum of its hop times, and the collective has the same closed form as without congestion. On a full connection,
+//! no message waits in any algorithm except trees. On rings and switches, no message waits in the ring and
+//! halving-doubling algorithms, because each member sends one message at a time. With the direct algorithm on a switch,
+//! a message waits only for earlier messages of its own sender. With the direct algorithm on a ring, messages of
+//! several senders queue for a link. If messages reach the link at the same instant, the order of their events decides.
 //!
-//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message.
-//! Without this quirk, messages use [`CutThroughLinks`](super::CutThroughLinks).
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) makes each hop wait for the whole message. If this quirk
+//! is corrected, messages use [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};
@@ -30,7 +29,7 @@ use chakram_hardware::topology::{DimensionShape, LinePattern};
 /// Sentinel for no op.
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// A directed link: true if it is busy, and its queue of messages, by op.
+/// A directed link: whether it is busy, and the ops of the messages that wait for it.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,
@@ -44,13 +43,13 @@ const FREE: QueuedLink = QueuedLink {
     last: NONE,
 };
 
-/// A message in flight.
+/// State of a message in flight.
 #[derive(Clone, Copy, Debug)]
 struct ForwardedMessage {
     bytes: f64,
     at: u32,
     to: u32,
-    /// Next message in the queue of its link.
+    /// Next message in the queue of the same link.
     next: OpIndex,
 }
 
@@ -62,14 +61,14 @@ pub struct CongestionAware {
     latency: f64,
     bytes_per_ns: f64,
     quirks: QuirkSet,
-    /// Links by device. The links of a device are allocated when the device first sends.
+    /// Links of each device. A device's links are allocated when it first sends a message.
     links: Vec<Box<[QueuedLink]>>,
     /// Messages in flight, by op index.
     carried: Vec<ForwardedMessage>,
 }
 
 impl CongestionAware {
-    /// Creates the network of `file`, which must have one dimension.
+    /// Creates the network that `file` describes; it must have one dimension.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let AstraDimension {
             shape,
@@ -89,8 +88,8 @@ impl CongestionAware {
         }
     }
 
-    /// Returns the next link from device `at` towards `to`: the link's index among the links of
-    /// `at`, and the device at the link's end.
+    /// Returns the next link on the way from device `at` to `to`, as an index among the links of `at`, and the device
+    /// at the link's end.
     #[inline]
     fn next_link_towards(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -110,7 +109,7 @@ impl CongestionAware {
         }
     }
 
-    /// Returns the number of links of a device.
+    /// Returns the number of links that leave a device.
     fn fan_out(&self, device: u32) -> usize {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,
@@ -125,7 +124,7 @@ impl CongestionAware {
         let ForwardedMessage { at, to, .. } = self.carried[op.index()];
         let (link, device) = self.next_link_towards(at, to);
         if self.links[at as usize].is_empty() {
-            // A full connection has n² links, so links are allocated only for devices that send.
+            // A full connection has n² links, so allocate links only for devices that send messages.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
@@ -142,8 +141,7 @@ impl CongestionAware {
         self.carried[op.index()].next = NONE;
     }
 
-    /// Sends a message over a link of its device to the device at the link's end. The link is busy from
-    /// now on.
+    /// Sends a message over a link from its device to the device at the link's end. The link is then busy.
     #[inline]
     fn transmit_over(
         &mut self,
@@ -161,7 +159,7 @@ impl CongestionAware {
             NetworkEvent::Hop { order: 0, op },
         );
         let free = now + self.quirks.span_from_ns(bytes / self.bytes_per_ns);
-        // The number fits into 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
+        // The number fits in 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.link_stride() + link;
         agenda.schedule_event(free, NetworkEvent::LinkFree(number));
     }
@@ -174,7 +172,7 @@ impl CongestionAware {
             .span_from_ns(self.latency + bytes / self.bytes_per_ns)
     }
 
-    /// Returns how many link indices are reserved for each device.
+    /// Returns the number of link indices that are reserved for each device.
     fn link_stride(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,
@@ -190,11 +188,11 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// A full connection has a link for each pair. With other shapes, each link has one user at a
-    /// time if all NPUs send over the same distance at the same time. Then all messages cross their
-    /// h-th links simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different,
-    /// and each is free again after ⌊m / bandwidth⌋. On a switch, NPUs may send again before that,
-    /// because messages reach the receivers' links in sending order, from one sender at a time.
+    /// A full connection has a link for each pair, so no messages share one. In other shapes, each link has one user at
+    /// a time if all NPUs send over the same distance at the same time. Then all messages cross their h-th links
+    /// simultaneously, in ⌊latency + m / bandwidth⌋ ns. These links are all different, and each is free again after ⌊m
+    /// / bandwidth⌋. On a switch, NPUs may send again before that, because messages reach a receiver's link in sending
+    /// order, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {
@@ -211,7 +209,7 @@ impl NetworkBackend for CongestionAware {
             .then(|| self.quirks.span_from_ns(bytes / self.bytes_per_ns))
     }
 
-    /// The time of each hop is truncated separately.
+    /// Each hop's time is truncated separately.
     fn uncontended_time(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         let hops = self.shape.hop_count(self.npus, from.0, to.0);
         Some(

@@ -1,13 +1,13 @@
-//! The congestion-unaware network: links are never busy.
+//! The congestion-unaware network: messages never wait for a link.
 //!
 //! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, computed in double precision. Only the *lowest*
-//! dimension where sender and receiver differ counts: it gives the hops, the latency and the bandwidth. A message makes
-//! one hop between fully connected NPUs and two hops through a switch. On a ring, a message takes the shorter
-//! direction.
+//! dimension in which sender and receiver differ counts: it determines the hops, the latency and the bandwidth. A
+//! message makes one hop between fully connected NPUs and two hops through a switch. On a ring, a message takes the
+//! shorter direction.
 //!
-//! Without [`Quirk::FirstDimension`], the latencies of all crossed dimensions add up, and the slowest dimension sets
-//! the rate. Without [`Quirk::FullyConnectedLinks`], each of an NPU's n - 1 links has an equal share of the NPU's
-//! bandwidth.
+//! If [`Quirk::FirstDimension`] is corrected, the latencies of all crossed dimensions add up, and the slowest dimension
+//! determines the rate. If [`Quirk::FullyConnectedLinks`] is corrected, each of an NPU's n - 1 links has an equal share
+//! of the NPU's bandwidth.
 
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
@@ -46,7 +46,7 @@ pub struct CongestionUnaware {
 }
 
 impl CongestionUnaware {
-    /// Creates the network of `file`.
+    /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let levels = file.dimensions.iter().map(|dimension| UnawareDimension {
             shape: dimension.shape,
@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn the_original_s_own_anchors() {
-        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. The three shapes need three
-        // hops, one hop, and two hops of 500 ns.
+        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. A message needs three hops in the first
+        // shape, one in the second, and two in the third, each of 500 ns.
         for (shape, expected) in [
             (DimensionShape::Ring, 21_031),
             (DimensionShape::FullyConnected, 20_031),
@@ -160,9 +160,8 @@ mod tests {
             let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
             assert_eq!(ns(&network, 1, 4), expected);
         }
-        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50, 9,765.6 + 500 and 19,531.25 + 2 ·
-        // 2,000 ns. Only the lowest dimension where sender and receiver differ counts; from NPU 0
-        // to NPU 63 this is the ring.
+        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50 ns, 9,765.6 + 500 ns and 19,531.25 + 2 · 2,000 ns. Only
+        // the lowest dimension in which sender and receiver differ counts. From NPU 0 to NPU 63, this is the ring.
         let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
@@ -179,8 +178,8 @@ mod tests {
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
         let stack = network(&STACK, QuirkSet::ALL.without_quirk(Quirk::FirstDimension));
-        // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns, and 2^20 B take 19,531.25 ns at the
-        // slowest rate, 50 GB/s of 2^30.
+        // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns. At the slowest rate (50 GB/s of 2^30), 2^20 B take
+        // 19,531.25 ns.
         assert_eq!(ns(&stack, 0, 63), 24_081);
         // Message times along one dimension are unchanged.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
@@ -190,13 +189,13 @@ mod tests {
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
         let with = |quirk| network(&STACK, QuirkSet::ALL.without_quirk(quirk));
-        // With 100 / 7 GB/s of 2^30 on each of seven links, a message takes 7 * 9,765.625 + 500 ns.
-        // The times of other shapes are unchanged.
+        // Each of the seven links has 100 / 7 GB/s of 2^30, so a message takes 7 * 9,765.625 + 500 ns. The times of
+        // other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);
         assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
         // 2^20 B at 200 B/ns take 5,242.88 + 50 ns.
         assert_eq!(ns(&with(Quirk::Gib), 0, 1), 5_292);
-        // 4,882.8125 + 50 ns is 4,932,812.5 ps, and halves are rounded away from zero.
+        // 4,882.8125 + 50 ns is 4,932,812.5 ps, and a half is rounded away from zero.
         assert_eq!(ps(&with(Quirk::WholeNs), 0, 1, 1 << 20), 4_932_813);
     }
 }

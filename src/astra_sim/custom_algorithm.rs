@@ -1,11 +1,10 @@
-//! Custom algorithms as ASTRA-sim defines them, with one trace for each position in the group.
+//! Reads custom algorithms as ASTRA-sim defines them: one trace for each position in the group.
 //!
-//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks
-//! *in ascending order*. A peer a in this trace is the a-th rank of the group *in the order of the
-//! group file*. All nodes whose dependencies are complete are issued at once, in order of their
-//! ids; there are no lanes. A compute node takes its recorded duration, but at least 1 ns. The
-//! algorithm's file contains the message sizes, so the size of the collective is ignored. The
-//! collective is complete at a rank when all nodes of the rank's trace are complete.
+//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks *in ascending
+//! order*. A peer a in this trace is the a-th rank of the group *in the order of the group file*. All nodes whose
+//! dependencies are complete are issued at once, in the order of their ids, because there are no lanes. A compute node
+//! takes its recorded duration, but at least 1 ns. The algorithm's file contains the message sizes, so the size of the
+//! collective is ignored. The collective completes at a rank when all nodes of the rank's trace are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -14,10 +13,10 @@ use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, NodeKind};
 use std::collections::BTreeMap;
 
-/// Selects the durations of an algorithm's compute nodes.
+/// Source of the durations of an algorithm's compute nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptTiming {
-    /// ASTRA-sim's durations: whole microseconds, or 1 ns if no duration is recorded. Delays are
+    /// Durations as ASTRA-sim computes them: whole microseconds, or 1 ns if no duration is recorded. Delays are
     /// ignored.
     AstraSim,
     /// Recorded durations and delays.
@@ -52,12 +51,12 @@ impl ScriptTiming {
     }
 }
 
-/// Builds an algorithm from its traces' contents, in order of the members' positions.
+/// Builds an algorithm from the contents of its traces, in the order of the members' positions.
 ///
 /// # Errors
 ///
-/// Fails with the errors of [`Graph::read_graph`], and if a node is not compute, a send or a receive. The error includes the
-/// position of the trace.
+/// Fails with the errors of [`Graph::read_graph`]. Also fails if a node is not a compute node, a send or a receive. The
+/// error includes the trace's position.
 pub fn read_algorithm<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: ScriptTiming,
@@ -76,7 +75,7 @@ pub fn read_algorithm<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // Each pair of a tag and a size has one label. A receive matches a send only if tag and size
+                    // Each pair of tag and size has one label. A receive matches a send only if their tags and sizes
                     // are equal.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);

@@ -1,12 +1,11 @@
-//! Cut-through switching of messages through a chain of servers, first come, first served.
+//! Cut-through switching: messages pass through a chain of servers, each of which serves them in the order of arrival.
 //!
-//! If the first byte of a message of m bytes arrives at a server at t, the message begins at b = max(t,
-//! free). The message occupies the server for m / occupied_rate. The first byte reaches the next server
-//! after the latency between the two servers. The message queues at that server only when its first
-//! byte arrives. The last byte leaves at max(b + m / rate, departure from the previous server plus the
-//! latency in between), because a server cannot forward bytes that have not arrived. `occupied_rate`
-//! and `rate` differ if a server consists of several links, but a message can use only one of the
-//! links.
+//! If the first byte of a message of m bytes arrives at a server at t, service begins at b = max(t, free). The message
+//! occupies the server for m / occupied_rate. The first byte reaches the next server after the latency between the two
+//! servers. The message queues at that server only when its first byte arrives. The last byte leaves at max(b + m /
+//! rate, departure from the previous server plus the latency in between), because a server cannot forward bytes that
+//! have not arrived. `occupied_rate` and `rate` differ if a server consists of several links of which a message can use
+//! only one.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -19,16 +18,16 @@ use chakram_hardware::topology::LinePattern;
 /// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoutePosition {
-    /// NPU at which the message is.
+    /// NPU at which the message currently is.
     pub npu: u32,
-    /// Progress of the message at this NPU, as a code that the routing defines; 0 at the sender.
+    /// Code that the routing defines for the message's progress at this NPU; 0 at the sender.
     pub state: u32,
 }
 
-/// A server on a message's route, and the position after it.
+/// A server on a message's route, and the message's position after it.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerHop {
-    /// NPU of the server, and its index among that NPU's servers.
+    /// The server's NPU, and its index among that NPU's servers.
     pub server: (u32, u32),
     /// Rate that determines how long a message occupies the server, in bytes per ns.
     pub occupied_rate: f64,
@@ -40,27 +39,26 @@ pub struct ServerHop {
     pub to: RoutePosition,
 }
 
-/// Determines which servers a message passes.
+/// Determines the servers that a message passes.
 pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// Returns the next server of a message that is at `at` and goes to NPU `to`; `None` if the message
-    /// has arrived.
+    /// Returns the next server for a message that is at `at` and goes to NPU `to`, or `None` if the message has
+    /// arrived.
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.
     fn servers_per_npu(&self) -> u32;
 }
 
-/// A message in flight.
+/// State of a message in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct MessageInTransit {
     bytes: f64,
     at: RoutePosition,
     to: u32,
-    /// Time at which the message's last byte arrives at this server, after it leaves the previous
-    /// server.
+    /// Time at which the message's last byte arrives at this server.
     last: Time,
 }
 
@@ -69,15 +67,15 @@ struct MessageInTransit {
 pub struct AstraCutThrough<W> {
     routing: W,
     quirks: QuirkSet,
-    /// Times at which servers become free, by NPU. An NPU's servers are allocated when the first message
-    /// passes one of them.
+    /// Times at which each NPU's servers become free. An NPU's servers are allocated when a message first passes one of
+    /// them.
     free: Vec<Box<[Time]>>,
     /// Messages in flight, by op index.
     carried: Vec<MessageInTransit>,
 }
 
 impl<W: ServerRouting> AstraCutThrough<W> {
-    /// Creates a network of `npus` NPUs with the routing `way`.
+    /// Creates a network of `npus` NPUs that routes messages by `way`.
     pub(super) fn with_routing(way: W, npus: u32, quirks: QuirkSet) -> Self {
         Self {
             routing: way,
@@ -102,7 +100,7 @@ impl<W: ServerRouting> AstraCutThrough<W> {
         }
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
-        // The server is occupied at the total rate of its links, although a message uses only one link.
+        // The message occupies the server at the total rate of the server's links, although it uses only one link.
         *free = begin + self.quirks.span_from_ns(state.bytes / leg.occupied_rate);
         let latency = self.quirks.span_from_ns(leg.latency);
         let passes = self.quirks.span_from_ns(state.bytes / leg.rate);

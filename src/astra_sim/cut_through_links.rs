@@ -1,10 +1,11 @@
-//! The congestion-aware network with cut-through: links that carry one message at a time, in all dimensions.
-//! This network corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
+//! The congestion-aware network with cut-through switching, in any number of dimensions. Each link carries one message
+//! at a time. This network replaces the store-and-forward network if
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward) is corrected.
 //!
-//! Messages cross the dimensions in order, innermost first. Around a ring, a message passes each NPU in the
-//! shorter direction, or in the upward direction if both are equally short. Two fully connected NPUs have a link
-//! in each direction. In a dimension with a switch, each NPU has one link to the switch and one link from it.
-//! Latencies add up, and the slowest link sets the rate.
+//! Messages cross the dimensions in order, innermost first. Around a ring, a message visits each NPU on the shorter
+//! side, or goes upward if both directions are equally short. Two fully connected NPUs have a link in each direction.
+//! In a dimension with a switch, each NPU has one link to the switch and one link from it. Latencies add up, and the
+//! slowest link determines the rate.
 
 use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -12,7 +13,7 @@ use super::network_file;
 use super::quirks::QuirkSet;
 use chakram_hardware::topology::DimensionShape;
 
-/// The cut-through network of links.
+/// The cut-through network whose servers are links.
 pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
 
 /// One dimension of the cut-through network, with derived values.
@@ -20,8 +21,7 @@ pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
 struct LinkDimension {
     shape: DimensionShape,
     size: u32,
-    /// Difference of NPU numbers between neighbours in this dimension: the product of the inner
-    /// dimensions' sizes.
+    /// Difference between the NPU numbers of neighbours in this dimension: the product of the inner dimensions' sizes.
     stride: u32,
     latency: f64,
     bytes_per_ns: f64,
@@ -34,8 +34,8 @@ impl LinkDimension {
         npu / self.stride % self.size
     }
 
-    /// Returns the number of link indices reserved for an NPU: two on a ring or to a switch, otherwise
-    /// one per NPU of the dimension.
+    /// Returns the number of link indices reserved for an NPU: two on a ring or a switch, otherwise one for each NPU in
+    /// the dimension.
     fn links_per_npu(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
@@ -55,8 +55,8 @@ impl LinkDimension {
     }
 }
 
-/// Routing over links. In state 0, a message is at an NPU. In state d + 1, the message is at the switch of
-/// dimension d, and the message's coordinate in that dimension is already the receiver's coordinate.
+/// Routes messages over links. In state 0, the message is at an NPU. In state d + 1, the message is at the switch of
+/// dimension d, and its coordinate in that dimension already equals the receiver's.
 #[derive(Debug)]
 pub struct LinkRouting {
     levels: Vec<LinkDimension>,
@@ -64,7 +64,7 @@ pub struct LinkRouting {
 }
 
 impl CutThroughLinks {
-    /// Creates the network of `file`.
+    /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let (mut stride, mut first) = (1, 0);
         let levels = file.dimensions.iter().map(|dimension| {

@@ -1,19 +1,19 @@
-//! The congestion-unaware network with ports. In each dimension, an NPU sends through one port and receives
-//! through another port, one message at a time. This network corrects [`Quirk::FreePorts`].
+//! The congestion-unaware network, but with ports that messages occupy. In each dimension, an NPU sends through one
+//! port and receives through another. A port passes one message at a time. This network replaces the original if
+//! [`Quirk::FreePorts`] is corrected.
 //!
-//! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With
-//! [`Quirk::FirstDimension`], a message goes from the sender's port to the receiver's port of the
-//! lowest dimension where the two NPUs differ. Without this quirk, a message crosses each dimension
-//! where sender and receiver differ, through the ports of the NPUs in between. With
-//! [`Quirk::FullyConnectedLinks`], a port of a fully connected NPU passes n - 1 messages in the time of one
-//! message. A single message is not faster.
+//! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`],
+//! a message goes from the sender's port directly to the receiver's port, in the lowest dimension where the two NPUs
+//! differ. If this quirk is corrected, a message crosses each dimension in which sender and receiver differ, through
+//! the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], the port of a fully connected NPU passes n -
+//! 1 messages in the time that one message takes. A single message does not become faster.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::{Quirk, QuirkSet};
 use chakram_hardware::topology::DimensionShape;
 
-/// The network of ports.
+/// The cut-through network whose servers are ports.
 pub type CutThroughPorts = AstraCutThrough<PortRouting>;
 
 /// One dimension of the network of ports, with derived values.
@@ -21,11 +21,10 @@ pub type CutThroughPorts = AstraCutThrough<PortRouting>;
 struct PortDimension {
     shape: DimensionShape,
     size: u32,
-    /// Difference of NPU numbers between neighbours in this dimension: the product of the inner
-    /// dimensions' sizes.
+    /// Difference between the NPU numbers of neighbours in this dimension: the product of the inner dimensions' sizes.
     stride: u32,
     latency: f64,
-    /// Rate of a port and of a single message, in bytes per ns.
+    /// Rate of a port and rate of a single message, in bytes per ns.
     port: f64,
     rate: f64,
 }
@@ -36,8 +35,8 @@ impl PortDimension {
     }
 }
 
-/// Routing over ports. In state 2d, a message has not yet left an NPU into dimension d or a later
-/// dimension. In state 2d + 1, a message has not yet entered an NPU from dimension d.
+/// Routes messages through ports. In state 2d, the message has not yet left an NPU along dimension d or a later
+/// dimension. In state 2d + 1, the message has not yet entered the next NPU along dimension d.
 #[derive(Debug)]
 pub struct PortRouting {
     levels: Vec<PortDimension>,
@@ -45,7 +44,7 @@ pub struct PortRouting {
 }
 
 impl CutThroughPorts {
-    /// Creates the network of `file`.
+    /// Creates the network that `file` describes.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let mut stride = 1;
         let levels = file.dimensions.iter().map(|dimension| {

@@ -1,5 +1,5 @@
-//! A file of keys and values, in JSON or YAML. Every value is parsed as the expected type; errors name the key and the
-//! line.
+//! Reads a file of keys and values, in JSON or YAML. Every value is parsed as the expected type; errors name the key
+//! and the line.
 
 use super::error::{InputError, InputNote, did_you_mean, escape_key};
 use super::input_entry::{InputEntry, InputValue};
@@ -9,11 +9,11 @@ use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// Keys that a file may have.
+/// Keys that a file may contain.
 pub(super) struct KnownKeys {
-    /// Keys that are used.
+    /// Keys whose values are used.
     pub(super) read: &'static [&'static str],
-    /// Keys that are ignored, with the reason.
+    /// Keys that are ignored, each with the reason.
     pub(super) ignored: &'static [(&'static str, &'static str)],
 }
 
@@ -101,7 +101,7 @@ impl<'f> InputDocument<'f> {
         Ok(document)
     }
 
-    /// Returns the notes that were added while reading.
+    /// Returns the notes that were added while the file was read.
     pub(super) fn into_notes(self) -> Vec<InputNote> {
         self.notes
     }
@@ -110,7 +110,7 @@ impl<'f> InputDocument<'f> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// Returns the value of `key`; `None` if the key is absent.
+    /// Returns the value of `key`, or `None` if the key is absent.
     pub(super) fn get(&self, key: &str) -> Option<&InputValue> {
         self.find_entry(key).map(|entry| &entry.value)
     }
@@ -144,8 +144,7 @@ impl<'f> InputDocument<'f> {
         }
     }
 
-    /// Builds the error that `key` has the value `found` instead of `expected`. `hint` is advice, or
-    /// empty.
+    /// Builds the error that `key` has the value `found` although `expected` was required. `hint` is advice, or empty.
     pub(super) fn invalid_value(
         &self,
         key: &str,
@@ -165,7 +164,7 @@ impl<'f> InputDocument<'f> {
         )
     }
 
-    /// Returns the value of `key`, a number of at least `least`; `None` if the key is absent.
+    /// Returns the number at `key`, which must be at least `least`, or `None` if the key is absent.
     pub(super) fn read_number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -177,7 +176,7 @@ impl<'f> InputDocument<'f> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns the value of `key`, a whole number from `least` to `most`; `None` if the key is absent.
+    /// Returns the whole number at `key`, which must be from `least` to `most`, or `None` if the key is absent.
     /// Truncates fractions with a note, because ASTRA-sim truncates them.
     pub(super) fn read_whole(
         &mut self,
@@ -201,7 +200,7 @@ impl<'f> InputDocument<'f> {
         Ok(Some(whole))
     }
 
-    /// Returns the value of `key`, a flag that is written as 0 or 1; false if the key is absent.
+    /// Returns the flag at `key`, which is written as 0 or 1, or false if the key is absent.
     pub(super) fn read_switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
@@ -211,7 +210,7 @@ impl<'f> InputDocument<'f> {
         }
     }
 
-    /// Returns the value of `key`, one of the names in `all`; `None` if the key is absent.
+    /// Returns the value of `key`, which must be a name in `all`, or `None` if the key is absent.
     pub(super) fn read_choice<T: Copy>(
         &self,
         key: &str,
@@ -236,7 +235,7 @@ impl<'f> InputDocument<'f> {
         chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
     }
 
-    /// Returns the value of `key`, a non-empty text of one line; `None` if the key is absent.
+    /// Returns the text at `key`, which must be non-empty and on one line, or `None` if the key is absent.
     pub(super) fn read_text(&self, key: &str) -> Result<Option<&str>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -247,7 +246,7 @@ impl<'f> InputDocument<'f> {
         text.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns the value of `key`, a list; `None` if the key is absent.
+    /// Returns the list at `key`, or `None` if the key is absent.
     pub(super) fn read_list(&self, key: &str) -> Result<Option<&[InputValue]>, InputError> {
         match self.get(key) {
             None => Ok(None),
@@ -258,7 +257,7 @@ impl<'f> InputDocument<'f> {
 }
 
 impl InputValue {
-    /// Returns the number; `None` for other values.
+    /// Returns the value if it is a number, otherwise `None`.
     pub(super) fn as_number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -266,7 +265,7 @@ impl InputValue {
         }
     }
 
-    /// Returns the text; `None` for other values.
+    /// Returns the value if it is text, otherwise `None`.
     pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

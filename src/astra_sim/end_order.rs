@@ -1,25 +1,24 @@
-//! The order in which members end a phase at the same instant, if all members begin the phase together.
+//! Computes the order in which members end a phase at the same instant, if all members begin the phase together.
 //!
-//! At each instant of such a phase, all members perform the same actions, one member after another in an order σ.
-//! All delays
-//! of an NPU that end at one instant are one event, which has the first delay's place in the order. So σ
-//! changes only when messages arrive. Arrivals follow the order of their sends, and a member's place is
-//! determined by the first message that reaches it. If each member p sends one message to f(p), the next
-//! order is f(σ). In a ring, f is the next member, so K messages rotate the order by K places. In
-//! halvingDoubling, f swaps partners. In `direct`, if all messages take equal time, the first member σ₀ of each
-//! line is the first to reach every other member of the line, beginning with its successor. The second member is
-//! the first to reach σ₀. Chunks that are in the phase together send to the same members one after another,
-//! which does not change the order. The next chunk begins in the event that ends the previous chunk.
+//! At each instant of such a phase, all members perform the same actions, one member after another in an order σ. If
+//! several delays of an NPU end at one instant, they form one event, which has the first delay's place in the order. So
+//! the order σ changes only when messages arrive. Arrivals follow the order of sends, and the first message that
+//! reaches a member determines the member's place. If each member p sends one message to f(p), the next order is f(σ).
+//! In a ring, f is the next member, so K messages rotate the order by K places. In halvingDoubling, f swaps partners.
+//! In `direct`, if all messages take equal time, the first member σ₀ of each line is the first to reach every other
+//! member of the line, beginning with its successor. σ₀ itself is first reached by the second member. Chunks in the
+//! same phase send to the same members one after another, so the order in which members end does not change. The next
+//! chunk begins in the event that ends the previous chunk.
 //!
-//! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a
-//! chunk's stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's
-//! own previous stage, or the stage of the chunk whose place the chunk takes. Delays of two chunks that end at one
-//! instant are one event. The delays that were registered later take the order of the earlier delays. All members
-//! of a collective handle an event of a chunk before the next event of the list, so [`order_of_ends`] processes one
-//! event for all members.
+//! If chunks are in different stages at the same time, each chunk has its own order of members. Members begin a chunk's
+//! stage in the order in which they end the stage that admits the chunk. The admitting stage is the chunk's own
+//! previous stage, or the stage of another chunk whose place the chunk takes. Delays of two chunks that end at one
+//! instant form one event. Delays that were registered later take the order of the delays that were registered earlier.
+//! All members of a collective handle a chunk's event before the next event in the list, so [`order_of_ends`] processes
+//! one event for all members.
 //!
-//! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order
-//! of such messages is not proved unless both chunks are in the same step of the same stage.
+//! Messages of two chunks interleave only if one event sends them and the messages arrive at one instant. The order of
+//! such messages is proven only if both chunks are in the same step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};
@@ -33,11 +32,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Range;
 
-/// Maximum number of members in a line for which the costs of all pairs are compared.
+/// Maximum number of members in a line for which the message costs of all pairs are compared.
 const COMPARED: u32 = 64;
 
-/// Returns true if [`reorder_members`] is proved for `stage`, which must have a closed form. `sizes` are the sizes of the
-/// machine's dimensions.
+/// Returns true if [`reorder_members`] is proven correct for `stage`, which must have a closed form. `sizes` are the
+/// machine's dimension sizes.
 pub(super) fn is_proved(
     stage: &AstraPhase,
     extent: &GroupExtent,
@@ -54,22 +53,23 @@ pub(super) fn is_proved(
     }
 }
 
-/// Maximum number of delays of a member that are compared.
+/// Maximum number of a member's delays that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// An order of members, stored as its difference from the order in which the members begin a
-/// collective. Orders with equal representations are equal.
+/// An order of members, stored as its difference from the order in which members begin a collective. Equal orders have
+/// equal representations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
-    /// Id of the last all-to-all exchange (its effect depends on the whole order); 0 if there was none.
+    /// Id of the last all-to-all exchange, or 0 if there was none. The id is needed because an exchange's effect
+    /// depends on the whole order.
     whole: u32,
-    /// Nonzero changes since the last all-to-all exchange, by phase. A change is the distance that each member has
+    /// Nonzero changes since the last all-to-all exchange, by phase. A change is the distance by which each member has
     /// moved along its line, or the flipped bits of the member's index in the line.
     moves: BTreeMap<u32, u32>,
 }
 
-/// Orders before all-to-all exchanges. Each order gets an id, because the effect of an exchange depends
-/// on the whole order.
+/// The orders that preceded all-to-all exchanges. Each order gets an id, because an exchange's effect depends on the
+/// whole order.
 #[derive(Debug, Default)]
 struct MemberOrders {
     whole: BTreeMap<(MemberOrder, u32), u32>,
@@ -112,7 +112,7 @@ impl MemberOrders {
     }
 }
 
-/// Returns how many places `messages` rotate the order upward on a ring.
+/// Returns by how many places `messages` rotate the order upward on a ring.
 fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_slot().backward {
@@ -126,26 +126,26 @@ fn exchange_count(stage: &AstraPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
-/// An event of a chunk, which is handled for all members one after another.
+/// An event of a chunk. All members handle it one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WaveEvent {
-    /// Messages of a passage arrive; their arrival ends the delay with this index.
+    /// Messages of a passage arrive, which ends the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
     Delays(usize),
 }
 
-/// Delays that end at the same instant, and therefore are one event.
+/// Delays that end at the same instant and therefore form one event.
 #[derive(Debug)]
 struct WaveDelays {
-    /// Passages and their delays, in the order in which they were registered.
+    /// Passages and their delays, in order of registration.
     of: Vec<(usize, usize)>,
     order: MemberOrder,
-    /// Last change of the order; `None` if there was none.
+    /// Last change of the order; `None` if the order never changed.
     change: Option<usize>,
 }
 
-/// Events of all members, in the order of ASTRA-sim's list: by time, then by insertion.
+/// The events of all members, in the order of ASTRA-sim's event list: by time, then by insertion.
 #[derive(Debug, Default)]
 struct WaveList {
     events: BinaryHeap<Reverse<(Span, u64, WaveEvent)>>,
@@ -153,8 +153,8 @@ struct WaveList {
     delays: Vec<WaveDelays>,
     /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
-    /// Order of the members and last change of this order, for each sent message that has not arrived.
-    /// Keys are passage and delay.
+    /// For each sent message that has not arrived, the order of members and the last change of this order. The key is
+    /// (passage, delay).
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 
@@ -164,7 +164,7 @@ impl WaveList {
         self.events.push(Reverse((at, self.inserted, event)));
     }
 
-    /// Registers the same delay for all members, in the members' `order`.
+    /// Registers the same delay for all members, which have the order `order`.
     fn register_delay(
         &mut self,
         at: Span,
@@ -186,10 +186,10 @@ impl WaveList {
     }
 }
 
-/// Returns the changes of the members' order between a collective's beginning and end; `None` if the changes are not
-/// proved. `passages` must be in the order in which they begin. `delays_of` returns the ends of a member's delays in
-/// a stage. Each end includes the number of messages that have arrived by then. `endpoint_of` returns the delay after
-/// a message.
+/// Returns the changes of the members' order between the begin and the end of a collective, or `None` if the changes
+/// are not proven. `passages` must be sorted by the time at which they begin. `delays_of` returns the end times of a
+/// member's delays in a stage. Each end time comes with the number of messages that have arrived by then. `endpoint_of`
+/// returns the delay after a message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
@@ -197,7 +197,7 @@ pub(super) fn order_of_ends(
     endpoint_of: impl Fn(&AstraPhase) -> Span,
 ) -> Option<Vec<OrderChange>> {
     let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
-    // Delays of a member that end at one instant are one event.
+    // Delays of a member that end at one instant form one event.
     delays.iter_mut().for_each(Vec::dedup);
     let stage_of = |passage: usize| passages[passage].entry.stage;
     let count = (0..passages.len()).map(|passage| delays[stage_of(passage).index()].len());
@@ -212,7 +212,7 @@ pub(super) fn order_of_ends(
             .push(number);
     }
     let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
-    // Changes of orders, each with the index of the previous change.
+    // Changes of orders, each with the index of the change before it.
     let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
@@ -240,7 +240,7 @@ pub(super) fn order_of_ends(
         let order = std::mem::take(&mut list.delays[number].order);
         let change = list.delays[number].change;
         last = change;
-        // Messages that this event sends, by arrival time.
+        // Messages that this event sends, keyed by arrival time.
         let mut sent = BTreeMap::new();
         for (passage, delay) in over {
             let stage = stage_of(passage);
@@ -261,8 +261,7 @@ pub(super) fn order_of_ends(
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
                     let step = (stage, delay);
-                    // Messages of different steps would interleave at one instant, and their order is
-                    // not proved.
+                    // Messages of different steps would interleave at one instant, so their order is not proven.
                     if *sent.entry(arrival).or_insert(step) != step {
                         return None;
                     }
@@ -283,8 +282,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. It suffices to check one line, because the lines of a
-/// sub-grid are identical. Along a machine's dimension, it suffices to check one member.
+/// Returns true if all messages of `direct` take equal time. The lines of a sub-grid are identical, so it suffices to
+/// check one line. Along a dimension of the machine, it suffices to check one member.
 fn costs_are_equal(
     stage: &AstraPhase,
     extent: &GroupExtent,
@@ -353,8 +352,8 @@ pub(super) fn reorder_members(
     }
 }
 
-/// Returns the members in the order in which they receive their first messages. All members send at the
-/// same time, in the order of `members`.
+/// Returns the members sorted by the time at which they receive their first messages. All members send at the same
+/// time, in the order of `members`.
 fn order_of_arrivals(
     stage: &AstraPhase,
     slot: QueueSlot,
@@ -362,8 +361,8 @@ fn order_of_arrivals(
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());
-    // `reached`: whether each position has been reached. `left`: at the first position of each line, the
-    // number of members that have not been reached.
+    // `reached`: whether a message has reached each position. `left`: at the first position of each line, the number of
+    // members that no message has reached.
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {

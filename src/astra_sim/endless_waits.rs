@@ -1,40 +1,40 @@
-//! Detects states that would certainly make ASTRA-sim wait forever, although this replay continues.
+//! Detects states in which ASTRA-sim would certainly wait forever although this replay continues.
 //!
 //! - *Numbers*. In a collective of all NPUs, ASTRA-sim identifies a chunk by the number of chunks that the NPU has
-//!   issued before. This number includes chunks along all dimensions, and chunks of named groups. Members that have
-//!   issued different numbers of chunks therefore wait for different messages. The chunk with the lowest number
-//!   never gets a partner, because numbers grow and an NPU has one collective in flight at a time.
+//!   issued earlier. This number includes chunks along all dimensions, and chunks of named groups. Members that have
+//!   issued different numbers of chunks therefore wait for different messages. The chunk with the lowest number never
+//!   finds a partner, because numbers only grow and an NPU has one collective in flight at a time.
 //! - *Alone*. If no dimension with more than one NPU takes part in a collective, the collective has no chunks.
 //!   Without a last chunk, the collective never ends.
-//! - *Asleep*. If a node ends immediately, ASTRA-sim checks the nodes that it makes ready only when another node of
-//!   their rank ends. If no other node of the rank is in flight, ASTRA-sim never checks these nodes.
+//! - *Asleep*. If a node ends immediately, ASTRA-sim checks the nodes that depend on it only when another node of the
+//!   same rank ends. If no other node of the rank is in flight, ASTRA-sim never checks these nodes.
 //!
-//! Only the first such state is reported, because ASTRA-sim's later behaviour is unknown.
+//! The replay reports only the first such state, because ASTRA-sim's behaviour after it is unknown.
 
 use chakram_base::ids::Npu;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A state that would make ASTRA-sim wait forever.
+/// A state in which ASTRA-sim would wait forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndlessWait {
-    /// NPUs join a collective of all NPUs after they have issued different numbers of chunks.
+    /// NPUs join a collective of all NPUs after they have issued unequal numbers of chunks.
     Numbers {
-        /// The NPU with the fewest chunks, its node, and its number of chunks.
+        /// The NPU that has issued the fewest chunks, its node, and its number of chunks.
         own: (Npu, u64, u64),
-        /// The NPU with the most chunks, and its number of chunks.
+        /// The NPU that has issued the most chunks, and its number of chunks.
         other: (Npu, u64),
     },
     /// Only one NPU takes part in a collective.
     Alone {
-        /// The only NPU that takes part.
+        /// The NPU that takes part.
         npu: Npu,
-        /// Node of the collective.
+        /// Id of the collective's node.
         node: u64,
     },
-    /// A node of an NPU is ready but never checked.
+    /// A node of an NPU is ready, but ASTRA-sim never checks it.
     Asleep {
-        /// NPU whose node is never checked.
+        /// NPU whose node ASTRA-sim never checks.
         npu: Npu,
     },
 }
@@ -65,27 +65,26 @@ impl fmt::Display for EndlessWait {
     }
 }
 
-/// Counts of chunks that NPUs have issued.
+/// Numbers of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IssueCounts {
     /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
-    /// Collectives of all NPUs that some members have not joined yet.
+    /// Collectives of all NPUs that some members have not joined yet, by index.
     open: BTreeMap<u32, MemberChunkCounts>,
     /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
-    /// First state that would make ASTRA-sim wait forever.
+    /// First state in which ASTRA-sim would wait forever.
     pub first: Option<EndlessWait>,
 }
 
-/// Lowest and highest number of chunks that members had issued before they joined a collective. If
-/// several NPUs have equal numbers, the lowest NPU is kept, so that the order in which members join
-/// at an instant does not matter.
+/// Lowest and highest number of chunks that members issued before they joined a collective. If several NPUs have equal
+/// numbers, the entry keeps the lowest NPU, so that the order in which members join at an instant does not matter.
 #[derive(Clone, Copy, Debug)]
 struct MemberChunkCounts {
-    /// Lowest number of chunks, its NPU, and the NPU's node.
+    /// Lowest number of chunks, the NPU that issued them, and that NPU's node.
     fewest: (u64, Npu, u64),
-    /// Highest number of chunks, and its NPU.
+    /// Highest number of chunks, and the NPU that issued them.
     most: (u64, Npu),
     /// Number of members that have joined.
     come: u32,
@@ -103,8 +102,8 @@ impl IssueCounts {
         self.first.get_or_insert(beyond);
     }
 
-    /// Records that an NPU joins a collective of `chunks` chunks among `members`. `of_all` is the
-    /// collective's number if all NPUs are members.
+    /// Records that an NPU joins a collective of `chunks` chunks among `members`. `of_all` is the collective's index if
+    /// all NPUs are members, otherwise `None`.
     pub fn record_join(
         &mut self,
         npu: Npu,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-/// An invalid input file.
+/// Error about an input file or a flag.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// The text is not in the expected format.
@@ -15,7 +15,7 @@ pub enum InputError {
         line: usize,
         /// Expected format: JSON, YAML or TOML.
         format: &'static str,
-        /// Message of the format's parser.
+        /// Message from the format's parser.
         why: String,
     },
     /// A key is missing, unknown, or has an invalid value.
@@ -27,7 +27,7 @@ pub enum InputError {
         line: usize,
         /// The key as spelled in the file.
         key: String,
-        /// Value that was found, value that was expected, and advice.
+        /// The value found, the expected value, and advice.
         why: String,
     },
     /// A key or a flag contradicts another file.
@@ -37,7 +37,7 @@ pub enum InputError {
         file: String,
         /// The key as spelled in the file, or the flag.
         key: String,
-        /// Value that was found, value that was expected, and advice.
+        /// The value found, the expected value, and advice.
         why: String,
     },
     /// The file cannot be read.
@@ -55,9 +55,9 @@ pub enum InputError {
 /// Note about a valid input that a reader may misunderstand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputNote {
-    /// Name of the file; [`InputNote::COMMAND_LINE`] for a flag.
+    /// Name of the file, or [`InputNote::COMMAND_LINE`] for a flag.
     pub file: String,
-    /// Line, counted from 1; `None` for a flag, and for a key that is not in the file.
+    /// Line, counted from 1; `None` for a flag, and for a key that is missing from the file.
     pub line: Option<usize>,
     /// The key as spelled in the file, or the flag.
     pub key: String,
@@ -66,10 +66,10 @@ pub struct InputNote {
 }
 
 impl InputNote {
-    /// Replaces the file's name in notes about flags.
+    /// Replaces the file name in notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
-    /// Creates a note about an item without a line in `file`, such as a node of a trace.
+    /// Creates a note about an item that has no line in `file`, such as a node of a trace.
     pub fn about_node(file: &str, key: String, why: String) -> Self {
         Self {
             file: file.to_owned(),
@@ -110,7 +110,7 @@ pub(super) fn shorten_to_one_line(why: &str) -> String {
     line
 }
 
-/// Formats a key for messages; quotes it unless it looks like a key.
+/// Formats a key for messages, in quotes unless it looks like a key.
 pub(super) fn escape_key(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
@@ -120,7 +120,7 @@ pub(super) fn escape_key(key: &str) -> String {
     }
 }
 
-/// Returns `; did you mean …?` with the most similar name; empty if no name is similar.
+/// Returns `; did you mean …?` with the most similar name, or an empty text if no name is similar.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
     chakram_base::config::did_you_mean(chakram_base::config::find_nearest(name, all))
 }

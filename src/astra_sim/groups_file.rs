@@ -1,4 +1,4 @@
-//! The file of communicator groups, which lists the members of each group number in a fixed order.
+//! The file of communicator groups. It lists, for each group number, the members in a fixed order.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::json::{RawJsonEntry, raw_entries, syntax_error};
@@ -6,7 +6,7 @@ use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 
-/// Contents of a file of groups.
+/// Contents of a groups file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommGroupFile(BTreeMap<u32, Vec<u32>>);
 
@@ -16,9 +16,8 @@ impl CommGroupFile {
         name.contains("empty")
     }
 
-    /// Parses a file of groups. `file` is the file's name in errors. If a group is repeated, the last
-    /// definition counts, as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has
-    /// no effect.
+    /// Parses a groups file. `file` is the file's name in errors. If a group is repeated, the last definition counts,
+    /// as in ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///
@@ -53,17 +52,18 @@ impl CommGroupFile {
         self.0.is_empty()
     }
 
-    /// Returns the distinct members of group `id`, in the order of the file; there is at least one.
+    /// Returns the distinct members of group `id` (at least one), in the order of the file, or `None` if the file has no
+    /// such group.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }
 
-    /// Returns all groups with their members, by number.
+    /// Returns all groups with their members, in ascending order of numbers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u32])> {
         self.0.iter().map(|(id, members)| (*id, &members[..]))
     }
 
-    /// Converts the groups to the groups that a workload declares.
+    /// Converts these groups to groups that a workload declares.
     pub fn to_declared(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()

@@ -1,6 +1,6 @@
-//! A key of a file with its value, in a form that does not depend on the file's format.
+//! A key with its value, in a form that is independent of the file's format.
 
-/// Value of a key.
+/// Value of a key, already parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum InputValue {
     Null,
@@ -8,7 +8,7 @@ pub(super) enum InputValue {
     Number(f64),
     Text(String),
     List(Vec<InputValue>),
-    /// An object or, in JSON, a list within a list. No input has such a value.
+    /// An object or, in JSON, a list within a list. No valid input contains such a value.
     Nested,
 }
 

@@ -15,8 +15,8 @@ pub enum AstraInputKind {
 }
 
 impl AstraInputKind {
-    /// Returns the kind of input in `text`. The text must have the keys that every file of this kind
-    /// has; values are not checked.
+    /// Returns the kind of input file to which `text` belongs, or `None` if it belongs to none. The text must contain
+    /// the keys that every file of this kind has; their values are not checked.
     pub fn classify_text(text: &str) -> Option<Self> {
         let has = |document: InputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
@@ -30,7 +30,7 @@ impl AstraInputKind {
         if let Some(document) = json(&system::KEYS) {
             let known = system::KEYS.read.iter();
             let count = known.filter(|key| document.get(key).is_some()).count();
-            // A single key of the system file may also occur in another tool's file, so require several.
+            // Another tool's file may also contain one of the system file's keys, so require several.
             return (count >= 2).then_some(Self::System);
         }
         let document = InputDocument::parse_yaml(text, "", &network_file::KEYS, true).ok()?;

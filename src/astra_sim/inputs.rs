@@ -1,4 +1,4 @@
-//! All inputs of a run, checked for consistency with one another.
+//! The inputs of a run, checked for consistency with one another.
 
 use super::program::QueueSlot;
 use super::{
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 /// Command-line flags of ASTRA-sim. All scales are finite and not negative.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraFlags {
-    /// Network that carries messages.
+    /// Network model that carries messages.
     pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
-    /// File of groups. If its name contains `empty`, there are no groups.
+    /// File of groups. A name that contains `empty` means that there are no groups.
     pub groups: PathBuf,
     /// System file.
     pub system: PathBuf,
@@ -26,15 +26,15 @@ pub struct AstraFlags {
     pub memory: PathBuf,
     /// Network file.
     pub network: PathBuf,
-    /// Logging file. A file called `empty` is not read.
+    /// Logging file. Logging configuration file; a file called `empty` is not read.
     pub logging: PathBuf,
-    /// Folder of logs, if given.
+    /// Folder for logs, if given.
     pub logging_folder: Option<PathBuf>,
-    /// Number of queues per dimension.
+    /// Number of queues in each dimension.
     pub queues: NonZeroU32,
-    /// Scale that is accepted but has no effect; a value other than 1 causes a note.
+    /// ASTRA-sim's scale of compute times. It is accepted without effect; a value other than 1 causes a note.
     pub compute_scale: f64,
-    /// Scale that is accepted but has no effect; a value other than 1 causes a note.
+    /// ASTRA-sim's scale of communication. It is accepted without effect; a value other than 1 causes a note.
     pub comm_scale: f64,
     /// Factor of the endpoint delay, applied only if the system file states a delay.
     pub injection_scale: f64,
@@ -42,14 +42,14 @@ pub struct AstraFlags {
     pub rendezvous: bool,
     /// True if unknown keys cause notes instead of errors.
     pub lenient: bool,
-    /// True if a log is written in the format of ASTRA-sim's log.
+    /// True if the run writes a log in ASTRA-sim's format.
     pub logs: bool,
-    /// Quirks of the run.
+    /// Quirks that are on in this run.
     pub quirks: QuirkSet,
 }
 
 impl AstraFlags {
-    /// Creates flags with these files and ASTRA-sim's defaults: no groups, the congestion-unaware network, and all
+    /// Creates flags with these files and with ASTRA-sim's defaults: no groups, the congestion-unaware network, and all
     /// quirks.
     pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
         Self {
@@ -73,10 +73,10 @@ impl AstraFlags {
     }
 }
 
-/// All inputs of a run, except its traces.
+/// The inputs of a run, except the traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraInputs {
-    /// Network that carries messages.
+    /// Network model that carries messages.
     pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
@@ -84,29 +84,29 @@ pub struct AstraInputs {
     pub system: SystemFile,
     /// Contents of the network file.
     pub network: AstraNetworkFile,
-    /// The remote memory; `None` if there is none.
+    /// The remote memory; `None` if the machine has none.
     pub memory: Option<RemoteMemoryFile>,
-    /// The groups. Members of groups are NPUs of the network.
+    /// The groups. Communicator groups; their members are NPUs of the network.
     pub groups: CommGroupFile,
-    /// Custom algorithms of single nodes.
+    /// Custom algorithms for single nodes.
     pub per_node: PerNodeFile,
-    /// Number of queues per dimension.
+    /// Number of queues in each dimension.
     pub queues: NonZeroU32,
-    /// Scaled endpoint delay before each message and after each reception, ns.
+    /// Scaled endpoint delay before each message and after each reception, in ns.
     pub endpoint_delay: u64,
     /// True if a handshake precedes every message.
     pub rendezvous: bool,
-    /// Quirks of the run.
+    /// Quirks that are on in this run.
     pub quirks: QuirkSet,
-    /// Notes about all inputs, in the order in which they were read.
+    /// Notes about all inputs, in reading order.
     pub notes: Vec<InputNote>,
 }
 
-/// Function that returns the text of a file, given the file's role and path.
+/// Returns the text of a file, given the file's role and path.
 pub type TextLoader<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
 impl AstraInputs {
-    /// Reads all files that `flags` name, by calling `read`.
+    /// Reads all files that `flags` name, through `read`.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl AstraInputs {
         self.endpoint_delay == 0 && self.system.endpoint_delay.is_some_and(|delay| delay > 0)
     }
 
-    /// Returns the distinct prefixes of the files of custom algorithms.
+    /// Returns the distinct prefixes of custom algorithms' trace files.
     pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
         let PerCollectiveKind {
             all_reduce,
@@ -283,7 +283,7 @@ impl AstraInputs {
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
         }
-        // ASTRA-sim stores these values as an `int`.
+        // ASTRA-sim stores this value as an `int`.
         if self.endpoint_delay > i32::MAX as u64 {
             let why = format!(
                 "found {}, which makes the endpoint delay longer than {} ns",

@@ -1,7 +1,7 @@
-//! Reads JSON as keys with their lines. Only this module uses `serde_json` for ASTRA-sim's files.
+//! Reads the keys of a JSON object with their lines. Only this module uses `serde_json` for ASTRA-sim's files.
 //!
-//! A value is kept as a slice of the text. The slice's offset determines the value's line, so equal keys in
-//! different places cannot be confused. The code does not recurse, so deeply nested texts are safe.
+//! Each value is a slice of the text. The slice's offset determines the value's line, so equal keys in different places
+//! are not confused. The code does not recurse, so deeply nested texts are safe.
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -21,7 +21,7 @@ pub(super) struct RawJsonEntry<'t> {
     pub(super) value_line: usize,
 }
 
-/// Returns the keys of the object in `text`, in the order of the text, including duplicates.
+/// Returns the keys of the object in `text` in order, including duplicates.
 pub(super) fn raw_entries<'t>(
     text: &'t str,
     file: &str,
@@ -56,7 +56,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     raw.map(entry).collect()
 }
 
-/// Converts the parser's error about a slice that begins on line `first` of the text.
+/// Converts a parser error about a slice that begins on line `first` of the text.
 pub(super) fn syntax_error(file: &str, first: usize, error: &serde_json::Error) -> InputError {
     let why = error.to_string();
     let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);
@@ -126,7 +126,7 @@ impl<'t> Visitor<'t> for JsonObjectVisitor {
     }
 }
 
-/// Returns the offset of `piece`, a part of `text`.
+/// Returns the offset of `piece` within `text`.
 fn offset_of(text: &str, piece: &str) -> usize {
     piece.as_ptr().addr() - text.as_ptr().addr()
 }

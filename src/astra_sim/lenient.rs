@@ -1,5 +1,5 @@
-//! Finds the records of a broken trace that ASTRA-sim silently skips: truncated records, all records with the same id
-//! except the last, and nodes that can never run.
+//! Finds the records of a broken trace that ASTRA-sim silently skips: truncated records, records whose id a later
+//! record repeats, and nodes that can never run.
 
 use super::InputNote;
 use chakram_trace::format::TraceError;
@@ -7,7 +7,7 @@ use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 
-/// Data dependencies of a record, then its control dependencies.
+/// Data dependencies of a record, followed by its control dependencies.
 #[derive(Debug, Default)]
 struct RecordDependencies(Vec<u64>, Vec<u64>);
 
@@ -23,7 +23,7 @@ impl DependencyVisitor for RecordDependencies {
     }
 }
 
-/// Returns the records of `contents` that ASTRA-sim runs. `file` is the name of the trace in notes.
+/// Returns the records of `contents` that ASTRA-sim runs. `file` is the trace's name in notes.
 ///
 /// # Errors
 ///
@@ -66,14 +66,12 @@ pub(super) fn keep_runnable(
             note(format!("node {id}"), why);
         }
     }
-    // A node can run when all its dependencies can run. `waiting` counts the remaining dependencies of each
-    // node.
+    // A node can run if all its dependencies can run. `waiting` counts each node's remaining dependencies.
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
     for (&id, (_, RecordDependencies(data, control))) in &nodes {
-        // The reader of nodes drops control dependencies on missing nodes, with a note, so ignore them
-        // here.
+        // The node reader drops control dependencies on missing nodes with a note, so ignore them here.
         let control = control.iter().filter(|dep| nodes.contains_key(dep));
         let mut left = 0;
         for &dep in data.iter().chain(control) {

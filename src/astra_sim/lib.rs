@@ -1,17 +1,18 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks. Values keep ASTRA-sim's names
 //! and units; an [`InputNote`] marks each value that may be misread.
 //!
-//! The crate has one type per input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
-//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML),
-//! which is checked and ignored. Each parser takes the text, its name for errors, and a flag that is true if unknown
-//! keys cause notes instead of errors. A parser returns the value with its notes, or an [`InputError`] that names file,
-//! line and key. Parsing takes time and memory proportional to the text's length, even if the text is invalid.
+//! There is one type for each input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
+//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), and [`PerNodeFile`] (YAML). The logging configuration (TOML)
+//! has no type, because it is checked and then ignored. Each parser takes the text, the file's name for errors, and a
+//! flag that is true if unknown keys cause notes instead of errors. It returns the value with its notes, or an
+//! [`InputError`] that names file, line and key. Parsing takes time and memory proportional to the text's length, even
+//! if the text is invalid.
 //!
 //! [`AstraInputs`] contains all inputs of a run of ASTRA-sim, checked for consistency.
 //!
-//! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 bytes in all other files.
+//! A GB is 2^30 bytes in the network file, and 10^9 bytes in all other files.
 //!
-//! A [`Quirk`] names a behaviour of ASTRA-sim that a correct model would not have. A run has all quirks that are not
+//! A [`Quirk`] is a behaviour of ASTRA-sim that a correct model would not have. A run has every quirk that is not
 //! corrected.
 
 mod algorithm;

@@ -1,7 +1,6 @@
-//! The logging configuration. The file's format is checked, but the logging configuration has no
-//! effect.
+//! The logging configuration. The parser checks the file's format, but the configuration has no effect.
 //!
-//! If a log is written, it is the log that ASTRA-sim writes without a logging configuration.
+//! If a run writes a log, it is the log that ASTRA-sim writes without a logging configuration.
 
 use super::error::{InputError, InputNote, shorten_to_one_line};
 

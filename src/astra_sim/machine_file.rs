@@ -1,8 +1,8 @@
-//! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about keys that cannot be
-//! translated.
+//! Translates ASTRA-sim's network, system and memory files to a machine file, and writes notes about keys that it
+//! cannot translate.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. The machine file
-//! is for chakram's models. The file's bandwidths are chosen so that chakram's models give the same times as
+//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. The machine file, in
+//! contrast, is for chakram's models. It contains bandwidths with which chakram's models give the same times as
 //! ASTRA-sim's:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
@@ -25,7 +25,7 @@ use chakram_hardware::collective::ChunkPipeline;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::topology::DimensionShape;
 
-/// Text of an input file, with its name for messages.
+/// An input file: its text, and its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct InputText<'a> {
     /// Name of the file for messages.
@@ -34,7 +34,7 @@ pub struct InputText<'a> {
     pub text: &'a str,
 }
 
-/// A machine file written from ASTRA-sim's inputs.
+/// A machine file that was written from ASTRA-sim's inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedMachine {
     /// Text of the machine file, which contains the notes as comments.
@@ -44,16 +44,16 @@ pub struct ImportedMachine {
     pub notes: Vec<InputNote>,
 }
 
-/// Kinds of collectives with implementations. The first kind that has an algorithm for a dimension
-/// determines the dimension's algorithm.
+/// Kinds of collectives that have implementations. The first kind with an algorithm for a dimension determines the
+/// dimension's algorithm.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
-/// Writes the machine file for a network and, if given, for the system of its NPUs and its remote memory. Keys that a
+/// Writes the machine file for a network. The system of its NPUs and its remote memory are optional. Keys that a
 /// machine file cannot express become notes. The text is always a valid machine file.
 ///
 /// # Errors
 ///
-/// Fails if a parser rejects a file, or if the file's numbers exceed the limits of machine files.
+/// Fails if a parser rejects a file, or if a number in a file exceeds the limits of machine files.
 pub fn machine_file(
     name: &str,
     network: InputText<'_>,
@@ -154,14 +154,14 @@ impl InexpressibleKeys {
         for (key, why) in unsaid {
             document.add_note(&key, why);
         }
-        // The parser's own notes come first. Drop them, because the caller already has them.
+        // The parser's own notes come first. Drop these notes, because the caller already has them.
         let mut notes = document.into_notes();
         Ok(notes.split_off(notes.len() - count))
     }
 }
 
-/// Returns each dimension's algorithm: the algorithm of the first kind of collective that has one
-/// for the dimension.
+/// Returns each dimension's algorithm, which comes from the first kind of collective that has an algorithm for the
+/// dimension.
 fn dimension_algorithms(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -248,7 +248,7 @@ fn dimension_algorithms(
     all
 }
 
-/// Returns the table of the NPU class; empty if the file does not state the NPU's rates.
+/// Returns the table for the NPU class, or an empty text if the file does not state the NPU's rates.
 fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
@@ -278,7 +278,7 @@ fn npu_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     )
 }
 
-/// Returns the table of collectives, which contains the number of chunks.
+/// Returns the table for collectives, which states the number of chunks.
 fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> String {
     let most = ChunkPipeline::MOST_CHUNKS;
     for (key, count) in [
@@ -296,7 +296,7 @@ fn collectives_table(system: &SystemFile, unsaid: &mut InexpressibleKeys) -> Str
     )
 }
 
-/// Adds notes about the remaining keys of the system file.
+/// Adds notes about the system file's remaining keys.
 fn about_system(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -355,7 +355,7 @@ fn about_system(
     }
 }
 
-/// Returns the note about quirks that may change the results and that the machine does not reproduce.
+/// Returns the note about quirks that may change the results but that the machine does not reproduce.
 fn quirk_note(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -376,7 +376,7 @@ fn quirk_note(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // The machine reproduces these quirks, or other notes describe them (reductions and endpoints).
+        // The machine reproduces these quirks, or other notes (on reductions and endpoints) describe them.
         _ => false,
     };
     let names: Vec<_> = Quirk::all_quirks()

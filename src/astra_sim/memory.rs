@@ -1,9 +1,9 @@
-//! Memory of tensors over time, computed from the reads and writes of nodes.
+//! Computes the memory that tensors occupy over time, from the reads and writes of nodes.
 //!
-//! A tensor occupies memory from the start of the node that writes the tensor to the end of the last node that
-//! reads the tensor. A tensor that is never read is never freed. A tensor that is read without being written
-//! first, such as a weight, exists from the start. At one instant, tensors are freed before other tensors are
-//! allocated, so a tensor that replaces another does not increase the peak.
+//! A tensor occupies memory from the start of the node that writes it to the end of the last node that reads it. A
+//! tensor that is never read is never freed. A tensor that is read without being written first, such as a weight,
+//! exists from the start. At one instant, tensors are freed before other tensors are allocated, so a tensor that
+//! replaces another does not increase the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;
@@ -24,7 +24,7 @@ pub struct CompletedNode<'a> {
     pub end: Time,
 }
 
-/// An access of a node to a tensor.
+/// A node's access to a tensor.
 #[derive(Clone, Copy, Debug)]
 struct TensorAccess<'a> {
     tensor: u32,
@@ -37,11 +37,11 @@ struct TensorLifetime {
     tensor: u32,
     bytes: u64,
     from: Time,
-    /// Time at which the tensor is freed; `None` if the tensor is never freed.
+    /// Time at which the tensor is freed; `None` if the run never frees the tensor.
     to: Option<Time>,
 }
 
-/// Lifetimes and accesses of the tensors of a rank.
+/// Lifetimes of a rank's tensors, and the accesses to them.
 #[derive(Clone, Debug)]
 pub struct TensorMemory<'a> {
     names: &'a [String],
@@ -49,7 +49,7 @@ pub struct TensorMemory<'a> {
     lives: Vec<TensorLifetime>,
     reads: Vec<TensorAccess<'a>>,
     writes: Vec<TensorAccess<'a>>,
-    /// Bytes in memory after each instant at which they change.
+    /// Bytes in memory after each instant at which their number changes.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another node wrote them.
     early: Vec<u32>,
@@ -79,8 +79,7 @@ impl<'a> TensorMemory<'a> {
         memory
     }
 
-    /// Records that the node `by` makes the access `one`. `known` is the index of the tensor's
-    /// lifetime, if it has one.
+    /// Records that the node `by` makes the access `one`. `known` is the index of the tensor's lifetime, if it has one.
     fn record_use(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
         let access = TensorAccess {
             tensor: one.tensor,

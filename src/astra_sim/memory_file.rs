@@ -3,16 +3,16 @@
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote};
 
-/// How the servers of remote memory are shared by NPUs.
+/// How NPUs share the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerSharing {
     /// Each NPU has its own memory servers.
     PerNpu,
-    /// The NPUs of a node, which have consecutive numbers, share servers.
+    /// Each node (a set of NPUs with consecutive numbers) shares its servers.
     PerNode {
         /// Number of nodes, at least 1.
         nodes: u32,
-        /// Number of NPUs of each node, at least 1.
+        /// Number of NPUs in each node, at least 1.
         npus_per_node: u32,
     },
     /// All NPUs share the memory servers.
@@ -22,7 +22,7 @@ pub enum ServerSharing {
 /// Memory outside the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemoryFile {
-    /// How memory servers are shared by NPUs.
+    /// How NPUs share memory servers.
     pub sharing: ServerSharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,
@@ -52,8 +52,8 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
 const MOST: u64 = 1 << 53;
 
 impl RemoteMemoryFile {
-    /// Parses a remote memory file, which may also declare that there is no such memory. `file` is the
-    /// file's name in errors. With `lenient`, unknown keys become notes.
+    /// Parses a remote memory file. The file may also state that there is no remote memory. `file` is the file's name
+    /// in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ mod tests {
                 "{\"memory-type\": \"MEMORY_POOL\"}",
                 "m:1: key `remote-mem-latency`: found nothing",
             ),
-            // 0.9 GB/s is truncated to 0.
+            // 0.9 GB/s is truncated to 0 GB/s.
             (
                 "{\"memory-type\": \"PER_NPU_MEMORY_EXPANSION\", \"remote-mem-latency\": 1,\n\
                  \"remote-mem-bw\": 0.9}",

@@ -1,4 +1,4 @@
-//! The network file of the analytical networks, which lists dimensions, innermost first.
+//! The network file of the analytical networks. It lists dimensions, innermost first.
 
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};
@@ -9,13 +9,13 @@ use chakram_hardware::topology::DimensionShape;
 /// One dimension of ASTRA-sim's network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AstraDimension {
-    /// Pattern in which links connect the dimension's NPUs.
+    /// How links connect the dimension's NPUs.
     pub shape: DimensionShape,
     /// Number of NPUs along the dimension, at least 2.
     pub npus: u32,
-    /// Bandwidth of a single message's path, in GB/s of 2^30 bytes, above 0.
+    /// Bandwidth that a single message gets, in GB/s of 2^30 bytes, above 0.
     pub bandwidth: f64,
-    /// Latency of one hop, in ns, at least 0.
+    /// Latency of each hop, in ns, at least 0.
     pub latency: f64,
 }
 
@@ -38,7 +38,7 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
 };
 
 impl AstraNetworkFile {
-    /// Returns the number of all NPUs, at most [`MAX_NPUS`].
+    /// Returns the total number of NPUs, at most [`MAX_NPUS`].
     pub fn npu_count(&self) -> u32 {
         self.dimensions
             .iter()
@@ -46,12 +46,12 @@ impl AstraNetworkFile {
             .product()
     }
 
-    /// Parses a network file. `file` is the file's name in errors. With `lenient`, unknown keys become notes.
-    /// If a list has only one value, the value may be written without brackets.
+    /// Parses a network file. `file` is the file's name in errors. With `lenient`, unknown keys become notes. A list
+    /// with a single value may omit its brackets.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a YAML mapping of the four lists, all of equal length, or describes an impossible
+    /// Fails if `text` is not a YAML mapping with the four lists, all of equal length, or if it describes an impossible
     /// network.
     pub fn parse(
         text: &str,

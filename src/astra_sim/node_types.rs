@@ -1,10 +1,10 @@
-//! The types of a trace's nodes, by node id. Some lines of the log contain node types.
+//! Reads the types of a trace's nodes, because some lines of ASTRA-sim's log contain them.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
-/// Node types of a rank.
+/// Types of a rank's nodes, by node id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTypes(BTreeMap<u64, u32>);
 
@@ -34,7 +34,7 @@ impl NodeTypes {
         Ok(Self(types))
     }
 
-    /// Returns the type of a node; 0 for an unknown id.
+    /// Returns the type of a node, or 0 for an unknown id.
     pub fn type_of_node(&self, id: u64) -> u32 {
         self.0.get(&id).copied().unwrap_or(0)
     }

@@ -1,5 +1,5 @@
-//! The file that assigns custom algorithms to single collective nodes. The file names an algorithm
-//! by the prefix of the algorithm's trace files.
+//! The file that assigns custom algorithms to single collective nodes. It identifies an algorithm by the prefix of the
+//! algorithm's trace files.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::input_entry::InputValue;
@@ -52,7 +52,7 @@ impl PerNodeFile {
         Ok((Self(prefixes), Vec::new()))
     }
 
-    /// Returns the prefix for the node `id`; `None` if the file does not contain the node.
+    /// Returns the prefix for the node `id`, or `None` if the file does not contain the node.
     pub fn get(&self, id: u64) -> Option<&Path> {
         self.0.get(&id).map(PathBuf::as_path)
     }
@@ -62,7 +62,7 @@ impl PerNodeFile {
         self.0.is_empty()
     }
 
-    /// Returns all nodes with their prefixes, by id.
+    /// Returns all nodes with their prefixes, in ascending order of ids.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Path)> {
         self.0.iter().map(|(id, prefix)| (*id, prefix.as_path()))
     }

@@ -1,20 +1,20 @@
-//! The messages that each member of a collective sends and receives in one phase, including ASTRA-sim's
+//! Determines the messages that each member of a collective sends and receives in one phase, including ASTRA-sim's
 //! quirks.
 //!
-//! One state machine executes ring, direct and halving-doubling. A member has a window of *packets*. A
-//! packet is one message, with its size and its two partners; each received message adds a packet. The
-//! endpoint processes each packet and may reduce it; after that, the packet permits the member to send
-//! one message. Packet p, counted from 0, is the message of step p. With n steps, only the first n
-//! packets are sent. With a window of W, reception r, counted from 0, adds packet W + r.
+//! One state machine executes the ring, direct and halving-doubling algorithms. A member has a window of *packets*. A
+//! packet is one message with its size and its two partners; each received message adds a packet. The endpoint
+//! processes each packet, and may reduce it. The packet then permits the member to send one message. Packet p, counted
+//! from 0, is the message of step p. In a phase of n steps, members send only the first n packets. If the window is W,
+//! reception r, counted from 0, adds packet W + r.
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
 //! reduce-scatter, all Z packets of every round are reduced. In an all-reduce, the Z packets of every
 //! second round are reduced ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected
 //! reductions. For larger windows and for groups, ASTRA-sim's results are surprising.
 //!
-//! If quirks are corrected, `direct` starts to gather only when all packets are reduced, and reduces in
-//! named groups as in other groups. Halving-doubling then reduces all L messages of its first half at
-//! their own sizes (Z = L). A tree reduces only on its way up, and shares are exact fractions.
+//! If quirks are corrected, `direct` starts to gather only after it has reduced all packets, and named groups reduce
+//! like other groups. Halving-doubling then reduces all L messages of its first half, each at its own size (Z = L). A
+//! tree then reduces only on the way up, and shares are exact fractions.
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
@@ -29,7 +29,7 @@ pub(super) mod halving_doubling;
 mod ring;
 mod tree;
 
-/// Operation of a phase.
+/// What a phase does with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseOperation {
     AllReduce,
@@ -45,13 +45,13 @@ pub struct AstraPhase {
     pub(super) phase: u32,
     pub(super) algorithm: AstraAlgorithm,
     pub(super) part: PhaseOperation,
-    /// Size of one member's data before the phase.
+    /// Data that one member has before the phase.
     pub(super) amount: BufferShare,
     /// Number of members in a line.
     pub(super) size: u32,
-    /// Level whose queues the phase uses: the dimension; for groups, the innermost level.
+    /// Level whose queues the phase uses: its dimension, or the innermost level for groups.
     pub(super) level: u32,
-    /// Queues of the level that the phase uses in turn.
+    /// Which queues of the level the phase uses in rotation.
     pub(super) rotation: QueueRotation,
     /// True if the phase belongs to a named group.
     pub(super) named: bool,
@@ -61,14 +61,14 @@ pub struct AstraPhase {
     pub(super) collective: u32,
     /// Quirks that apply to the phase.
     pub(super) quirks: QuirkSet,
-    /// Index of the custom algorithm that replaces the phase; `None` if the phase is not replaced.
+    /// Index of the custom algorithm that replaces the phase; `None` if no custom algorithm replaces it.
     pub(super) script: Option<u16>,
 }
 
-/// Queues of a level that a phase uses in turn.
+/// The queues of a level that a phase uses in rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRotation {
-    /// All queues. The second half of the queues runs in the opposite direction.
+    /// All queues. All queues; the second half runs in the opposite direction.
     All,
     /// The first half of the queues.
     First,
@@ -78,7 +78,7 @@ pub(super) enum QueueRotation {
     None,
 }
 
-/// Queue, direction and tree of a member in a phase; packed into 16 bits.
+/// A member's queue, direction and tree in a phase; packed into 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueSlot {
     /// Index of the queue in its level.
@@ -92,7 +92,7 @@ pub(super) struct QueueSlot {
 impl QueueSlot {
     const BACKWARD: u16 = 1 << 15;
     const MIRRORED: u16 = 1 << 14;
-    /// Maximum number of queues of a level.
+    /// Maximum number of queues in a level.
     pub const QUEUES: u32 = 1 << 14;
 
     #[inline]
@@ -102,8 +102,8 @@ impl QueueSlot {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
-    /// Returns the direction and tree bits of a packed slot. Members whose steps match one another must have equal
-    /// bits.
+    /// Returns the bits of a packed slot that encode the direction and the tree. Members whose steps match each other
+    /// must have equal bits.
     #[inline]
     pub fn slot_class(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
@@ -119,15 +119,15 @@ impl QueueSlot {
     }
 }
 
-/// A round of packets: `idle` packets that are not reduced, then `busy` packets that may be reduced.
+/// A round of packets: first `idle` packets that are never reduced, then `busy` packets that may be reduced.
 struct PacketRounds {
     idle: u32,
     busy: u32,
 }
 
 impl PacketRounds {
-    /// Returns the number of packets in the round that follow packet `p` and may be reduced; `None` if
-    /// packet `p` itself may not be reduced.
+    /// Returns how many packets that may be reduced follow packet `p` in its round, or `None` if packet `p` itself may
+    /// not be reduced.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
         // Compute in 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -159,8 +159,8 @@ fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     if to >= size { to - size } else { to }
 }
 
-/// Returns the distance along the line from `other` to the member at `position`; if `backward`, in the
-/// opposite direction.
+/// Returns the distance along the line from `other` to the member at `position`, or the distance in the opposite
+/// direction if `backward`.
 fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
     let (from, to) = if backward {
         (position.index, other)
@@ -175,7 +175,7 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
-    /// Returns the phase's only slot (queue and direction) on machines with one queue per level.
+    /// Returns the phase's only slot (queue and direction); the machine must have one queue per level.
     pub(super) fn only_slot(&self) -> QueueSlot {
         QueueSlot {
             backward: self.rotation == QueueRotation::Second,
@@ -193,8 +193,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`], otherwise
-    /// exact.
+    /// Returns one of `n` equal parts of `amount`: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
     pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has_quirk(Quirk::Padding) {
             BufferShare::from_bytes(amount.to_bytes() / n)
@@ -211,8 +210,8 @@ impl AstraPhase {
         if amount.parts.is_multiple_of(n) {
             BufferShare {
                 bytes: amount.bytes,
-                // The multiplication exactly cancels an earlier division, so that a reduce-scatter and
-                // an all-gather restore the amount.
+                // This multiplication exactly cancels an earlier division, so a reduce-scatter followed by an
+                // all-gather restores the amount.
                 parts: amount.parts / n,
             }
         } else {
@@ -223,7 +222,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the size of one member's data after the phase.
+    /// Returns the data that one member has after the phase.
     pub(super) fn result_size(&self) -> BufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
@@ -305,7 +304,7 @@ impl AstraPhase {
                 });
             }
         };
-        // Step i of a member matches step i of its partner.
+        // Step i of a member corresponds to step i of its partner.
         Some(SendStep {
             to,
             amount,
@@ -343,8 +342,8 @@ impl AstraPhase {
         Some(ReceiveSource { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines: equal in number, sizes
-    /// and partners.
+    /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers, sizes and
+    /// partners.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,
@@ -362,8 +361,8 @@ impl AstraPhase {
         {
             return false;
         }
-        // All messages of a ring have the same size, so one comparison suffices. Members with other
-        // algorithms have at most two messages each here.
+        // A ring's messages all have the same size, so one comparison suffices. With other algorithms, members have at
+        // most two messages each here.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::message_size(self) == ring::message_size(other);
         }
@@ -375,9 +374,9 @@ impl AstraPhase {
     }
 
     /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
-    /// never receive from each other. In `direct`, a member receives one message per round from every other member.
-    /// The sender's distance, in the receiver's own direction, gives the step within the round. Members in different
-    /// trees receive only from their own tree's neighbours.
+    /// never receive from each other. In `direct`, a member receives one message per round from every other member. The
+    /// sender's distance in the receiver's direction gives the step within the round. Members in different trees
+    /// receive only from neighbours in their own tree.
     pub(super) fn steps_before_receive(
         &self,
         slot: QueueSlot,
@@ -396,8 +395,8 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // A tree node can receive from its two children at the start, and from its parent after
-                // its message up. Each source is written as (steps taken, index).
+                // A tree node can receive from its two children at the start, and from its parent after it has sent its
+                // message up. Each source is written as (steps taken, index).
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.receive_source(slot, position, taken, k)?;
@@ -433,7 +432,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the numbers of packets in the member's rounds.
+    /// Returns how many packets of each sort the member's rounds have.
     #[inline]
     fn packet_rounds(&self, position: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
@@ -458,9 +457,8 @@ impl AstraPhase {
         PacketRounds { idle, busy }
     }
 
-    /// Returns the bus transfer of a packet. Packets that are not reduced leave the NPU; all other
-    /// packets enter it. A packet that enters also returns, unless it is one of the last `idle`
-    /// packets of its round.
+    /// Returns the bus transfer that a packet causes. Packets that are not reduced leave the NPU, and all other packets
+    /// enter it. A packet that enters the NPU also returns, unless it is one of the last `idle` packets of its round.
     pub(super) fn bus_transfer(
         &self,
         slot: QueueSlot,
@@ -469,7 +467,7 @@ impl AstraPhase {
         ticket: CompletionToken,
     ) -> BusTransfer {
         let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
-            // Larger transfers were rejected earlier.
+            // The check of collectives has already rejected larger transfers.
             bytes: u32::try_from(amount.to_bytes()).unwrap_or(u32::MAX),
             outward,
             reduces,
@@ -481,8 +479,8 @@ impl AstraPhase {
             return match of {
                 TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
-                    // With two children, the result crosses the bus back only once, after the second
-                    // child's message.
+                    // A member with two children sends the result back over the bus only once, after the second child's
+                    // message.
                     let first_child = r == 0 && role.receive_count() > 1;
                     let returns = role.reduces_data() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)
@@ -490,8 +488,7 @@ impl AstraPhase {
             };
         }
         let rounds = self.packet_rounds(position);
-        // The packets that a member has at the start come first in a round, so index 0 represents
-        // them.
+        // A member's initial packets come first in a round, so index 0 represents them.
         let p = match of {
             TransferCause::Start => 0,
             TransferCause::Reception(r) => rounds.idle + r,
@@ -514,9 +511,9 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the size at which reception `r` of halving-doubling is processed: the size of the
-    /// received message. With [`Quirk::HalvingDoublingReductions`], it is the size of the next message,
-    /// which in a reduce-scatter is half as large.
+    /// Returns the size at which halving-doubling processes reception `r`, normally the size of the received message.
+    /// With [`Quirk::HalvingDoublingReductions`], this is the size of the next message, which in a reduce-scatter is
+    /// half as large.
     #[inline]
     fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has_quirk(Quirk::HalvingDoublingReductions));
@@ -530,7 +527,7 @@ impl AstraPhase {
         role.reduces_data() && (r < 2 || self.quirks.has_quirk(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`; `None` if the message is not reduced.
+    /// Returns the data that a member reduces at reception `r`, or `None` if the member does not reduce the message.
     #[inline]
     pub(super) fn reduced_amount(
         &self,

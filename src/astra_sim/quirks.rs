@@ -1,8 +1,7 @@
-//! Quirks: behaviour of ASTRA-sim that a correct model would not have. Each quirk has a name.
+//! Quirks: behaviour of ASTRA-sim that a correct model would not have. Each quirk has a name that switches it.
 //!
-//! With a quirk, models behave like ASTRA-sim to the nanosecond. Without the quirk, the behaviour
-//! is *corrected*. Models read the set of quirks when they are created; each module's documentation
-//! describes its corrections.
+//! If a quirk is on, models behave like ASTRA-sim to the nanosecond. If it is off, the behaviour is *corrected*. Models
+//! read the set of quirks when they are created. Each module's documentation describes the corrections that it makes.
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
@@ -18,13 +17,13 @@ pub enum Quirk {
     Padding,
     /// Short lists of implementations omit dimensions.
     ShortList,
-    /// Messages do not contend for ports.
+    /// Messages pass ports without contention.
     FreePorts,
     /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
     /// Only the lowest dimension that a message crosses determines the message's time.
     FirstDimension,
-    /// Every device stores messages whole before it forwards them.
+    /// Every device stores a whole message before it forwards the message.
     StoreAndForward,
     /// A named group is one line in any topology.
     GroupRing,
@@ -40,7 +39,7 @@ pub enum Quirk {
     Gib,
     /// Times are truncated to whole ns.
     WholeNs,
-    /// Halving-doubling performs a wrong number of reductions, or reductions of wrong sizes.
+    /// Halving-doubling performs a wrong number of reductions, or reductions with wrong sizes.
     HalvingDoublingReductions,
     /// `direct` gathers before all packets are reduced.
     EarlyReduction,
@@ -180,7 +179,7 @@ impl Quirk {
         &ABOUT[self as usize]
     }
 
-    /// Returns the name that switches the quirk on and off.
+    /// Returns the name by which users switch the quirk on and off.
     pub fn switch_name(self) -> &'static str {
         self.quirk_text().name
     }
@@ -195,9 +194,9 @@ impl Quirk {
         self.quirk_text().corrected
     }
 
-    /// Returns true if the quirk has an effect under `model`. A quirk may have no effect: the
-    /// congestion-aware network always shares links and has only one dimension, and the
-    /// congestion-unaware network stores no messages.
+    /// Returns true if the quirk has an effect on the network `model`. Some quirks have none: the congestion-aware
+    /// network always shares links and has only one dimension, and the congestion-unaware network never stores
+    /// messages.
     pub fn applies_to(self, model: AnalyticalNetwork) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
@@ -213,14 +212,14 @@ impl fmt::Display for Quirk {
     }
 }
 
-/// The quirks of a run. All quirks that are not in the set are corrected.
+/// The quirks that are on in a run. Every quirk outside the set is corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuirkSet(u32);
 
 impl QuirkSet {
-    /// All quirks are set: models behave like ASTRA-sim.
+    /// All quirks are on, so models behave like ASTRA-sim.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
-    /// No quirk is set: all quirks are corrected.
+    /// No quirk is on, so all behaviour is corrected.
     pub const NONE: Self = Self(0);
 
     /// Returns true if the set contains `quirk`.
@@ -229,12 +228,12 @@ impl QuirkSet {
         self.0 >> quirk as u8 & 1 == 1
     }
 
-    /// Returns the set with `quirk` added.
+    /// Returns the set plus `quirk`.
     pub const fn with_quirk(self, quirk: Quirk) -> Self {
         Self(self.0 | 1 << quirk as u8)
     }
 
-    /// Returns the set with `quirk` removed.
+    /// Returns the set minus `quirk`.
     pub const fn without_quirk(self, quirk: Quirk) -> Self {
         Self(self.0 & !(1 << quirk as u8))
     }
@@ -254,7 +253,7 @@ impl QuirkSet {
         }
     }
 
-    /// Converts a bandwidth in GB/s of the network file to bytes per ns.
+    /// Converts a bandwidth in the network file's GB/s to bytes per ns.
     pub(super) fn bytes_per_ns(self, gbps: f64) -> f64 {
         if self.has_quirk(Quirk::Gib) {
             gbps * f64::from(1 << 30) / 1e9
@@ -264,14 +263,14 @@ impl QuirkSet {
     }
 }
 
-/// Returns the bytes of a share, which may be fractional.
+/// Returns the number of bytes in a share, possibly a fraction.
 #[inline]
 pub(super) fn fractional_bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in a form that [`FromStr`] parses. Lists either the set's members or the missing
-/// quirks, whichever is shorter.
+/// Formats the set in a form that [`FromStr`] parses. Lists the set's members or the missing quirks, whichever list is
+/// shorter.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
@@ -372,10 +371,10 @@ mod tests {
 
     #[test]
     fn times_and_rates() {
-        // 1.6786 ns is truncated with the quirk, and rounded to 1,679 ps without it.
+        // 1.6786 ns is truncated if the quirk is on, and rounded to 1,679 ps if it is off.
         assert_eq!(QuirkSet::ALL.span_from_ns(1.6786), Span::from_ns(1));
         assert_eq!(QuirkSet::NONE.span_from_ns(1.6786), Span(1679));
-        // 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, and 50 without it.
+        // If the quirk is on, 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns; otherwise they are 50.
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.

@@ -1,15 +1,15 @@
-//! The bus between an NPU and its memory agent, a LogGP model that the system file can enable.
+//! The bus between an NPU and its memory agent: a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is
-//! behind the outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer
-//! at a time. With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and
-//! arrive L + o later, truncated to whole ns. The offset is o. If the side was sending before, the offset is the
-//! larger of o and the part of g that remains since the side's last transfer. A side that has sent more than
-//! eight transfers in a row yields to the other side.
+//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner bus is on the
+//! NPU's side of the outer bus, and has a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time.
+//! With latency L, overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G. They arrive after a
+//! further L + o, truncated to whole ns. Normally, the offset is o. If the side was sending before, the offset is the
+//! larger of o and the rest of g since the side's last transfer. After more than eight transfers in a row, a side
+//! yields to the other side.
 //!
-//! Reductions take place on arrival, one at a time, and take ⌊b/100⌋ · delay + 50 ns. A transfer that
-//! returns then crosses the bus in the other direction. Every transfer that begins or ends at the outer
-//! bus's NPU side also crosses the inner bus.
+//! A reduction begins on arrival and takes ⌊b/100⌋ · delay + 50 ns. A side runs one reduction at a time. A transfer
+//! that returns then crosses the bus in the other direction. Every transfer that begins or ends at the NPU side of the
+//! outer bus also crosses the inner bus.
 
 use super::LogGpParams;
 use chakram_base::units::{Span, Time};
@@ -21,13 +21,13 @@ const INNER_GAP: f64 = 0.0038;
 /// Number of transfers in a row after which a side yields to the other side.
 const FAIR: u32 = 8;
 
-/// Indices of the sides of both buses; the outer bus comes first.
+/// Indices of the sides; the two sides of the outer bus come first.
 const NPU: usize = 0;
 const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_AGENT: usize = 3;
 
-/// Kinds of events at a side. The number of an event is side · 3 + this constant.
+/// Kinds of events at one side of a bus. An event's number is side · 3 + this constant.
 const SENT: u32 = 0;
 const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -40,10 +40,10 @@ enum BusSideState {
     Receiving,
 }
 
-/// Continuation of a transfer after it has crossed the inner bus.
+/// How a transfer continues after it has crossed the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusContinuation {
-    /// The caller is notified.
+    /// The bus notifies the caller.
     Tell,
     /// The NPU side of the outer bus sends the transfer.
     Send,
@@ -51,17 +51,17 @@ enum BusContinuation {
     Reduce,
 }
 
-/// A transfer. While a transfer crosses the inner bus, it also stores how it continues on the outer bus.
+/// A transfer. A transfer. While it crosses the inner bus, it also stores how it continues on the outer bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
-    /// True if the transfer must still be reduced on the outer bus. `returns` is true if the
-    /// transfer must still return on this bus.
+    /// True if the outer bus must still reduce the transfer. `returns` is true if the transfer must still cross this
+    /// bus in the other direction.
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus, true if the transfer makes a round trip. Afterwards the transfer continues
-    /// with `then`.
+    /// For the inner bus: true if the transfer makes a round trip. After the inner bus, the transfer continues with
+    /// `then`.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -87,7 +87,7 @@ pub(super) struct SharedBus {
     sides: [BusSide; 4],
 }
 
-/// Returns the other side of a bus.
+/// Returns the opposite side of the same bus.
 fn other_side(side: usize) -> usize {
     side ^ 1
 }
@@ -101,7 +101,7 @@ impl SharedBus {
         }
     }
 
-    /// Accepts a transfer. When the transfer is complete, [`Self::handle_event`] returns its token (the caller's
+    /// Accepts a transfer. When the transfer completes, [`Self::handle_event`] returns its token (the caller's
     /// `ticket`).
     pub fn accept_transfer(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
         let transfer = QueuedTransfer {
@@ -153,9 +153,9 @@ impl SharedBus {
         ended
     }
 
-    /// Continues after an event that completed a transfer, when the caller has handled this transfer.
+    /// Continues after an event that completed a transfer, once the caller has handled the completion.
     pub fn resume_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
-        // A transfer that has crossed the inner bus may allow the outer side to send.
+        // A transfer that has crossed the inner bus may allow a side of the outer bus to send.
         if event / 3 >= INNER_NPU as u32 {
             self.start_next(now, NPU, clock);
         }
@@ -199,14 +199,14 @@ impl SharedBus {
         self.start_next(now, side, clock);
     }
 
-    /// Starts the next transfer of a free side, unless the side yields to the other side.
+    /// Starts the next transfer of a free side, unless this side yields to the other side.
     fn start_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[other_side(side)]);
         if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
-            // A busy side sends when it becomes free, so only a free side must be started here.
+            // A busy side sends as soon as it becomes free, so only a free side must be started here.
             if other.state == BusSideState::Free {
                 self.start_next(now, other_side(side), clock);
             }
@@ -242,15 +242,14 @@ impl SharedBus {
         other.before = other.state;
         other.state = BusSideState::Receiving;
         other.in_a_row = 0;
-        // In LogGP, the first byte leaves after the overhead alone.
+        // In LogGP, the first byte leaves after the overhead.
         let bytes = f64::from(transfer.bytes) - 1.0;
         let leaves = offset as f64 + gap_per_byte * bytes;
         let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.schedule_event(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
-        // Schedule the arrival before the departure. If both are at the same instant, this determines
-        // their order.
+        // Schedule the arrival before the departure, because this decides their order if both are at the same instant.
         after(arrives, other_side(side), RECEIVED);
         after(leaves, side, SENT);
     }
@@ -263,8 +262,7 @@ impl SharedBus {
     ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
-        // If other receptions are queued, their transfers are on the way to this side, so the side
-        // stays busy.
+        // If other receptions are queued, their transfers are on their way to this side, so the side stays busy.
         if state.receives.len() < 2 {
             state.state = BusSideState::Free;
         }
@@ -319,7 +317,7 @@ impl SharedBus {
         None
     }
 
-    /// Continues a transfer that has crossed the inner bus.
+    /// Continues a transfer after it has crossed the inner bus.
     fn inner_bus_done(
         &mut self,
         now: Time,
@@ -338,7 +336,7 @@ impl SharedBus {
         None
     }
 
-    /// Begins a reduction if none is in progress.
+    /// Begins a side's next reduction if none is in progress.
     fn begin_reduction(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let state = &mut self.sides[side];
         if let Some(transfer) = state.reductions.front()

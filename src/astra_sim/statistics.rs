@@ -1,16 +1,16 @@
-//! Statistics of a rank as ASTRA-sim defines them. The statistics include only values that follow
-//! from the rank's trace and the system file.
+//! A rank's statistics, as ASTRA-sim defines them. They include only values that follow from the rank's trace and the
+//! system file.
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};
 use chakram_base::units::Span;
 use chakram_trace::graph::{Graph, NodeKind};
 
-/// Work of a rank, which is known before the rank runs.
+/// A rank's work, known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWork {
-    /// Sum of the durations of kernels. This time does not count as *exposed communication*. In a pure replay, this
-    /// is the sum over all nodes except host work.
+    /// Sum of kernel durations. ASTRA-sim does not count this time as *exposed communication*. If all nodes take their
+    /// recorded durations (a pure replay), this is the sum over all nodes except host work.
     pub busy: Span,
     /// True if any node is host work.
     pub host: bool,
@@ -22,29 +22,28 @@ pub struct RankWork {
     pub memory: bool,
     /// True if any node does nothing.
     pub nothing: bool,
-    /// True if [`counts_as`] reports a [`NodeKind::Compute`] node as something other than a kernel.
+    /// True if [`counts_as`] classifies a [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// Utilization of the NPU by kernels; `None` unless the system file enables the roofline.
+    /// How well kernels use the NPU; `None` unless the system file enables the roofline.
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over kernel time and host time; host nodes count as 0. As in ASTRA-sim, the total time is one
+/// Means over kernel time and host time, in which host nodes count as 0. As in ASTRA-sim, the total time is one
 /// nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Fraction of the total time in compute-bound kernels, which the peak FLOP/s limits.
+    /// Fraction of the total time that compute-bound kernels take; the peak FLOP/s limits such kernels.
     pub compute_bound: f64,
-    /// FLOP/s, as a fraction of the peak.
+    /// Mean FLOP/s, as a fraction of the peak.
     pub compute: f64,
-    /// Bytes/s, as a fraction of the bandwidth.
+    /// Mean bytes/s, as a fraction of the bandwidth.
     pub memory: f64,
-    /// FLOPs per byte.
+    /// Mean FLOPs per byte.
     pub intensity: f64,
 }
 
 impl RankWork {
-    /// Computes the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) of `inputs`
-    /// built.
+    /// Computes the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) built for `inputs`.
     pub fn sum_work(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
@@ -109,7 +108,7 @@ impl RooflineSums {
             self.bound += ns;
         }
         self.compute += ns * reached / peak;
-        // If a kernel has no FLOPs, only its bytes limit it.
+        // A kernel without FLOPs is limited only by its bytes.
         let memory = match flops {
             0 => 1.0,
             _ => reached / intensity / bandwidth,
@@ -151,10 +150,10 @@ mod tests {
         let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
-        // 20,000 FLOPs on 1,000 bytes are 20 FLOPs per byte. Such a kernel takes 20 ns at the peak,
-        // with half of the bandwidth. 1,000 FLOPs on 1,000 bytes are 1 FLOP per byte. Such a kernel
-        // takes 10 ns at the bandwidth, with a tenth of the peak. 2,900 bytes without FLOPs take 29
-        // ns at the bandwidth. 2,000 ns of the host count as 0 FLOPs on 0 bytes.
+        // 20,000 FLOPs on 1,000 bytes give 20 FLOPs per byte. Such a kernel takes 20 ns at the peak, and uses half of
+        // the bandwidth. 1,000 FLOPs on 1,000 bytes give 1 FLOP per byte. Such a kernel takes 10 ns at the bandwidth,
+        // and uses a tenth of the peak. 2,900 bytes without FLOPs take 29 ns at the bandwidth. 2,000 ns of host work
+        // count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),
@@ -164,7 +163,7 @@ mod tests {
         ];
         let work = RankWork::sum_work(&read(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
-        // Means are over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
+        // The means are over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
         for (found, expected) in [
             (found.compute_bound, 20.0 / 2060.0),
@@ -196,8 +195,7 @@ mod tests {
             own: None,
             host: false,
         };
-        // All nodes except the host's are summed: 3 us + 4 us, and 1 ns for the node without a recorded
-        // duration.
+        // The sum includes all nodes except host nodes: 3 us + 4 us, and 1 ns for the node without a recorded duration.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWork::sum_work(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));

@@ -4,7 +4,7 @@ use super::{AstraInputs, CollectiveImplementation, Quirk, ServerSharing};
 use std::path::PathBuf;
 
 impl AstraInputs {
-    /// Returns the sections with their lines, in reading order. Notes are not included.
+    /// Returns the sections, each with its line, in reading order. The summary omits the notes.
     pub fn summarize_inputs(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
         let compute = match (system.replay_only, system.roofline) {

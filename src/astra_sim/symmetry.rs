@@ -1,11 +1,10 @@
-//! Closed form of a phase that all members begin together on idle links.
+//! Computes the closed form of a phase that all members begin together on idle links.
 //!
-//! If the time of a message depends only on its step and not on its sender, all members act in the
-//! same way at the same time. A member then receives its partner's message exactly when its own
-//! message arrives. One member, with its own messages, therefore represents all members. In a ring,
-//! every step follows the previous step. With K messages of time c, endpoint delay e, and reductions
-//! of r after ρ of the messages, the time is K(c + e) + e + ρr. If all messages of a member leave over
-//! one link, a message waits there for earlier messages, equally long at every member.
+//! If the time of a message depends only on its step and not on its sender, all members act in the same way at the same
+//! time. A member then receives its partner's message exactly when its own message arrives at its partner. One member
+//! therefore represents all members. In a ring, every step follows the previous step. With K messages of time c,
+//! endpoint delay e, and reductions of r after ρ of the messages, the time is K(c + e) + e + ρr. If all messages of a
+//! member leave over one link, a message waits there for earlier messages, and the wait is equal at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
@@ -16,7 +15,7 @@ use chakram_hardware::group::GroupExtent;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum number of members whose message times are compared.
+/// Maximum number of members for which message times are compared.
 const COMPARED: u32 = 256;
 
 /// A line of members that communicate in a phase. If the line is symmetric, one member represents
@@ -30,7 +29,7 @@ pub(super) struct SymmetricLine<'a> {
     pub quiet: &'a UncontendedCost<'a>,
 }
 
-/// Event at a member; the order of variants is the order of events at the same instant.
+/// Event at a member. At the same instant, events are handled in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MemberEvent {
     Credits(u32),
@@ -39,8 +38,7 @@ enum MemberEvent {
 }
 
 impl SymmetricLine<'_> {
-    /// Returns the duration of the phase; `None` unless the duration is proved to be equal for all
-    /// members.
+    /// Returns the duration of the phase, or `None` unless the duration is proven equal for all members.
     pub fn phase_duration(
         &self,
         endpoint: Span,
@@ -55,8 +53,8 @@ impl SymmetricLine<'_> {
         }
     }
 
-    /// Returns the ends of a member's delays in ascending order, each with the number of messages that have arrived
-    /// by then. [`Self::phase_duration`] must return a duration for the phase.
+    /// Returns the end times of a member's delays in ascending order, each with the number of messages that have
+    /// arrived by then. [`Self::phase_duration`] must return a duration for the phase.
     pub fn member_delays(
         &self,
         endpoint: Span,
@@ -87,7 +85,7 @@ impl SymmetricLine<'_> {
         Some(delays)
     }
 
-    /// Returns the number of a ring's messages that are reduced on arrival.
+    /// Returns how many of a ring's messages are reduced on arrival.
     fn reduced_messages(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
@@ -95,7 +93,7 @@ impl SymmetricLine<'_> {
         }
     }
 
-    /// Returns the time of a reduction in a ring.
+    /// Returns the time that a reduction takes in a ring.
     fn reduction_time(&self, reduction: impl Fn(BufferShare) -> Span) -> Span {
         let amount = self.stage.reduced_amount(self.slot, self.position_of(0), 0);
         amount.map_or(Span::ZERO, reduction)
@@ -120,8 +118,8 @@ impl SymmetricLine<'_> {
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
 
-    /// Returns true if messages take the same time from every sender, as along a whole dimension of the machine.
-    /// All lines of a sub-grid are equal, so the first line represents all lines.
+    /// Returns true if messages from every sender take the same time, as they do along a whole dimension of the
+    /// machine. All lines of a sub-grid are equal, so the first line represents them.
     fn costs_are_equal(&self) -> bool {
         if self.is_dimension() {
             return true;
@@ -163,17 +161,16 @@ impl SymmetricLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Time until which the member's link is busy, if all messages of the member leave over one
-        // link.
+        // If all messages of the member leave over one link, the time until which that link is busy.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
-            // As in ASTRA-sim, events at equal times are handled in scheduling order.
+            // As in ASTRA-sim, events at the same time are handled in the order in which they were scheduled.
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member represents all members. When it sends a message, it also receives the corresponding
-        // message of its partner.
+        // The member represents all members. When it sends a message, it also receives the corresponding message from
+        // its partner.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {
@@ -205,7 +202,7 @@ impl SymmetricLine<'_> {
                 push(&mut due, leaves + cost, MemberEvent::Arrival);
                 taken += 1;
             }
-            // All receptions have been processed. Sends that are still in flight do not matter.
+            // All receptions have been processed. Sends that are still in flight do not delay the member.
             if credits == all {
                 return Some(now);
             }

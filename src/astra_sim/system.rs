@@ -1,4 +1,4 @@
-//! The system file: the compute of an NPU, and the chunks and algorithms of collectives.
+//! The system file: an NPU's compute rates, and the chunks and algorithms of collectives.
 
 use super::algorithm::{AstraAlgorithm, CollectiveImplementation, NAMES};
 use super::document::{InputDocument, KnownKeys};
@@ -7,7 +7,7 @@ use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
 use std::path::PathBuf;
 
-/// Order of waiting chunks that belong to different collectives.
+/// Priority among waiting chunks of different collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
     /// The latest collective comes first.
@@ -18,7 +18,7 @@ pub enum SchedulingPolicy {
     Explicit,
 }
 
-/// Decomposition of an all-reduce over several dimensions.
+/// How an all-reduce is decomposed over several dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveOptimization {
     /// An all-reduce of the whole chunk in each dimension in turn.
@@ -28,7 +28,7 @@ pub enum CollectiveOptimization {
     LocalBwAware,
 }
 
-/// One value per kind of collective that has implementations.
+/// One value for each kind of collective that has implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCollectiveKind<T> {
     /// Value for all-reduce.
@@ -41,8 +41,8 @@ pub struct PerCollectiveKind<T> {
     pub all_to_all: T,
 }
 
-/// Implementations of each kind of collective, one per dimension, innermost first. An empty list means
-/// that the file has no implementation, so such a collective cannot run.
+/// For each kind of collective, its implementations: one per dimension, innermost first. An empty list means that the
+/// file states no implementation, so such a collective cannot run.
 pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
@@ -61,20 +61,20 @@ pub struct LogGpParams {
 /// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SystemFile {
-    /// Order among the chunks of several collectives; last in, first out if absent.
+    /// Priority among the chunks of several collectives; last in, first out if absent.
     pub scheduling: SchedulingPolicy,
-    /// Decomposition of an all-reduce; the baseline if absent.
+    /// How an all-reduce is decomposed; the baseline if absent.
     pub optimization: CollectiveOptimization,
-    /// `endpoint-delay`: delay before each message and after each reception, ns. `None` if absent; see
+    /// `endpoint-delay`: delay before each message and after each reception, in ns. `None` if absent; see
     /// [`SystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
-    /// `active-chunks-per-dimension`: maximum number of chunks in flight in a dimension, at least 1.
+    /// `active-chunks-per-dimension`: maximum number of chunks in flight in each dimension, at least 1.
     pub active_chunks: u32,
-    /// `preferred-dataset-splits`: number of chunks of a collective, at least 1.
+    /// `preferred-dataset-splits`: number of chunks per collective, at least 1.
     pub splits: u32,
     /// Algorithms for each kind of collective.
     pub implementations: CollectiveImplementations,
-    /// The prefix of a custom algorithm's trace files, by kind of collective.
+    /// For each kind of collective, the prefix of a custom algorithm's trace files.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
     /// File with prefixes for single nodes (see [`super::PerNodeFile`]).
     pub per_node_custom: Option<PathBuf>,
@@ -82,29 +82,28 @@ pub struct SystemFile {
     pub local_memory_bandwidth: Option<f64>,
     /// `peak-perf`, in TFLOPS; 0 if absent.
     pub peak: f64,
-    /// True if the roofline determines the durations of compute nodes; false if they keep their recorded
-    /// durations.
+    /// True if the roofline determines the durations of compute nodes, and false if they keep their recorded durations.
     pub roofline: bool,
     /// True if the log has a line for each node.
     pub trace: bool,
     /// True if every node takes its recorded duration.
     pub replay_only: bool,
-    /// True if the memory of tensors is tracked.
+    /// True if the run tracks the memory of tensors.
     pub track_memory: bool,
-    /// Prefix of the files of tracked memory, which are named `PREFIX.RANK.json`.
+    /// Prefix of the memory files that the run writes, which are named `PREFIX.RANK.json`.
     pub memory_trace: String,
     /// `local-reduction-delay`, in ns; only the shared bus uses it.
     pub reduction_delay: u64,
-    /// Bus that replaces the endpoint delay; `None` if no bus is modelled.
+    /// Bus that replaces the endpoint delay; `None` if the file enables no bus.
     pub shared_bus: Option<LogGpParams>,
 }
 
 impl SystemFile {
-    /// Endpoint delay before each message and after each reception if the file states none, ns.
+    /// Default endpoint delay before each message and after each reception, in ns.
     pub const ENDPOINT_DELAY: u64 = 10;
 
-    /// Returns the endpoint delay before each message and after each reception, ns. `scale` multiplies the file's
-    /// value but not the default; fractions are truncated. With a result of 0 (no delay), ASTRA-sim aborts.
+    /// Returns the endpoint delay before each message and after each reception, in ns. `scale` multiplies the file's
+    /// value but not the default, and fractions are truncated. If the result is 0 (no delay), ASTRA-sim aborts.
     pub fn endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,

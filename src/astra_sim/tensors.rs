@@ -1,9 +1,10 @@
-//! Tensors that the nodes of a trace read and write. The attributes `inputs` and `outputs` list the tensors as
-//! pairs of texts: a tensor's name, and its size in bytes.
+//! Reads the tensors that a trace's nodes read and write. The attributes `inputs` and `outputs` list each tensor as a
+//! pair of texts: its name, and its size in bytes.
 //!
 //! A size is the whole number at the beginning of its text, as `std::stoul` parses it: white space, a sign, and at
-//! least one decimal digit, within 64 bits. Text after the digits is ignored, so `1048576.0`, STAGE's notation, is
-//! 1,048,576 bytes, and `1e6` is one byte. Sizes below 0 are rejected; ASTRA-sim takes such sizes modulo 2^64.
+//! least one decimal digit, within 64 bits. `std::stoul` ignores text after the digits, so `1048576.0`, STAGE's
+//! notation, is 1,048,576 bytes, and `1e6` is one byte. The parser rejects sizes below 0; ASTRA-sim takes such sizes
+//! modulo 2^64.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;
@@ -12,22 +13,22 @@ use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
-/// Use of one tensor by one node.
+/// One node's use of one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TensorUse {
-    /// Id of the node.
+    /// Id of the node in the trace.
     pub node: u64,
-    /// Index of the tensor.
+    /// Index of the tensor among the rank's tensors.
     pub tensor: u32,
     pub bytes: u64,
     pub write: bool,
 }
 
-/// Tensors of a rank, and the nodes that use them.
+/// A rank's tensors, and the nodes that use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// Uses, in ascending order of nodes. A node's uses begin with its reads, in the order of its lists.
+    /// Uses of tensors, in ascending order of nodes. A node's reads precede its writes, in the order of its lists.
     pub(super) uses: Vec<TensorUse>,
 }
 
@@ -35,18 +36,18 @@ pub struct RankTensors {
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// Types of nodes that do nothing. These nodes use no tensors, even if their lists contain some.
+/// Types of nodes that do nothing and therefore use no tensors, even if their lists contain some.
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
-    /// Reads a rank's tensors from the contents of its file, which notes call `file`. Tensors of size 0 are
+    /// Reads a rank's tensors from the contents of its file; notes call this file `file`. Tensors of size 0 are
     /// skipped. With `lenient`, nodes that never run are omitted. A node without lists has no tensors and causes a
     /// note.
     ///
     /// # Errors
     ///
-    /// Fails where ASTRA-sim throws or aborts: if a node that does something lacks `inputs` or `outputs`, if a list
-    /// does not consist of pairs of name and size, or if two nodes write the same tensor.
+    /// Fails where ASTRA-sim throws or aborts: if a working node lacks `inputs` or `outputs`, if a list does not
+    /// consist of (name, size) pairs, or if two nodes write the same tensor.
     pub fn read_tensors(
         contents: &[u8],
         lenient: bool,
@@ -55,7 +56,7 @@ impl RankTensors {
     ) -> Result<Self, TraceError> {
         let kept;
         let contents = if lenient {
-            // The reader of nodes already adds notes about skipped records, so drop them here.
+            // The node reader already adds notes about skipped records, so drop the notes here.
             kept = lenient::keep_runnable(contents, file, &mut Vec::new())?;
             &kept[..]
         } else {
@@ -93,9 +94,9 @@ impl RankTensors {
 struct TensorReader {
     tensors: RankTensors,
     numbers: BTreeMap<String, u32>,
-    /// Node that writes each tensor, by the tensor's index.
+    /// For each tensor index, the node that writes the tensor.
     writers: BTreeMap<u32, u64>,
-    /// First node without lists, and the number of such nodes.
+    /// First node that has no lists, and the number of such nodes.
     without: Option<(u64, usize)>,
 }
 

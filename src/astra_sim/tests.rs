@@ -1,4 +1,4 @@
-//! Inputs and graphs for the unit tests.
+//! Provides inputs and graphs for the unit tests.
 
 use super::{
     AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader, QuirkSet,
@@ -9,7 +9,7 @@ use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::graph::Graph;
 use std::num::NonZeroU32;
 
-/// Returns flags that name each file by a single letter, with defaults for all other values.
+/// Returns flags that name each file by a single letter and are otherwise defaults.
 pub fn flags() -> AstraFlags {
     AstraFlags {
         model: AnalyticalNetwork::Unaware,
@@ -31,7 +31,7 @@ pub fn flags() -> AstraFlags {
     }
 }
 
-/// Reads inputs with two NPUs and this system file.
+/// Reads inputs that consist of two NPUs and this system file.
 pub fn inputs(system: &str) -> AstraInputs {
     let read = |role: &str| match role {
         "system" => system.to_owned(),
@@ -41,7 +41,7 @@ pub fn inputs(system: &str) -> AstraInputs {
     AstraInputs::read_files(&flags(), &mut |role, _| Ok(read(role))).expect("they are right")
 }
 
-/// Returns rank 0's graph with these nodes; each number is a node's recorded duration in microseconds.
+/// Returns the graph of rank 0 with these nodes; each number is a recorded duration in microseconds.
 pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, (op, micros)) in nodes.iter().enumerate() {

@@ -1,15 +1,15 @@
-//! A rank's trace as ASTRA-sim interprets it: the lane and duration of each node.
+//! Interprets a rank's trace as ASTRA-sim does: determines the lane and the duration of each node.
 //!
-//! An NPU runs at most one host operation and one kernel at a time. Collectives, sends, loads and stores
-//! also run one at a time. Receives are not limited. Streams are ignored. A host node takes its recorded
-//! duration in whole microseconds. A kernel also takes its recorded duration if the system file disables
-//! the roofline, and so does every node in a pure replay. Without a recorded duration, such a node takes
-//! 1 ns. With the roofline, a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A
-//! kernel of 0 bytes is skipped. A kernel of 0 FLOPs, which ASTRA-sim never finishes, takes ⌊b /
-//! bandwidth⌋ ns. A broadcast takes its recorded duration and does not count as communication.
+//! An NPU runs at most one host operation and one kernel at a time. Collectives, sends, loads and stores also run one
+//! at a time. Receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
+//! microseconds. A kernel also takes its recorded duration if the system file disables the roofline. So does every node
+//! in a pure replay. Without a recorded duration, such a node takes 1 ns. If the roofline is enabled, a kernel of f
+//! FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A kernel of 0 FLOPs
+//! takes ⌊b / bandwidth⌋ ns, although ASTRA-sim never finishes it. A broadcast takes its recorded duration and does not
+//! count as communication.
 //!
-//! Without [`Quirk::OneAtATime`], loads and stores run one at a time, and each collective and send has
-//! its own lane. Without [`Quirk::WholeNs`], durations of kernels are rounded to picoseconds.
+//! If [`Quirk::OneAtATime`] is corrected, loads and stores run one at a time, and each collective and send has its own
+//! lane. If [`Quirk::WholeNs`] is corrected, kernel durations are rounded to picoseconds.
 
 use super::collectives::AstraCollectives;
 use super::lenient;
@@ -20,17 +20,17 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
-/// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and stores if
-/// they are separate. The lanes of single nodes follow, for receives of a pure replay and for
-/// communication that waits for no other communication.
+/// Lanes: one for kernels, one for all other work that leaves the NPU, and one for loads and stores if they are
+/// separate. After these come lanes for single nodes: for receives of a pure replay, and for communication that waits
+/// for no other communication.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Kinds of nodes for which only the duration matters; the kind is encoded in the node's FLOPs.
+/// Kinds of nodes for which only the duration matters. The node's FLOPs encode the kind.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Returns the number of lanes of an NPU, not counting the lanes of single nodes.
+/// Returns the number of an NPU's lanes, without the lanes for single nodes.
 fn lane_count(quirks: QuirkSet) -> u32 {
     if quirks.has_quirk(Quirk::OneAtATime) {
         2
@@ -44,16 +44,16 @@ fn lane_count(quirks: QuirkSet) -> u32 {
 pub struct AstraRankGraph {
     /// The rank's nodes, as ASTRA-sim interprets them.
     pub graph: Graph,
-    /// This rank's peers and groups, bound to the graph's slots (placeholders).
+    /// Binds the graph's slots (placeholders) to this rank's peers and groups.
     pub binding: SlotBinding,
-    /// Number of lanes that the graph needs.
+    /// Number of NPU lanes that the graph needs.
     pub lanes: u32,
     /// Notes about the trace.
     pub notes: Vec<InputNote>,
 }
 
-/// Returns ASTRA-sim's kind of a [`NodeKind::Compute`] node, in a graph that an [`AstraTraceReader`] built.
-/// The kind is a kernel, nothing, or communication or memory with only a recorded duration.
+/// Returns ASTRA-sim's kind for a [`NodeKind::Compute`] node; an [`AstraTraceReader`] must have built the graph. The
+/// kind is a kernel, nothing, or communication or memory that has only a recorded duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -75,8 +75,8 @@ pub struct AstraTraceReader<'a> {
 }
 
 impl<'a> AstraTraceReader<'a> {
-    /// Creates a reader for `inputs`. With `lenient`, records that are truncated or duplicate, or that never run, are
-    /// omitted with a note.
+    /// Creates a reader for `inputs`. If `lenient` is true, the reader omits truncated records, duplicate records and
+    /// records that never run, and adds a note.
     pub fn new(inputs: &'a AstraInputs, collectives: &'a AstraCollectives, lenient: bool) -> Self {
         Self {
             inputs,
@@ -85,11 +85,11 @@ impl<'a> AstraTraceReader<'a> {
         }
     }
 
-    /// Reads `contents`, the trace file of the rank `rank`. Errors and notes call the file `file`.
+    /// Reads `contents`, the trace file of rank `rank`. Errors and notes call the file `file`.
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Graph::read_graph`], and if the trace has a node that ASTRA-sim cannot run.
+    /// Fails with the errors of [`Graph::read_graph`]. Also fails if the trace has a node that ASTRA-sim cannot run.
     pub fn read_graph(
         &self,
         contents: &[u8],
@@ -154,16 +154,16 @@ impl<'a> AstraTraceReader<'a> {
 /// State that the reader keeps from node to node.
 struct TraceReaderState<'a> {
     reader: &'a AstraTraceReader<'a>,
-    /// Number of nodes with their own lane.
+    /// Number of nodes that have their own lane.
     own: u32,
     /// The most recently checked collective.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
-    /// First collective that ASTRA-sim does not run, and the number of such collectives.
+    /// First collective that ASTRA-sim skips, and the number of such collectives.
     nowhere: Option<(u64, u64)>,
 }
 
 impl TraceReaderState<'_> {
-    /// Converts a node as ASTRA-sim interprets it.
+    /// Converts a node to its form in ASTRA-sim.
     fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
         node.wait = Span::ZERO;
@@ -241,7 +241,7 @@ impl TraceReaderState<'_> {
                     GroupName::Number(id) => id,
                     GroupName::Text(name) => return Err(not_a_number_error(node.id, name)),
                 };
-                // Dimensions matter only without a named group, because a named group uses all
+                // Dimensions matter only for collectives without a named group, because a named group uses all
                 // dimensions.
                 if let Some(mask) = dimensions.take().filter(|_| id == 0) {
                     let (parts, goes) = self
@@ -254,8 +254,8 @@ impl TraceReaderState<'_> {
                     }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
-                // Successive collectives are often equal, so check them once. With per-node algorithms,
-                // the result also depends on the node.
+                // Successive collectives are often equal, so check equal collectives once. With per-node algorithms,
+                // the result of the check also depends on the node.
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
                     let groups = &self.reader.inputs.groups;
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
@@ -317,8 +317,8 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that takes its recorded duration on its lane. The operation's FLOPs encode what the node
-/// represents.
+/// Returns an operation that occupies its lane for its recorded duration. The operation's FLOPs encode what kind of
+/// node it represents.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

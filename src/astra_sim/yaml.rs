@@ -1,6 +1,6 @@
-//! Reads YAML as keys with their lines. Only this module uses `serde_saphyr`.
+//! Reads the keys of a YAML mapping with their lines. Only this module uses `serde_saphyr`.
 //!
-//! Aliases and merged keys are rejected, so the result is never longer than its text.
+//! The reader rejects aliases and merged keys, so the result is never longer than the text.
 
 use super::error::{InputError, shorten_to_one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -10,7 +10,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Budget, Options, Spanned};
 use std::fmt;
 
-/// Returns the keys of the mapping in `text`, in the order of the text. Each key occurs once.
+/// Returns the keys of the mapping in `text` in order; each key occurs once.
 pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
     let mapping: YamlMapping = serde_saphyr::from_str_with_options(text, parser_options())
         .map_err(|error| {
@@ -26,8 +26,8 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     Ok(mapping.0)
 }
 
-/// Returns limits that suffice for any file of ASTRA-sim, and that reject documents that expand beyond
-/// their text.
+/// Returns parser limits that suffice for any file of ASTRA-sim, and that reject documents which expand beyond their
+/// text.
 fn parser_options() -> Options {
     let mut budget = Budget::default();
     budget.max_aliases = 0;

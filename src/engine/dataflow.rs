@@ -195,7 +195,7 @@ impl<'a> Dataflow<'a> {
         self.places.push(place);
     }
 
-    /// Initializes the open dependencies of an instance that begins. `used` is true if an earlier launch used the
+    /// Initialises the open dependencies of an instance that begins. `used` is true if an earlier launch used the
     /// instance's state.
     pub fn open_dependencies(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];

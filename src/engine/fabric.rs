@@ -106,7 +106,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Finds runs whose reserved links may be used by bytes sent between `ends` at `now`. Returns the lowest index of
-    /// these runs, or `None` if no run has reserved such a link. `None` if no run has reserved such a link.
+    /// these runs, or `None` if no run has reserved such a link.
     #[inline]
     pub fn lowest_reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network

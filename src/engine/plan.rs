@@ -59,7 +59,7 @@ pub(super) struct GroupPlan {
     pub extent: GroupExtent,
     /// Paths between members in each phase, if these paths are equal for all members.
     pub paths: Vec<SharedPaths>,
-    /// Number of ports that a member has along a phase: two if the member may be wired to neighbors on both sides. If
+    /// Number of ports that a member has along a phase: two if the member may be wired to neighbours on both sides. If
     /// the group is not a sub-grid, a member has two ports for every dimension.
     pub sides: u32,
     /// Collectives of the group, in order. Groups with equal collectives share one list.

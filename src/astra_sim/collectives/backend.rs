@@ -1,4 +1,4 @@
-//! Implements the engine's collective backend for ASTRA-sim's collectives.
+//! Implements the engine's traits for collective backends with ASTRA-sim's collectives.
 
 use crate::endless_waits::EndlessWait;
 use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
@@ -22,16 +22,16 @@ use chakram_trace::format::CollectiveKind;
 use super::AstraCollectives;
 use std::ops::Range;
 
-/// Endpoint delay in named groups, ns.
+/// Endpoint delay in named groups, in ns.
 const FAST: u64 = 10;
-/// Size of a rendezvous request, bytes.
+/// Size of a rendezvous request, in bytes.
 const HANDSHAKE: u64 = 8192;
 
 impl CollectiveBackend for AstraCollectives {
     type Stage = AstraPhase;
 
     fn place_group(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
-        // A named group of all NPUs is treated like the group without a name.
+        // A named group of all NPUs behaves like the unnamed group of all NPUs.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
             return single_line(party.npus);
@@ -63,7 +63,7 @@ impl CollectiveBackend for AstraCollectives {
         if self.quirks.has_quirk(Quirk::OneAtATime) {
             return script;
         }
-        // Each collective has its own queues, which its number selects.
+        // Each collective has its own queues; its index selects them.
         u64::from(request.number) << 32 | script
     }
 
@@ -76,8 +76,8 @@ impl CollectiveBackend for AstraCollectives {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.member_count() > 1) {
-            // A member executes its script in the first queue of the innermost level. The phase's other properties
-            // do not matter.
+            // A member executes its script in the first queue of the innermost level, and the other properties of this
+            // phase do not matter.
             out.push(AstraPhase {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
@@ -405,7 +405,7 @@ impl IssueDiscipline for AstraCollectives {
             issued.record_wait(EndlessWait::Alone { npu, node });
             return;
         }
-        // Messages of custom algorithms are numbered separately.
+        // ASTRA-sim numbers messages of custom algorithms separately.
         let of_all = (!named && !scripted).then_some(request.number);
         issued.record_join(npu, node, chunks, extent.member_count(), of_all);
     }
@@ -465,8 +465,8 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
-    /// Records that a member joins a collective at time 0 if the member delays a message immediately. In
-    /// trees, only leaves delay a message immediately, because other members first wait for one.
+    /// Records the member if it joins a collective at time 0 and immediately delays a message. In trees, only leaves
+    /// delay a message immediately, because other members first wait for a message.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.all_stages().first() else {
@@ -482,9 +482,9 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. The check
-    /// assumes that chunks in the same stage send to the same members, and that a member's messages to another
-    /// member follow one another. Every algorithm satisfies both assumptions.
+    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. The check assumes
+    /// that chunks in the same stage send to the same members, and that a member sends its messages to one partner in
+    /// succession. Every algorithm satisfies both assumptions.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -504,7 +504,7 @@ impl AstraCollectives {
             })
     }
 
-    /// Returns the line of members that communicate in `stage`, for levels with one queue.
+    /// Returns the line of members that communicate in `stage`; the levels must have one queue.
     fn symmetric_line<'a>(
         &'a self,
         stage: &'a AstraPhase,
@@ -520,8 +520,8 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the flow shop of a collective whose members all start together on idle links. Calls
-    /// `on_begin` whenever a chunk begins a stage. Returns `None` if the duration cannot be proved.
+    /// Returns the flow shop of a collective. All its members start together on idle links. Calls `on_begin` whenever a
+    /// chunk begins a stage. Returns `None` if the duration is not proven.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -552,8 +552,8 @@ impl AstraCollectives {
             back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        // All chunks are identical. A flow shop of the stages, with the capacities of the queues,
-        // therefore gives the end time.
+        // All chunks are identical. Therefore a flow shop of the stages, with the queues' capacities, gives the end
+        // time.
         Some(simulate_flow_shop_observed(
             chunk_schedule,
             stages,
@@ -561,7 +561,7 @@ impl AstraCollectives {
         ))
     }
 
-    /// Returns the delay of endpoints in `stage` if there are no buses.
+    /// Returns the endpoint delay in `stage` on machines without buses.
     #[inline]
     fn endpoint_of(&self, stage: &AstraPhase) -> Span {
         if self.is_fast(stage) {
@@ -571,14 +571,13 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns true if endpoints of `stage` have the constant delay of named groups.
+    /// Returns true if `stage` belongs to a named group, whose endpoints have a constant delay.
     #[inline]
     fn is_fast(&self, stage: &AstraPhase) -> bool {
         stage.named && self.quirks.has_quirk(Quirk::GroupEndpoint)
     }
 
-    /// Returns the index of the queues, of the dimension or of the phase, that chunks join before
-    /// `stage`.
+    /// Returns the index of the queues that chunks join before `stage`: the index of the dimension or of the phase.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has_quirk(Quirk::SharedQueue) {

@@ -1,4 +1,4 @@
-//! Custom algorithms of a system, for kinds of collectives and for single nodes.
+//! Custom algorithms from a system file, for kinds of collectives and for single nodes.
 
 use crate::{AstraInputs, PerCollectiveKind};
 use chakram_hardware::collective::{ScriptExecutor, ScriptedAlgorithm};
@@ -9,7 +9,7 @@ use std::path::Path;
 /// Custom algorithms, and the members that execute them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CustomScripts {
-    /// Algorithms by index.
+    /// Custom algorithms, by algorithm index.
     algorithms: Vec<ScriptedAlgorithm>,
     of_kind: PerCollectiveKind<Option<u16>>,
     of_node: BTreeMap<u64, u16>,
@@ -17,8 +17,7 @@ pub(super) struct CustomScripts {
 }
 
 impl CustomScripts {
-    /// Adds an algorithm, read from the files that begin with `prefix`, for the collectives that `inputs`
-    /// name.
+    /// Adds an algorithm, whose files begin with `prefix`, for the collectives that `inputs` name.
     pub fn add_algorithm(
         &mut self,
         inputs: &AstraInputs,
@@ -60,7 +59,7 @@ impl CustomScripts {
         &self.algorithms[number as usize]
     }
 
-    /// Returns the algorithm with index `number`, and the state of the members that execute algorithms.
+    /// Returns the algorithm with index `number`, and the state of the members that execute custom algorithms.
     pub fn algorithm_and_executor(
         &mut self,
         number: u16,

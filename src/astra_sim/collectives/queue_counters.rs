@@ -1,5 +1,4 @@
-//! Assigns chunks to queues in rotation. Each NPU counts the queues that it has assigned in each
-//! level.
+//! Assigns chunks to queues in rotation. For each level, each NPU counts the queues that it has assigned.
 
 use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueRotation, QueueSlot};
@@ -11,25 +10,25 @@ struct LevelCounters {
     all: u32,
     first: u32,
     second: u32,
-    /// Number of chunks that were assigned to a tree.
+    /// Number of chunks that the NPU has assigned to a tree.
     trees: u32,
 }
 
-/// Counters of all NPUs.
+/// Chunk counters of all NPUs.
 #[derive(Clone, Debug)]
 pub(super) struct QueueCounters {
-    /// Number of queues of a level.
+    /// Number of queues in a level.
     queues: u32,
     dimensions: usize,
     /// Counters by NPU and level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
-    /// Collective whose chunks each NPU's counters count; empty if counters are never reset.
+    /// For each NPU, the collective whose chunks its counters count; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl QueueCounters {
-    /// Creates the counters. There are no counters unless `is_counted` is true. With `anew`, the
-    /// counters restart with each collective.
+    /// Creates the counters. There are no counters unless `is_counted` is true. If `anew` is true, the counters restart
+    /// with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -51,8 +50,7 @@ impl QueueCounters {
         !self.levels.is_empty()
     }
 
-    /// Returns the queue (and the place in it) for an NPU's next chunk in a stage, and counts the
-    /// chunk.
+    /// Counts an NPU's next chunk in a stage, and returns the chunk's queue and its place in that queue.
     #[inline]
     pub fn next_slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
         let backward = stage.rotation == QueueRotation::Second;
@@ -66,15 +64,15 @@ impl QueueCounters {
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
         {
-            // NPUs may join overlapping collectives in different orders, so restart the counters with each collective.
+            // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
             self.levels[first..][..self.dimensions].fill(LevelCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // An all-reduce that consists of a reduce-scatter and an all-gather uses one half of the queues
-        // for each. A single queue belongs to both halves.
+        // An all-reduce that runs as a reduce-scatter and an all-gather uses one half of the queues for each of them. A
+        // single queue belongs to both halves.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;

@@ -1,4 +1,4 @@
-//! Tests of machine files made from ASTRA-sim's inputs, and of their notes.
+//! Tests machine files made from ASTRA-sim's inputs, and the notes about them.
 
 use super::*;
 
@@ -19,9 +19,9 @@ fn machine(imported: &ImportedMachine) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// A GB of a network file is 2^30 bytes. In units of 2^30 bytes per second, an NPU has a bandwidth of 50
-/// around the ring (half in each direction) and 100 through the switch. With full connection, the
-/// bandwidth is 175, because direct uses 7 links of 25 one after another.
+/// In a network file, a GB is 2^30 bytes. In units of 2^30 bytes per second, an NPU has a bandwidth of 50 on the ring
+/// (half in each direction) and 100 at the switch. In the fully connected dimension, it has 175, because direct uses 7
+/// links of 25 one after another.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
@@ -38,7 +38,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let pipeline = machine.chunk_pipeline();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
-    // The rates of the machine's NPUs are unknown, because the file states none.
+    // The file states no rates, so the rates of the machine's NPUs are unknown.
     assert!(machine.classes()[0].memory.is_none());
     let keys = imported.notes.iter().map(|note| note.key.as_str());
     assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));

@@ -7,12 +7,11 @@ use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Difference between a rank's number and the process id of the rank's tensor lifetimes and memory
-/// counter.
+/// Offset from a rank to the process id of its tensor lifetimes and memory counter.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// Writer that ASTRA-sim reports for a tensor that no node writes.
+/// The writer that ASTRA-sim reports for a tensor without a writing node.
 const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",
@@ -57,7 +56,7 @@ enum TensorEventArgs<'e> {
 }
 
 impl TensorMemory<'_> {
-    /// Writes a whole file with the tensors of the rank `rank`.
+    /// Writes a complete file with the tensors of rank `rank`.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::Value;
 
-/// Builds tensors from uses: (node, name, bytes, true if the node writes the tensor).
+/// Builds tensors from their uses: (node, name, bytes, true if the node writes the tensor).
 fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
@@ -36,8 +36,8 @@ fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     ran.collect()
 }
 
-/// Builds the tensors of a layer's forward and backward pass: w is a weight, a is an activation, y
-/// is a result, and g is a gradient.
+/// Builds the tensors of one layer's forward and backward pass: w is a weight, a is an activation, y is a result, and g
+/// is a gradient.
 fn layer() -> RankTensors {
     tensors(&[
         (0, "w", 100, false),
@@ -88,7 +88,7 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 
 #[test]
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
-    // Node 0 reads w until 4, and node 1 writes w from 2 to 9. w exists from 0 to 4 and is then freed.
+    // Node 0 reads w until 4, and node 1 writes w from 2 to 9. Therefore w exists from 0 to 4.
     let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
     let memory = TensorMemory::replay_lifetimes(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
     assert_eq!(memory.read_before_written().collect::<Vec<_>>(), ["w"]);

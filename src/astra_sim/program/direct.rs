@@ -1,15 +1,15 @@
 //! `direct` and `direct<W>`: every member sends to every other member, beginning with its successor on
 //! the line.
 //!
-//! A member sends n-1 messages, or 2(n-1) in an all-reduce. At most W of its messages are unanswered. The second
-//! half of an all-reduce begins when all n-1 messages of the first half have been *received* and at least one of
-//! them has been reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, the second
-//! half begins when all n-1 messages have been reduced, which gives W + n-1 credits.
+//! A member sends n-1 messages, or 2(n-1) in an all-reduce. At any time, at most W of its messages are unanswered. The
+//! second half of an all-reduce begins when the member has *received* all n-1 messages of the first half and has
+//! reduced at least one of them. If [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) is corrected, the
+//! second half begins when the member has reduced all n-1 messages, which gives W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;
 
-/// Returns the maximum number of packets in flight.
+/// Returns the maximum number of packets that a member has in flight.
 pub(super) fn window_size(window: Option<u32>, position: LinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
@@ -28,8 +28,8 @@ pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
-/// Returns the number of credits that step `i` needs, and the number of messages that must arrive before the step
-/// (they may still be unprocessed).
+/// Returns the number of credits that step `i` needs. Also returns the number of messages that must arrive before the
+/// step, even if they are not processed yet.
 pub(super) fn required_before(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {

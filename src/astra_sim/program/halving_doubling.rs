@@ -1,28 +1,27 @@
-//! `halvingDoubling`: members exchange data with partners. The distances are 1, 2, 4, … in a
-//! reduce-scatter and n/2, n/4, … in an all-gather; an all-reduce consists of both.
+//! `halvingDoubling`: members exchange data with partners at changing distances. The distances are 1, 2, 4, … in a
+//! reduce-scatter, and n/2, n/4, … in an all-gather; an all-reduce runs both.
 //!
 //! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j
 //! of an all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where
 //! d is the size of the first half's last message. If d is odd, this is less than d.
 //!
-//! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over
-//! the distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if members form pairs at each
-//! distance. A member may then lack data of other members: with 6 members and the distances 3 and 1,
-//! each gets the data of only 3 other members.
+//! An all-gather also supports other numbers of members. With L = ⌊log2 n⌋, a member sends L messages over the
+//! distances ⌊n/2⌋, ⌊n/4⌋ and so on. The all-gather terminates if all members form pairs at each distance. A member may
+//! then lack data from some members: with 6 members and the distances 3 and 1, each gets the data of only 3 others.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// A message: the distance to its partner, and its size.
+/// A message: the distance to the partner, and the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalvingPacket {
     pub distance: u32,
     pub amount: BufferShare,
 }
 
-/// Returns true if `members` of an all-gather form pairs at each distance, that is, blocks of twice the
-/// distance fill the line.
+/// Returns true if `members` of an all-gather form pairs at each distance, that is, if blocks of twice the distance
+/// fill the line.
 pub fn can_pair_all(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
         .take_while(|&distance| distance > 0);
@@ -47,7 +46,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // One truncation gives the same size as a truncation at each halving.
+    // One truncation gives the same size as truncating at each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::multiplied(amount, power(times));
     match phase.part {
@@ -68,9 +67,8 @@ pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> 
     }
 }
 
-/// Returns the partner at `distance`, which has a higher index if ⌊index / distance⌋ is even, and
-/// otherwise a lower index. All members of the line form pairs at this distance, so the partner is on
-/// the line.
+/// Returns the partner at `distance`. Its index is higher if ⌊index / distance⌋ is even, and lower otherwise. All
+/// members of the line form pairs at this distance, so the partner is also on the line.
 pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance

@@ -21,7 +21,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     }
 }
 
-/// Returns the size of each message in the ring and direct algorithms.
+/// Returns the size of each message in the ring algorithm and in the direct algorithm.
 pub(super) fn message_size(phase: &AstraPhase) -> BufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,

@@ -1,16 +1,17 @@
-//! `doubleBinaryTree`: an all-reduce up a binary tree and down again. Chunks alternate between two mirrored trees.
+//! `doubleBinaryTree`: data goes up a binary tree and down again, which gives an all-reduce. Chunks alternate between
+//! two mirrored trees.
 //!
-//! With n = 2^L members, the root has one subtree, which is a complete binary tree of the other n-1 members,
-//! numbered in order along the line. The root is the last member of the line, or the first in the mirrored tree. A
-//! leaf sends to its parent. An inner member reduces the messages of its two children and sends up. When the
-//! result comes down, the member reduces it again (unless
-//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children.
-//! Then the member ends, even if these messages have not been delivered.
+//! With n = 2^L members, the root has one subtree: a complete binary tree of the other n-1 members, which an in-order
+//! traversal numbers along the line. The root is the last member of the line, or the first in the mirrored tree. A leaf
+//! sends its data to its parent. An inner member reduces the messages of its two children, and sends the result to its
+//! parent. When the final result comes down, the member reduces it again (unless
+//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to both children. Then
+//! the member ends, even if the network has not delivered these messages yet.
 
 use super::QueueSlot;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
 
-/// Role of a member in its tree, with the indices of the member's parent and children.
+/// A member's role in its tree, with the indices of its parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TreeRole {
     Root { child: u32 },
@@ -22,7 +23,7 @@ pub(super) enum TreeRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TreeMessage {
     pub to: u32,
-    /// Number of credits that the message needs.
+    /// Number of credits that the sender needs before the message.
     pub after: u32,
     /// Number of steps after which the receiver posts the receive.
     pub recv_posted: u32,
@@ -32,8 +33,8 @@ impl TreeRole {
     /// Returns the role of the member at `position`.
     pub fn role_of_member(slot: QueueSlot, position: LinePosition) -> Self {
         let n = position.size;
-        // Indices 1 to n-1 are the subtree in order, and n is the root. With b the lowest set bit of x,
-        // the parent of x is x + b or x - b, whichever has the higher lowest set bit.
+        // An in-order traversal gives the subtree the indices 1 to n-1, and the root has index n. If b is the lowest
+        // set bit of x, the parent of x is x + b or x - b, whichever has the higher lowest set bit.
         let place = |index: u32| match index {
             0 if slot.mirrored => n,
             _ => index + u32::from(!slot.mirrored),
@@ -62,8 +63,8 @@ impl TreeRole {
         }
     }
 
-    /// Returns the initial credits: one for a leaf, because the leaf's data passes the endpoint
-    /// first.
+    /// Returns the credits that a member has at the start: one for a leaf, because the leaf's data first passes the
+    /// endpoint.
     pub fn initial_credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }
@@ -81,8 +82,8 @@ impl TreeRole {
 
     /// Returns the `i`-th message.
     pub fn nth_send(self, i: u32) -> Option<TreeMessage> {
-        // Receives from children are posted at the start; the receive from the parent is posted after
-        // the message up.
+        // Members post receives from their children at the start, and the receive from their parent after they have
+        // sent their message up.
         let (to, after, recv_posted) = match (self, i) {
             (Self::Leaf { parent }, 0) => (parent, 1, 0),
             (Self::Inner { parent, .. }, 0) => (parent, 2, 0),
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_trees_of_eight() {
-        // Numbered in order over 0..=6, the leaves are 0, 2, 4, 6. The leaves' parents are 1 and 5,
+        // An in-order traversal numbers the nodes 0..=6, so the leaves are 0, 2, 4 and 6. Their parents are 1 and 5,
         // and the parent of 1 and 5 is 3. The root is 7.
         assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
         let inner = |parent, left, right| TreeRole::Inner {
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(role(1, 8, false), inner(3, 0, 2));
         assert_eq!(role(5, 8, false), inner(3, 4, 6));
         assert_eq!(role(6, 8, false), TreeRole::Leaf { parent: 5 });
-        // The mirrored tree numbers the members 1..=7 in order, and its root is 0.
+        // In the mirrored tree, an in-order traversal numbers the members 1..=7, and the root is 0.
         assert_eq!(role(0, 8, true), TreeRole::Root { child: 4 });
         assert_eq!(role(4, 8, true), inner(0, 2, 6));
         assert_eq!(role(7, 8, true), TreeRole::Leaf { parent: 6 });

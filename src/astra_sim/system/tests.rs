@@ -1,4 +1,4 @@
-//! Tests of every key and every error of system files.
+//! Tests every key of system files, and every error.
 
 use super::*;
 
@@ -115,7 +115,7 @@ fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
 #[test]
 fn a_scale_applies_to_what_the_file_says() {
     let delay = |text: &str, scale| parse(text).0.endpoint_delay(scale);
-    // If the file states no delay, the delay is 10 at any scale. 25 x 0.5 = 12.5 is truncated to 12.
+    // If the file states no delay, the delay is 10 ns at any scale. 25 x 0.5 = 12.5 is truncated to 12.
     assert_eq!(delay("{\"preferred-dataset-splits\": 1}", 2.0), 10);
     assert_eq!(delay(ALL, 0.5), 12);
     assert_eq!(delay(ALL, 1.0), 25);

@@ -7,7 +7,7 @@ use chakram_trace::format::write::{AttributeValue, NodeExtras, TraceWriter};
 
 type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 
-/// Writes a trace of kernels with these lists. The first node does nothing and has no lists.
+/// Writes a trace of kernels that have these lists. The first node does nothing and has no lists.
 fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);

@@ -42,7 +42,7 @@ impl ChunkQueues {
     }
 
     /// Removes and returns the chunk that begins its stage next, or `None` if no chunk waits or the queue is at its
-    /// capacity. `None` if no chunk waits or the queue is at its capacity.
+    /// capacity.
     #[inline]
     pub fn admit_next_chunk(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
         let state = match queue.number {
