@@ -35,7 +35,7 @@ pub struct AmountChange {
 }
 
 impl AmountChange {
-    /// Returns the increase; a decrease is negative.
+    /// Returns the increase; the result is negative for a decrease.
     pub fn signed_increase(&self) -> i128 {
         self.after as i128 - self.before as i128
     }

@@ -1,4 +1,4 @@
-//! Checks traces before a replay.
+//! Checks traces before they are replayed.
 //!
 //! First, each trace is checked separately ([`ValidatedTrace::check_trace`]): records, ids, dependencies, cycles and
 //! durations. This check also collects, in program order, what must agree with other ranks: collectives, messages,

@@ -8,7 +8,7 @@ use chakram_trace::format::file::{RankFile, TraceContents, discover_traces};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 
-/// Files that define a custom algorithm.
+/// Files defining a custom algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomFiles {
     /// Kind of collective that uses this algorithm.

@@ -126,7 +126,7 @@ pub fn note_settings(
 pub struct MachineEdit {
     /// Path of the value in the file.
     pub path: String,
-    /// The new value as TOML text; `removed` if the edit removed the value.
+    /// New value as TOML text; `removed` if the edit removed the value.
     pub value: String,
     /// The machine without this edit; `None` if that machine would be invalid.
     pub without: Option<Machine>,

@@ -49,7 +49,7 @@ pub struct ReplayOption {
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
 
-/// Form of an option's words.
+/// Words that an option accepts.
 #[derive(Clone, Copy, Debug)]
 pub enum ReplayOptionSyntax {
     /// No words: the option is on if it is present.
@@ -389,7 +389,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
 /// Reason why values in a machine's text cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineTextError {
-    /// A value cannot be changed.
+    /// A value in the machine's text cannot be changed.
     #[error(transparent)]
     Edit(#[from] EditError),
     /// The machine is invalid with the changed values.
@@ -428,7 +428,7 @@ pub struct MachineValue {
 /// Reason why given options are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaySettingsError {
-    /// The value of an option is invalid.
+    /// An option has an invalid value.
     Value {
         /// Option that rejects the value.
         key: SettingKey,
@@ -445,7 +445,7 @@ pub enum ReplaySettingsError {
     OwnRates(String),
     /// Only bandwidth or only latency is given, but both are needed.
     RateMissing {
-        /// The option that is given.
+        /// The option that was given.
         given: SettingKey,
         /// The option that is missing.
         missing: SettingKey,

@@ -33,8 +33,8 @@ const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last valid factor and the next tested factor, which was
 /// invalid.
 const HALVINGS: u32 = 6;
-/// Fractions of a range of factors. The makespans at these positions are compared with a straight
-/// line. The first positions reveal most curves.
+/// Positions within a range, as fractions of its length. The makespans at these positions are
+/// compared with a straight line. The first positions reveal most nonlinear curves.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
 /// Finds the sensitivities of `run` on the machine in the given text.
@@ -161,7 +161,7 @@ fn rate_row(
 }
 
 /// Multiplies a time by approximately `factor`, so that the result is a whole number of
-/// picoseconds. Returns the exact factor. The exact factor is needed because replays round
+/// picoseconds. Also returns the exact factor. The exact factor is needed because replays round
 /// latencies and use the same latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {

@@ -1,4 +1,4 @@
-//! Breakdown of each NPU's time by category.
+//! Divides each NPU's time into categories.
 //!
 //! Each instant of an NPU's time is attributed to the first category that applies, in this order: compute, transfer,
 //! waiting, memory, host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host
@@ -23,7 +23,6 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::RankInstance;
 use serde::{Deserialize, Serialize};
 
-/// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
 /// Offset of the label for messages between ranks. An offset is a label's index relative to the first label of an
 /// instance, or of the replay.

@@ -1,8 +1,8 @@
 //! Busy time of each rank by type of work: host, kernels, communication, memory, and nodes without work. The busy
 //! time is the length of the union of the nodes' intervals from issue to completion.
 //!
-//! Intervals are not stored. For each rank and type of work, the observer stores only the number of nodes in progress
-//! and the start of the current busy period. A node therefore costs a few additions and no memory.
+//! The intervals themselves are not stored. For each rank and type of work, the observer stores only the number of
+//! nodes in progress and the start of the current busy period. A node therefore costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;

@@ -62,7 +62,7 @@ impl CapturedOn {
     }
 
     /// Sets `kernels_stay` if any of the machine's NPU classes (`classes`) differs from the class of the captured
-    /// devices. Kernels then keep durations from another device.
+    /// devices. In this case, kernels keep the durations from another device.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);

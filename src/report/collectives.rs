@@ -66,7 +66,7 @@ impl CollectiveTally {
     }
 }
 
-/// Tallies collectives by group and kind.
+/// Counts collectives by group and kind.
 #[derive(Debug)]
 pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,

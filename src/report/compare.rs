@@ -37,7 +37,7 @@ pub use text::render_text as text;
 /// A machine, and the result of the replay on it.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
-    /// Machine's name in the comparison.
+    /// Name of the machine in the comparison.
     pub name: String,
     /// The machine on which the job was replayed.
     pub machine: &'a Machine,
@@ -212,7 +212,6 @@ impl<'a> MachineComparison<'a> {
         })
     }
 
-    /// Returns whether any report has memory rows.
     fn has_memory_rows(&self) -> bool {
         self.replayed_columns()
             .any(|(_, report)| !report.memory.is_empty())
@@ -243,7 +242,7 @@ fn compare_makespans(first: &Report, other: &Report) -> SpanChange {
 }
 
 impl MakespanExplanation {
-    /// Compares two replays of a job: `first` is the reference, `other` the changed one.
+    /// Compares a job's replays on two machines: `first` is the reference, `other` the changed one.
     pub fn new(first: &Report, other: &Report) -> Self {
         let part = |report: &Report, part: TimeCategory| report.mean_parts[part as usize];
         let mut parts: Vec<_> = TimeCategory::ALL

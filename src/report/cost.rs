@@ -65,7 +65,7 @@ pub struct TokenRun {
     pub kernel_energy_j: Option<f64>,
 }
 
-/// Inputs of the cost computation.
+/// Inputs for computing costs.
 #[derive(Clone, Copy, Debug)]
 struct CostBasis {
     npus: f64,

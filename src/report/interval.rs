@@ -1,8 +1,8 @@
 //! The interval of a prediction, and how much of the predicted time each method estimated.
 //!
-//! Estimates within a class share constants, so they have a common error. Errors of different classes are independent.
-//! Let `p` be the fraction of the time in a class, and `u` the relative error of the class. All times of a step
-//! share a further error of 4.5 %:
+//! Estimates within a class share constants, so they have a common error. Errors of different classes are independent
+//! of each other. Let `p` be the fraction of the time in a class, and `u` the relative error of the class. All times
+//! of a step share a further error of 4.5 %:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
@@ -175,7 +175,7 @@ fn measured_error(report: &Report) -> f64 {
 impl PredictionInterval {
     /// Returns the interval of `report`, a replay of `prepared`. The errors are known in three cases: kernels are timed
     /// by curves; kernels were recorded on another NPU; or all kernels are timed by roofline, on a machine that is not
-    /// a wafer of tiles. In other cases, returns `None`.
+    /// a wafer of tiles. In all other cases, the result is `None`.
     pub(super) fn of_report(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.pricing_coverage();
         let by_roofline = basis.roofline_time > 0

@@ -1,4 +1,4 @@
-//! Energy of kernels. Only kernels timed by loop nests have a known energy.
+//! Energy that kernels use. Only kernels timed by loop nests have a known energy.
 
 use crate::summary::KernelBasis;
 use chakram_base::units::{format_count, format_joules};

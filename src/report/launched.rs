@@ -137,7 +137,7 @@ pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Ve
     vec![section]
 }
 
-/// Counts of one program's launches.
+/// Counts for the launches of one program.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaunchTally {
     /// Time at which the last node of any launch completed.

@@ -46,7 +46,7 @@ struct LedgerTotals {
 struct MemoryPeak {
     /// Total bytes.
     bytes: u64,
-    /// Bytes by class at the peak.
+    /// Bytes at the peak, by class.
     classes: BytesByClass,
     /// Time at which the peak was first reached.
     at: Time,
@@ -54,7 +54,7 @@ struct MemoryPeak {
     node: Option<NodeIndex>,
 }
 
-/// Bytes by [`TensorClass`].
+/// Bytes for each [`TensorClass`].
 pub type BytesByClass = [u64; TensorClass::COUNT];
 
 /// Memory use of one NPU.
@@ -88,7 +88,7 @@ pub struct MemoryRow {
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_own: Option<Bytes>,
-    /// Bytes of the peak by class.
+    /// Bytes at the peak, by class.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(
         any(test, feature = "schema"),

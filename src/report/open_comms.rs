@@ -30,7 +30,7 @@ struct OpenComm {
     progress: CommProgress,
 }
 
-/// Communications in progress on one NPU.
+/// The communications in progress on an NPU.
 #[derive(Clone, Debug, Default)]
 pub struct OpenComms {
     /// Communications in order of start, from the first one that has not ended.

@@ -1,8 +1,9 @@
 //! Data for the pictures of a page, which no table contains: activity of ranks, memory over time, and bytes
 //! between ranks.
 //!
-//! No data is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot show
-//! all intervals, adjacent short intervals become one interval with the category and name that take most of the time.
+//! Nothing is stored per node. Adjacent intervals with the same category and name are merged. If a picture cannot
+//! show all intervals, adjacent short intervals become one interval with the category and name that take most of the
+//! time.
 
 mod intervals;
 mod recorder;
@@ -15,7 +16,7 @@ use chakram_base::ids::Rank;
 use chakram_base::units::{Bytes, Span, Time};
 use serde::{Deserialize, Serialize};
 
-/// Data of the pictures of a replay.
+/// Data for the pictures of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {

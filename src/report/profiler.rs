@@ -25,7 +25,7 @@ const REPEATS: f64 = 0.03;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
-    /// True if this replay subtracts the profiler's estimated cost.
+    /// True if this replay subtracts the estimated cost of the profiler.
     pub removed: bool,
     /// Makespan including the profiler's cost.
     #[serde(
@@ -37,7 +37,7 @@ pub struct ProfilerBasis {
     /// Makespan without the profiler's cost, and its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
-    /// Cost of one profiler record, in nanoseconds; the largest of all ranks.
+    /// Cost of one profiler record, in nanoseconds. Each rank has its own; this is the largest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
     /// Ends of the 90 % interval of `record_ns`, in nanoseconds.
@@ -46,10 +46,10 @@ pub struct ProfilerBasis {
     /// Method that determined `record_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_basis: Option<CostBasis>,
-    /// Number of captured steps, if the job also measured steps without a profiler.
+    /// Number of captured steps. Present only if the job also measured steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
-    /// Median time of the steps that were measured without a profiler.
+    /// Median time of the steps measured without a profiler.
     #[serde(
         rename = "measured_step_ps",
         default,

@@ -1,8 +1,9 @@
-//! An observer between the event loop and the observers of a report. The observer collects events in batches, which a
-//! second thread delivers to the report's observers.
+//! An observer that connects the event loop with a report's observers. The observer collects events in batches, which
+//! a second thread delivers to the report's observers.
 //!
-//! The event loop writes 16 bytes per node event and goes on. The second thread processes the batches in order: it
-//! computes sums, memory and the critical path. Results are therefore the same as with direct calls from the loop.
+//! The event loop writes 16 bytes per node event and continues. The second thread processes the batches in order:
+//! it computes sums, memory and the critical path. The results are therefore the same as if the loop called the
+//! observers directly.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
@@ -35,7 +36,7 @@ enum NodeStep {
     Ready,
 }
 
-/// An event of a node, packed in 16 bytes.
+/// A node's event, packed into 16 bytes.
 #[derive(Clone, Copy, Debug)]
 struct StepRecord {
     at: Time,
@@ -96,7 +97,7 @@ impl RecordBatch {
     }
 }
 
-/// Destination to which full batches go.
+/// Destination of full batches.
 enum RelayTarget<'t> {
     /// The observers, on this thread.
     Here(&'t mut dyn FnMut(&mut RecordBatch)),
@@ -119,7 +120,7 @@ pub struct ObserverRelay<'t, 'o> {
 }
 
 /// Calls `run`, which runs `nodes` nodes, with a relay to the observers that `watch` creates. Returns the result of
-/// `run`, and the observers after all events were delivered to them. `watch` is called on the thread that delivers the
+/// `run`, and the observers after all events were delivered to them. `watch` runs on the thread that delivers the
 /// events.
 pub fn run_relayed<W: Observer + Send, T>(
     nodes: u64,
@@ -368,7 +369,7 @@ mod tests {
     use chakram_engine::ReplayGroupId;
     use chakram_trace::format::CollectiveKind;
 
-    /// An observer that stores all calls for comparison.
+    /// An observer that stores all calls, so that tests can compare them.
     #[derive(Debug, Default, PartialEq)]
     struct RecordedCalls {
         steps: Vec<(u32, u64, u32, u32, u8)>,

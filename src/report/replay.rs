@@ -151,8 +151,8 @@ fn replay_watched(
     Ok((report, table))
 }
 
-/// Ranks that do the same work at the same time form a group. Replays only one rank of each group. Returns the report
-/// of the whole job, without a critical path. Returns `None` if too few ranks do the same work.
+/// Ranks that do the same work at the same time form a group. Replays only one rank of each group. Returns the whole
+/// job's report without a critical path. Returns `None` if too few ranks do the same work.
 ///
 /// # Errors
 ///
@@ -297,7 +297,7 @@ struct ObservedResults<'a> {
 }
 
 impl<'a> ObservedResults<'a> {
-    /// Collects the results of observers that received the events of the whole job.
+    /// Collects the results of observers that received the whole job's events.
     fn collect<O>(observers: ReportObservers<'a, O>, makespan: Span) -> (Self, O) {
         let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) =
             observers;
@@ -581,7 +581,6 @@ fn build_exposed_rows(
     rows
 }
 
-/// Returns the role of a group, if known.
 fn role_of_group(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> {
     prepared.workload().groups()[group.id.index()].role.clone()
 }
@@ -612,8 +611,8 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which collectives of `kind` in a group were measured; `None` if these links equal the machine's
-/// links.
+/// Returns the links on which collectives of `kind` in a group were measured; `None` if the measured links equal the
+/// machine's links.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -6,7 +6,7 @@ use super::{
     steps, unknown,
 };
 
-/// A table to write.
+/// The table to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
     /// Time of each NPU by category, and the end of its rank in the replay and in the capture.
@@ -27,9 +27,9 @@ pub enum CsvTable {
     Links,
     /// Facts that the traces do not state, and how the affected nodes were timed.
     Unknown,
-    /// Settings given by the user without effect, each with the reason.
+    /// User settings without effect, each with the reason.
     Settings,
-    /// The speedups that would shorten the makespan most.
+    /// The speedups that shorten the makespan most.
     Sensitivities,
     /// One row: tokens per second, cost, and the time and cost of processing a given number of tokens.
     Cost,

@@ -63,8 +63,8 @@ fn write_all(
     Ok(())
 }
 
-/// Shortens the longest `sections` until all sections together have at most `lines` lines. Each section keeps at least
-/// four lines. A shortened section ends with a note about the omitted lines.
+/// Shortens the longest `sections` until they have at most `lines` lines in total. Each section keeps at least four
+/// lines. A shortened section ends with a note about the omitted lines.
 fn shorten_sections(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()

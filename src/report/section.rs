@@ -1,4 +1,4 @@
-//! The tables of a report as data. The text and the page render the same cells, so that both contain the same facts.
+//! A report's tables as data. The text and the page render the same cells, so that both contain the same facts.
 
 use super::table::{TextColumn, TextTable};
 use super::text::{TextStyle, write_paragraph};
@@ -12,16 +12,16 @@ const PAGE_ROWS: usize = 64;
 /// Form in which a report is rendered; it determines how many rows and how much of each name are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
-    /// A text that shows only the most important rows.
+    /// A text with only the most important rows.
     Text,
-    /// A text that shows all details and rows.
+    /// A text with all details and rows.
     Details,
     /// An HTML page.
     Page,
 }
 
 impl ReportMedium {
-    /// Returns the medium of a text with `style`.
+    /// Returns the medium for a text with `style`.
     pub fn for_text_style(style: TextStyle) -> Self {
         match style.details {
             true => Self::Details,
@@ -37,7 +37,7 @@ impl ReportMedium {
         }
     }
 
-    /// Like [`Self::max_rows_shown`], but without a limit in a text with all details.
+    /// Like [`Self::max_rows_shown`], but a text with all details has no limit.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -158,7 +158,7 @@ impl From<Vec<SectionCell>> for SectionRow {
     }
 }
 
-/// A sentence below a row or a table.
+/// A sentence that is shown below a row or a table.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionNote {
     pub text: String,
@@ -207,7 +207,7 @@ impl SectionNote {
     }
 }
 
-/// Subject of a table; determines the chapter of the page.
+/// Subject of a table. It determines the table's chapter on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SectionId {
     Breakdown,
@@ -236,13 +236,13 @@ pub(crate) struct ReportSection {
     pub rows: Vec<SectionRow>,
     /// True if a text makes each column as wide as its widest cell. If false, a wide cell shifts the rest of its row.
     aligned: bool,
-    /// Sentence that says how many rows were omitted.
+    /// Sentence that states how many rows were omitted.
     pub left_out: Option<String>,
     pub notes: Vec<SectionNote>,
 }
 
 impl ReportSection {
-    /// Creates an empty table in which rows are laid out one by one. In a text, a wide cell shifts the rest of its row.
+    /// Creates an empty table without aligned columns. In a text, a wide cell shifts the rest of its row.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -344,7 +344,7 @@ impl SectionNote {
     }
 }
 
-/// Groups adjacent rows that are equal according to `is_alike`. Returns each group with the index of its first row.
+/// Groups adjacent rows that `is_alike` considers equal. Returns each group with the index of its first row.
 pub(crate) fn indexed_runs<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool) -> Vec<(usize, &[T])> {
     let mut first = 0;
     let runs = rows.chunk_by(is_alike).map(|run| {

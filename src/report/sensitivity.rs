@@ -4,7 +4,7 @@
 //! The run is recorded once. From this recording, [`ScaledRun`] computes the end T(x) of the run with all durations of
 //! one class multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The change of T
 //! follows this derivative exactly as long as T is linear. The end of the linear range is computed by intersecting
-//! tangents (Newton's method on a convex function). T ignores that the order of nodes on lanes may also change.
+//! tangents (Newton's method on a convex function). T assumes that the order of nodes on lanes stays the same.
 //! Therefore, replays with changed durations check the derivative and the range, if such replays are affordable.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
@@ -34,17 +34,17 @@ const STEPS: u32 = 32;
 const HALVINGS: u32 = 4;
 /// Maximum number of rows in a text report.
 const ROWS: usize = 12;
-/// Factor for the column that users see: 10 % less time.
+/// Factor of the column shown to users: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// Change of the makespan if one class of the run's durations becomes shorter.
+/// Change of the makespan when one class of durations becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
     /// Name of the class of durations, or key of the machine file.
     pub what: String,
-    /// Setting that changes these durations. The setting is either an option key, to which the user appends a factor,
-    /// or a machine key. Empty if no setting changes these durations.
+    /// The setting for changing these durations. The setting is either an option key, to which the user appends a
+    /// factor, or a machine key. Empty if no setting changes these durations.
     pub setting: String,
     /// Change of the makespan, in picoseconds, per unit of the factor on these durations.
     pub slope_ps: i64,
@@ -61,7 +61,7 @@ pub struct SensitivityRow {
     pub replayed: bool,
 }
 
-/// The speedups that would shorten a run most.
+/// The speedups that shorten a run most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityReport {
@@ -89,7 +89,6 @@ pub(super) const CSV: &[CsvColumn<Report, SensitivityRow>] = &[
     }),
 ];
 
-/// A class of durations.
 struct DurationClass {
     what: String,
     setting: String,
@@ -98,7 +97,7 @@ struct DurationClass {
     change: DurationChange,
 }
 
-/// Option with which a replay changes the durations of a class.
+/// The option that changes the durations of a class in a replay.
 enum DurationChange {
     Kernels(String),
     Collectives(String),
@@ -106,7 +105,7 @@ enum DurationChange {
     Nothing,
 }
 
-/// Inputs of a replay for which sensitivities are computed.
+/// Inputs of the replay whose sensitivities are computed.
 #[derive(Clone, Copy)]
 pub struct SensitivityRun<'a> {
     /// Workload of the replay.
@@ -331,7 +330,6 @@ fn kernel_name_pattern(graph: &Graph, node: NodeIndex) -> String {
     }
 }
 
-/// Returns the classes of durations in a run.
 fn group_duration_classes(
     prepared: &CompiledReplay<'_>,
     options: &ReplayOptions,

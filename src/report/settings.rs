@@ -1,7 +1,7 @@
 //! Finds settings that the user gave but that have no effect on the run, and the reason for each.
 //!
-//! Each setting is tested by a repetition of the run without this setting. A setting has no effect if both runs have
-//! the [same results](Report::has_same_results). The reason is derived from facts about the run.
+//! To test a setting, the run is repeated without the setting. A setting has no effect if both runs have the [same
+//! results](Report::has_same_results). The reason is derived from facts about the run.
 
 use super::Report;
 use super::csv::CsvColumn;
@@ -27,13 +27,13 @@ pub use run_facts::ReplayedRun;
 pub struct SettingWithoutEffect {
     /// Key of the setting in study files, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
     pub key: String,
-    /// Value of the setting, as the user gave it.
+    /// Value of the setting as the user gave it.
     pub value: String,
     /// Reason why the setting has no effect, derived from facts about the run.
     pub reason: String,
 }
 
-/// Results of the tests of settings that the user gave.
+/// Test results of the settings that the user gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct GivenSettings {
@@ -79,7 +79,7 @@ pub(super) const CSV: &[CsvColumn<Report, SettingWithoutEffect>] = &[
 const MAX_VALUE: usize = 40;
 
 impl GivenSettings {
-    /// Returns true if there are neither settings without effect nor untested settings.
+    /// Returns true if no setting is without effect and no setting is untested.
     pub fn is_empty(&self) -> bool {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
@@ -121,7 +121,7 @@ impl Report {
             && self.without_settings() == other.without_settings()
     }
 
-    /// Returns the report without the parts that are not results.
+    /// Returns the report with only the parts that are results.
     fn without_settings(&self) -> Self {
         let mut kept = self.clone();
         kept.provenance = None;

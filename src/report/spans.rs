@@ -1,4 +1,4 @@
-//! Records the start and end of every node, for processing after the replay.
+//! Records each node's start and end for processing after the replay.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -7,7 +7,7 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::NodeKind;
 
-/// Issue and completion time of a node.
+/// A node's issue and completion time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeSpan {
     /// The node.
@@ -18,7 +18,7 @@ pub struct NodeSpan {
     pub end: Time,
 }
 
-/// Records the issue and completion time of every node.
+/// Records each node's issue and completion time.
 #[derive(Debug)]
 pub struct SpanRecorder {
     /// For each instance, the issue time of each node.

@@ -1,9 +1,9 @@
-//! The software stack of a run, and the stack's decisions.
+//! The software stack of a run, and its decisions.
 
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// The software stack with which a job runs.
+/// A job's software stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StackReport {
@@ -11,7 +11,7 @@ pub struct StackReport {
     pub name: String,
     /// True if the user chose the stack; otherwise the kernel times come from the machine file.
     pub given: bool,
-    /// Decisions of the stack about kernel times and plan options.
+    /// The stack's decisions about kernel times and plan options.
     pub decided: Vec<StackDecision>,
     /// Kernel times and plan options that the stack states but that do not apply to the run, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -32,7 +32,8 @@ impl StackReport {
     /// Name of the stack that keeps the kernel times of the machine file.
     pub const REFERENCE: &'static str = "reference";
 
-    /// Returns the kernel times of `machine` as a stack; `None` if the machine has no measured kernels.
+    /// Returns the kernel times of `machine` in the form of a stack; `None` if the machine has no
+    /// measured kernels.
     pub fn of_machine(machine: &Machine) -> Option<Self> {
         machine.has_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
@@ -68,7 +69,7 @@ impl StackReport {
 }
 
 impl StackDecision {
-    /// Creates a decision about `part` with the result `value`.
+    /// Creates a decision: `part` is its subject, and `value` its result.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             part: part.into(),

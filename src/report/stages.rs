@@ -1,4 +1,4 @@
-//! Pipeline stages, derived from the groups of a job.
+//! Pipeline stages, derived from a job's groups.
 //!
 //! If the job has pipeline groups, a message is between two stages if one of these groups contains both ranks. Without
 //! pipeline groups, a message is within a stage if both ranks are in one group with a known role (tensor, data,
@@ -15,16 +15,16 @@ use chakram_trace::graph::NodeKind;
 const PIPELINES: [&str; 2] = ["pipeline", "pp"];
 const ACROSS: [&str; 2] = ["embedding", "embd"];
 
-/// Determines whether communication is between pipeline stages.
+/// Determines whether communication crosses pipeline stages.
 #[derive(Debug)]
 pub struct PipelineStages<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// Groups with known roles; each group's members are sorted. Groups of all ranks are left out unless they are
+    /// Groups with known roles; each group's members are sorted. Omits groups that contain every rank, except
     /// pipelines.
     groups: Vec<(StageRole, Vec<Rank>)>,
     /// For each rank, the indices in `groups` of the groups that contain it.
     of_rank: Vec<Vec<u32>>,
-    /// For each group of the replay, true if its collectives are between stages.
+    /// True, for each group of the replay, if its collectives cross stages.
     across: Vec<bool>,
     /// True if the job has a pipeline group.
     stated: bool,

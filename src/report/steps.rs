@@ -2,9 +2,9 @@
 //!
 //! A step begins when the first rank issues a node of the step. It ends when all ranks have completed all nodes of
 //! the step. A kernel belongs to the step in which it was launched. For each rank, each instant of a step counts
-//! towards the first category that has a node *of the step* in progress. The order is compute, communication, memory,
-//! host. Instants without such a node count as idle. The parts of a step therefore sum to its time, even if steps
-//! overlap.
+//! towards the first category that has a node *of the step* in progress. The categories have this order: compute,
+//! communication, memory, host. Instants without any such node count as idle. The parts of a step therefore sum to
+//! its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -30,16 +30,16 @@ pub struct StepRow {
     /// Time from the start of the replay to the issue of the step's first node.
     #[serde(rename = "start_ps")]
     pub start: Span,
-    /// Time from `start` to the completion of the step's last node.
+    /// Time from `start` until the step's last node completes.
     #[serde(rename = "time_ps")]
     pub time: Span,
     /// Time with a kernel of the step in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Part of `communication` in which no kernel of the step is in progress.
+    /// Part of `communication` without a kernel of the step in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time in which communication of the step waits or transfers.
+    /// Time in which the step's communication waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
     /// Time in which loads or stores of the step are in progress, but no kernel or communication of the step.
@@ -48,7 +48,7 @@ pub struct StepRow {
     /// Time in which host work or delays of the step are in progress, but no node of another category.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// The remaining part of `time`.
+    /// The remaining part of `time`, without any node of the step in progress.
     #[serde(rename = "idle_ps")]
     pub idle: Span,
 }
@@ -113,11 +113,11 @@ pub(super) fn build_step_sections(report: &Report, medium: ReportMedium) -> Vec<
 struct StepTracker {
     /// Issue time of the first node of the step.
     begun: Option<Time>,
-    /// Time up to which the step's time has been attributed to categories.
+    /// Time up to which categories are already attributed.
     until: Time,
     /// Completion time of the last node of the step.
     end: Time,
-    /// Number of nodes of the step in progress, by category.
+    /// Number of the step's nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
     /// Time by category, without idle time. Idle time is the rest of the step's time.
     parts: [Span; TimeCategory::COUNT - 1],
@@ -143,7 +143,7 @@ impl StepTracker {
 /// Measures the profiled steps of a job; does nothing if the job has none.
 #[derive(Debug)]
 pub struct StepObserver<'a> {
-    /// Graph of each instance, and the index of its first tracker.
+    /// Each instance's graph, and the index of the instance's first tracker.
     instances: Vec<(&'a Graph, usize)>,
     /// One tracker per step, instance by instance; empty if no graph has steps.
     trackers: Vec<StepTracker>,

@@ -12,7 +12,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, GroupView};
 use std::collections::BTreeMap;
 
-/// Identifies a family of collectives: role, kind and group size.
+/// A family of collectives, identified by role, kind and group size.
 type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
 /// Collectives of a family, separated by whether their group is within one domain or in several.
@@ -99,7 +99,7 @@ pub(super) fn describe_straddling(
     warnings
 }
 
-/// Returns the mean transfer time of a call; `None` if there are no calls.
+/// Returns the mean transfer time per call; `None` if there are no calls.
 fn mean_transfer(rows: &[&CollectiveRow]) -> Option<Span> {
     let calls: u64 = rows.iter().map(|row| row.tally.calls).sum();
     let transfer: u128 = rows

@@ -1,5 +1,5 @@
-//! Facts about the origin of a report: the program, its inputs, the machine, and the sources of times. The module
-//! also formats numbers for users.
+//! Facts about the origin of a report: the program, its inputs, the machine, and the sources of times. This
+//! module also formats numbers for users.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;
@@ -21,7 +21,7 @@ pub enum ReportSchema {
     V1,
 }
 
-/// Program, options and input files from which a report was made.
+/// Program, options and input files behind a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Provenance {
@@ -145,7 +145,7 @@ pub(super) fn groups_of(groups: usize, members: u32) -> String {
     format!("{} of {members}", format_count(groups as u64, "group"))
 }
 
-/// Returns how much larger `found` is than `expected`, in percent of `expected`; `None` if `expected` is zero.
+/// Returns by how many percent of `expected` the value `found` is larger; `None` if `expected` is zero.
 pub fn percent_more(found: Span, expected: Span) -> Option<f64> {
     let (found, expected) = (found.0 as f64, expected.0 as f64);
     (expected > 0.0).then(|| 100.0 * (found - expected) / expected)

@@ -1,4 +1,4 @@
-//! Text tables: headings, and rows of cells in columns below them. Tables are laid out by `comfy_table`, without lines.
+//! Text tables: a line of headings, and rows of cells below it. `comfy_table` lays out the tables without lines.
 //!
 //! Each column of a table has a minimum width. If all rows are [added](TextTable::add_row) before the table is
 //! written, each column is as wide as its widest cell. If rows are written one by one, a cell wider than its column's
@@ -50,7 +50,7 @@ impl TextColumn<'_> {
         self.heading
     }
 
-    /// Returns whether the column is right-aligned, as columns of numbers are.
+    /// Returns true if the column is right-aligned, as columns of numbers are.
     pub(crate) const fn is_right(&self) -> bool {
         self.right
     }
@@ -96,7 +96,8 @@ pub struct TextTable<'h> {
 }
 
 impl<'h> TextTable<'h> {
-    /// Creates a table with these columns. Rows are indented by two spaces, the first heading is not.
+    /// Creates a table with these columns. Rows are indented by two spaces, but the first heading is
+    /// not.
     pub fn new(columns: impl Into<Vec<TextColumn<'h>>>) -> Self {
         Self {
             columns: columns.into(),
@@ -135,7 +136,8 @@ impl<'h> TextTable<'h> {
         self.lines.push(TableLine::Row(self.cell_texts(cells)));
     }
 
-    /// Adds free text below the last row. Free text requires that every cell of the table has only one line.
+    /// Adds free text below the last row. Free text is allowed only if every cell of the table has a single
+    /// line.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }
@@ -199,7 +201,7 @@ impl<'h> TextTable<'h> {
         self.styled_row(out, cells, anstyle::Style::new())
     }
 
-    /// Writes a row in the style `style`.
+    /// Writes a row in the text style `style`.
     pub fn styled_row(
         &self,
         out: &mut dyn Write,
@@ -321,7 +323,6 @@ impl<'h> TextTable<'h> {
 /// Minimum width to which a name is shortened.
 const MIN_NAME: usize = 16;
 
-/// Returns the maximum line width of `style`.
 fn max_line_width(style: TextStyle) -> usize {
     match style.details {
         true => usize::MAX,
@@ -389,7 +390,7 @@ mod tests {
     }
 
     /// Of 120 characters, the numbers take 1 + 6, and 2 spaces precede the second name, so 111 remain for the names.
-    /// The shorter name is not shortened.
+    /// The shorter name keeps its full length.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));

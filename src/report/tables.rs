@@ -6,8 +6,8 @@ use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
 
-/// Returns the tables between the breakdown and the critical path, in groups. A text shortens the tables of a group
-/// together.
+/// Returns, in groups, the tables between the breakdown and the critical path. A text shortens the tables of a
+/// group together.
 pub(crate) fn group_tables(
     report: &Report,
     medium: ReportMedium,

@@ -19,7 +19,7 @@ pub struct TextStyle {
     pub heading: anstyle::Style,
     /// Style of warnings.
     pub warning: anstyle::Style,
-    /// True if all rows are printed, and names in full.
+    /// True if the text has all rows and unshortened names.
     pub details: bool,
     /// Maximum width of a line. Longer names are shortened in the middle, unless all details are printed.
     pub width: usize,
@@ -54,7 +54,7 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for a line of its own, indented by `indent` columns. The text is shortened to fit the line.
+    /// Returns `text` as its own line with an indent of `indent` columns. The text is shortened to fit the line.
     pub fn clip_line(&self, text: &str, indent: usize) -> String {
         self.clip_to_width(text, self.width.saturating_sub(indent).max(1))
     }
@@ -111,11 +111,11 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a table, in characters. The length is limited because inputs may contain names of any
+/// Maximum length of a name in a table (characters). The length is limited because inputs may contain names of any
 /// length, and because the table layout counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Maximum length of a name in a table with all details, in characters. No compiler generates longer names, but inputs
+/// Maximum length of a name in a table with all details (characters). No compiler generates longer names, but inputs
 /// may contain names of any length.
 const WHOLE_NAME: usize = 1 << 14;
 

@@ -19,24 +19,24 @@ use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Rates of a job, relative to the makespan of its replay.
+/// Rates of a job, computed from the makespan of its replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Throughput {
     /// Number of samples of the job.
     pub samples: u64,
-    /// Samples per second, of all ranks together.
+    /// Samples per second, summed over all ranks.
     pub samples_per_s: f64,
-    /// Number of tokens of the job, if its samples are sequences.
+    /// Number of tokens, if the job's samples are sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Tokens per second, of all ranks together.
+    /// Tokens per second, summed over all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
     /// Tokens per second divided by the number of ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s_per_npu: Option<f64>,
-    /// FLOPs that the model needs to process the samples, without recomputation.
+    /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
     /// Pairs of tokens that are included in the FLOPs of attention, if the job states this.
     #[serde(default, skip_serializing_if = "Option::is_none")]

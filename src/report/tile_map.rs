@@ -206,11 +206,10 @@ pub fn render_tile_map(report: &Report, prepared: &CompiledReplay<'_>) -> Result
     ))
 }
 
-/// Height of a line of text below the map, in drawing units.
+/// Height of one text line below the map, in drawing units.
 const LINE: f64 = 20.0;
 /// Width of a legend entry (a stage's colour and name), in drawing units.
 const STAGE: f64 = 150.0;
-/// Maximum number of lines of the legend.
 const MOST_LINES: usize = 8;
 
 /// Legend of the stages: their colours and numbers of cores, laid out in lines.
@@ -245,7 +244,7 @@ impl StageLegend {
             let x = MARGIN + (i % self.in_line) as f64 * STAGE;
             let y = top + (i / self.in_line) as f64 * LINE;
             if let Some(stage) = stage {
-                // Show two shades, because tensor groups of a stage alternate between them.
+                // Tensor groups of a stage alternate between two shades, so show both.
                 for group in 0..2 {
                     let half = DrawingRect {
                         x: x + f64::from(group) * CORE / 2.0,

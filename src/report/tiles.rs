@@ -158,7 +158,8 @@ pub(super) fn build_tile_sections(report: &Report, _: ReportMedium) -> Vec<Repor
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // Iterate in reverse: `max_by_key` returns the last of equal maxima, but the text names the first such link.
+    // Iterate in reverse order: `max_by_key` returns the last of equal maxima, but the text names the first such
+    // link.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

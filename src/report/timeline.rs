@@ -2,8 +2,8 @@
 //!
 //! A timeline has one process per rank, one track per lane, and one slice (drawn interval) per node. Arrows lead from
 //! each send to its receive, and from each call of a captured program to the work that it launched. Receives occupy no
-//! lane, so they are drawn on extra tracks. The number of extra tracks equals the largest number of overlapping
-//! receives. Nodes of a captured thread are nested in the ranges, operators and Python calls that enclose them. Nodes
+//! lane, so they are drawn on extra tracks. The largest number of overlapping receives determines the number of extra
+//! tracks. Nodes of a captured thread are nested in the ranges, operators and Python calls that enclose them. Nodes
 //! whose names are paths (`step0/mb1/layer2/norm`) are nested too. If consecutive nodes of a lane share a path, they
 //! are drawn below one slice for the path. A slice lasts from issue to completion; the delay before the issue is
 //! blank. Each node is written when it completes, so only issue times must be stored. Each rank has up to three
@@ -81,7 +81,7 @@ pub struct TimelineWriter<'a, W> {
     groups: Vec<(String, GroupView<'a>)>,
     /// By instance, the tracks for receives.
     receives: Vec<Vec<ReceiveTrack>>,
-    /// By instance and lane, the open slices of paths.
+    /// The open slices of paths, by instance and lane.
     nesting: Vec<Vec<LaneNesting>>,
     /// For each instance, the latest step that has begun, if node names contain steps.
     steps: Vec<Option<u64>>,
@@ -90,7 +90,7 @@ pub struct TimelineWriter<'a, W> {
     /// that time, or is already drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
-    /// By instance, the start of the transfer of each send in progress.
+    /// When each send in progress started its transfer, by instance.
     sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineOrigins<'a>,
@@ -100,7 +100,7 @@ pub struct TimelineWriter<'a, W> {
 }
 
 impl<'a, W: Write> TimelineWriter<'a, W> {
-    /// Starts a timeline of the part of `prepared` that `selection` selects.
+    /// Starts a timeline of those parts of `prepared` that `selection` selects.
     pub fn new(
         prepared: &'a CompiledReplay<'a>,
         out: W,
@@ -235,7 +235,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get().draw_slice(track, &slice);
     }
 
-    /// Returns the end of an arrow at a send or receive; `None` if no arrow is drawn.
+    /// Returns the end of the arrow at a send or receive; `None` if no arrow is drawn.
     fn find_arrow_end(
         &self,
         instance: InstanceId,
@@ -358,7 +358,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
-        // The process of the critical path needs a number that no rank has. Ranks are numbered from 0, so use the
+        // The critical path's process needs a number that no rank has. Ranks are numbered from 0, so use the
         // number of ranks.
         let rank = self.prepared.workload().rank_count();
         let track = TrackId { rank, lane: 0 };

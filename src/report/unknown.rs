@@ -15,7 +15,7 @@ pub struct UnknownRow {
     pub what: UnknownFact,
     /// Number of nodes without the fact.
     pub nodes: u64,
-    /// Number of these nodes that take no time, because they have no recorded duration either. The other nodes keep
+    /// Number of these nodes that take no time, because they have no recorded duration either. All other nodes keep
     /// their recorded duration.
     pub without_time: u64,
     /// Number of these nodes that are kernels without a recorded duration but with known bytes. These kernels take the
@@ -46,7 +46,7 @@ pub enum UnknownFact {
     CommunicationSize,
     /// Recorded duration of collectives and messages that should keep recorded times.
     CommunicationTime,
-    /// FLOPs of kernels whose time does not depend on bytes alone.
+    /// FLOPs of kernels whose time depends on more than their bytes.
     KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,

@@ -1,9 +1,9 @@
-//! Checks an archive's predictions against stored baselines, and finds the causes of changes.
+//! Checks predictions of an archive against stored baselines, and finds why they changed.
 //!
 //! A check gives two separate verdicts on each prediction. *Did the prediction change?* compares
 //! the prediction with the baseline, and fails if the change exceeds a threshold. *How far is the
 //! prediction from measured steps?* compares the prediction with the measured distribution, if the
-//! archive has one. The second verdict alone never fails a check. A prediction may become less
+//! archive has one. The second verdict never makes a check fail. A prediction may become less
 //! accurate for a good reason, and an accurate prediction does not excuse an unintended change.
 
 mod budget;
@@ -40,7 +40,7 @@ pub enum RegressionError {
     /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A requested value cannot be set in the machine's text.
+    /// The machine's text does not allow a requested value to be set.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
     /// The traces do not form a job.
@@ -80,7 +80,7 @@ pub fn machine_text(
     }
 }
 
-/// A prediction, and the first option that had no effect on it.
+/// A prediction, and the first option without effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
     /// Report of the replay that gave the prediction.

@@ -27,20 +27,20 @@ pub use steps::{
 };
 pub use traces::ScheduledJob;
 
-/// A part of a layer that one accelerator computes in a step.
+/// A part of a layer. One accelerator computes it in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubLayer {
-    /// Name of the sub-layer's nodes in written traces.
+    /// Name of the sub-layer's nodes in traces that are written.
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
     /// Indices of the sub-layers whose outputs this sub-layer reads. All these indices are smaller
     /// than the sub-layer's own index.
     pub after: Vec<u32>,
-    /// Index of the piece that is read from each of these outputs; `None` if the whole outputs are
-    /// read.
+    /// Index of the piece that the sub-layer reads from each of these outputs; `None` if the whole
+    /// outputs are read.
     pub piece: Option<u32>,
-    /// Number of pieces into which this sub-layer's output is divided for its readers.
+    /// Number of pieces in which other sub-layers read this sub-layer's output.
     pub pieces: u32,
     /// Index of the weights that the sub-layer uses. Sub-layers with equal indices share weights.
     /// `None` if the sub-layer has no weights.

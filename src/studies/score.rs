@@ -62,19 +62,19 @@ pub enum ScoreError {
     /// A row of the table is invalid.
     #[error("{file}:{line}: {why}")]
     Row {
-        /// Name of the table that has the row.
+        /// Name of the table with this row.
         file: String,
-        /// Line of the row in the table, from 1.
+        /// Line of the row in the table, counted from 1.
         line: u64,
-        /// The value that was found, and the value that was expected.
+        /// The found value and the expected value.
         why: String,
     },
     /// An option has no effect on a run.
     #[error("{file}:{line}: {refusal}")]
     Option {
-        /// Name of the table that has the run.
+        /// Name of the table with this run.
         file: String,
-        /// Line of the run in the table, from 1.
+        /// Line of the run in the table, counted from 1.
         line: u64,
         /// The option, and the reason why it has no effect.
         refusal: OptionRefusal,
@@ -84,7 +84,7 @@ pub enum ScoreError {
     Table {
         /// Name of the invalid table.
         file: String,
-        /// The text that was found, and the text that was expected.
+        /// The found text and the expected text.
         why: String,
     },
 }
@@ -133,14 +133,14 @@ pub struct PredictedRun {
 }
 
 /// Predicts the runs of a table. Calls `ended` with each prediction in the table's order. If a run
-/// cannot be predicted, `ended` receives the reason.
+/// cannot be predicted, `ended` is called with the reason.
 ///
 /// Runs are generated and replayed independently on `threads` threads. The number of threads does
 /// not affect the results. `ended` receives a result as soon as all earlier results are known.
 ///
 /// # Errors
 ///
-/// Fails with the first error that `ended` returns. After this error, no more runs begin.
+/// Fails if `ended` fails, with the same error. After such an error, no further run begins.
 pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
@@ -201,8 +201,8 @@ fn score_by<T: Send>(
     score_in_order(table, &order, threads, ask, ended)
 }
 
-/// Calls `ask` for each run, on several threads. Runs begin in the given `order` of indices, but
-/// `ended` receives results in the table's order.
+/// Calls `ask` for each run, on several threads at once. Runs begin in the given `order` of
+/// indices, but `ended` receives results in the table's order.
 fn score_in_order<T: Send>(
     table: &RunTable,
     order: &[usize],
@@ -229,7 +229,7 @@ fn score_in_order<T: Send>(
                 }
             }));
         }
-        // Drop this sender, so that the channel closes when the last thread ends.
+        // Drop this sender: the channel must close when the last thread ends.
         drop(answer);
         for (i, answer) in &answers {
             found.insert(i, answer);
@@ -260,7 +260,7 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
     })
 }
 
-/// Predicts the makespan of a run. Omits the report, which only intervals need, to save time.
+/// Predicts the makespan of a run. The report would only serve intervals, so omit it to save time.
 fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
@@ -307,9 +307,9 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Replays each row with representative ranks and with all ranks. Returns, for each row:
-    /// whether representative ranks were enough, the makespan that they gave, and the makespan of
-    /// all ranks.
+    /// Replays each row twice: with representative ranks, and with all ranks. Returns, for each
+    /// row: whether representative ranks were enough, the makespan that they gave, and the makespan
+    /// of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");

@@ -1,7 +1,7 @@
-//! Searches many combinations of machines, models and plans for the best one. Each combination is a
+//! Searches combinations of machines, models and plans for the best one. Each combination is a
 //! point of a study.
 //!
-//! A [`Study`] defines the objectives, and the axes along which its points differ. A
+//! A [`Study`] defines the objectives, and the axes that distinguish its points. A
 //! [`StudyExplorer`] visits points, with a search strategy for each layer of axes. The explorer
 //! rejects impossible points, excludes points by their bounds ([`bound`]), replays each remaining
 //! point once, and keeps a journal. A [`SweepTable`] contains the results.
@@ -35,5 +35,5 @@ pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;
 
-/// Maximum number of points for strategies that visit all points.
+/// Strategies that visit all points allow at most this number of points.
 const MOST_POINTS: u64 = 4_000_000;

@@ -1,4 +1,4 @@
-//! The fields of nodes that are compared.
+//! The node fields that are compared.
 
 mod compare;
 
@@ -43,7 +43,7 @@ pub enum NodeField {
     Flops,
     /// Recorded duration.
     Duration,
-    /// Host time before the node (launch overhead).
+    /// Host time (launch overhead) before the node.
     Delay,
     /// Recorded time that the node waited for its peers.
     Wait,

@@ -1,6 +1,6 @@
 //! Finds which nodes of two traces correspond.
 //!
-//! The steps use weaker and weaker evidence. They match:
+//! Each step uses weaker evidence than the previous one. They match:
 //!
 //! 1. Nodes whose transitive predecessors and transitive successors are equal.
 //! 2. Nodes whose transitive predecessors or transitive successors are equal.

@@ -2,7 +2,8 @@
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the change of the makespan.
 //! Each part lists the operators or groups that changed it. The changes of operators and groups do not sum exactly to
-//! the change of a part, because work overlaps. The remainder is listed as the rest.
+//! the change of a part, because work overlaps. The remaining change of the part is listed as the
+//! rest.
 
 mod html;
 mod json;
@@ -91,7 +92,7 @@ pub struct ReplayDiff {
     pub structure: bool,
 }
 
-/// Change of a rank's finish time.
+/// A rank's change of finish time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RankShift {
     /// The rank; it is in both reports.

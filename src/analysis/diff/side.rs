@@ -23,9 +23,9 @@ pub(super) struct ComparedTrace<'o> {
 /// Direction in which the dependencies of a node are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeDirection {
-    /// From a node to its predecessors.
+    /// Follows a node's dependencies to its predecessors.
     Predecessors,
-    /// From a node to its successors.
+    /// Follows dependencies on a node to its successors.
     Successors,
 }
 

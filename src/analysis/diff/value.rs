@@ -1,4 +1,4 @@
-//! Values of fields in differences.
+//! Field values in differences.
 
 use chakram_base::units::Span;
 use serde::Serialize;

@@ -276,7 +276,7 @@ impl TraceAnonymiser {
         // Replays recognise a declaration of groups by the node's name, so do not hash this name.
         let declares =
             super::node_type(record)? == super::METADATA && view.name.contains(NODE_MARK);
-        // Protobuf omits default values.
+        // Protobuf omits default values, so write an id only if it is above 0.
         if view.id > 0 {
             out.append_varint(1, view.id);
         }

@@ -47,7 +47,7 @@ pub struct TraceAudit {
 /// Maximum nesting depth at which unknown messages are decoded. Deeper messages are searched as bytes.
 const DEEPEST: usize = 12;
 
-/// Attributes whose values are always private.
+/// Attributes with values that are always private.
 const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
     ("host", LeakKind::Host),
     ("hostname", LeakKind::Host),
@@ -112,7 +112,7 @@ impl TraceAudit {
                 (0, 1) => self.search_bytes(bytes, "version", &mut place),
                 (0, 2) | (1.., 10) => self.search_attribute(bytes, at, &mut place),
                 (1.., 2) => self.search_bytes(bytes, "name", &mut place),
-                // Packed dependencies are numbers.
+                // Packed dependencies are numbers, so skip them.
                 (1.., 4 | 5) => {}
                 (1.., 8) => self.search_io(bytes, at, "inputs", &mut place),
                 (1.., 9) => self.search_io(bytes, at, "outputs", &mut place),
@@ -166,7 +166,7 @@ impl TraceAudit {
                         this.add_finding(*kind, text, place);
                     }
                 }
-                // Packed lists of numbers contain no text.
+                // Packed lists of numbers contain no text, so skip them.
                 4..=28 if number % 2 == 0 => {}
                 30 | 32 => {
                     this.for_each_field(bytes, at, place, |this, number, bytes, at, place| {

@@ -68,7 +68,7 @@ pub struct RankSelection {
     first: Span,
 }
 
-/// Facts about the slice of one rank.
+/// Summary of one rank's slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
     /// Number of nodes in the whole trace.

@@ -1,4 +1,5 @@
-//! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are opened.
+//! Selects one profiled step of a job. The traces of the step are slices, which are written only when they are
+//! opened.
 
 use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
 use chakram_base::units::Span;

@@ -101,7 +101,7 @@ impl EditCounts {
     }
 }
 
-/// The result of editing a job.
+/// An edited job.
 #[derive(Debug)]
 pub struct EditedJob {
     /// The edited traces, in memory.
@@ -114,7 +114,7 @@ pub struct EditedJob {
     pub completed: u64,
 }
 
-/// The edited traces, by their hashes.
+/// The edited traces; the keys are their hashes.
 struct EditedStore(BTreeMap<[u8; 32], Vec<u8>>);
 
 impl TraceStore for EditedStore {
@@ -385,8 +385,8 @@ fn add_rank_file(error: TraceError, rank: u32, found: &FoundTraces) -> TraceErro
     }
 }
 
-/// Returns the edits in order. Combines edits of the same kind into one: multiplies their factors, or sums their
-/// layers.
+/// Returns the edits in their order. Combines edits of the same kind into one: multiplies their factors, or sums
+/// their layers.
 fn combine_edits(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {

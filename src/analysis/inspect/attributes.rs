@@ -1,4 +1,4 @@
-//! Counts attributes and fields of nodes.
+//! Counts node attributes and fields.
 
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{WireCursor, WireValue};
@@ -75,7 +75,7 @@ pub fn count_attributes(
 }
 
 /// Reads the next field of a node. Returns the field if it is an attribute, and marks it in `seen` if it is one of
-/// [`FIELDS`]. A broken field ends the node.
+/// [`FIELDS`]. After a broken field, the rest of the node is skipped.
 fn parse_other_attribute<'a>(
     node: &mut WireCursor<'a>,
     seen: &mut [bool; FIELDS.len()],

@@ -1,4 +1,4 @@
-//! Types of nodes, as used in tables.
+//! Node types, as tables show them.
 
 use chakram_trace::format::{CollectiveKind, Op};
 use std::fmt;

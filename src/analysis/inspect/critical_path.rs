@@ -127,11 +127,11 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
 pub struct PathTime {
     /// Number of these parts.
     pub pieces: u64,
-    /// Time before the nodes started.
+    /// Time before the nodes of these parts started.
     pub delay: Span,
     /// Time that the nodes waited for other ranks.
     pub wait: Span,
-    /// The remaining time: work and transfers.
+    /// Remaining time of these parts: work and transfers.
     pub work: Span,
 }
 

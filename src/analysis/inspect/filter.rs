@@ -1,4 +1,4 @@
-//! Filters that select nodes for an inspection.
+//! Filters for selecting nodes in an inspection.
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};
@@ -10,7 +10,7 @@ use chakram_trace::format::{GroupName, Op};
 use std::fmt;
 use std::str::FromStr;
 
-/// Pattern for names, case-sensitive. A pattern that contains `*`, `?` or `[` must match the whole name. Any other
+/// Case-sensitive pattern for names. A pattern that contains `*`, `?` or `[` must match the whole name. Any other
 /// pattern must occur somewhere in the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
@@ -174,7 +174,7 @@ impl FromStr for AttributeFilter {
     }
 }
 
-/// A filter of nodes. A node must satisfy every condition that is set.
+/// A node filter. A node must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
     /// The name matches one of these patterns.

@@ -59,10 +59,10 @@ impl fmt::Display for LaneKey {
 pub struct LaneTable<'a> {
     /// For each node, the index of its lane in `keys`.
     of: Vec<u32>,
-    /// The lanes in order of first use. The value is the index in `groups` for a group, and the rank for a
-    /// peer.
+    /// The lanes, in the order of their first use. The value is the index in `groups` for a group, and the
+    /// rank for a peer.
     keys: Vec<Lane>,
-    /// Groups in order of first use.
+    /// Groups, in the order of their first use.
     groups: Vec<GroupKey<'a>>,
     names: BTreeMap<(bool, i64), String>,
 }
@@ -106,7 +106,7 @@ impl<'a> LaneTable<'a> {
         self.keys.len()
     }
 
-    /// Returns the index of a node's lane.
+    /// Returns the index of the node's lane.
     pub fn lane_of_node(&self, node: u32) -> u32 {
         self.of[node as usize]
     }

@@ -36,7 +36,7 @@ pub struct NearbyNode<'a> {
     pub control: bool,
 }
 
-/// The nodes before or after a node.
+/// The nodes on one side of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NearbyNodes<'a> {
     /// The listed nodes, nearest first.

@@ -30,7 +30,7 @@ pub struct RenderHints {
     pub limit: fn(usize) -> String,
 }
 
-/// Tables of a summary.
+/// A table in a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InspectTable {
     /// One row per rank.

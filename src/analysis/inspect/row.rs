@@ -1,4 +1,4 @@
-//! Rows of lists, one per node.
+//! List rows, one per node.
 
 use super::class::NodeClass;
 use super::lanes::{LaneKey, group_label};

@@ -17,7 +17,7 @@ use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Facts about a rank as a whole. Except `selected`, these facts do not depend on the filter.
+/// Facts about a whole rank. Except `selected`, these facts do not depend on the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankOverview {
     /// Rank of the trace.

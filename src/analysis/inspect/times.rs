@@ -12,7 +12,8 @@ use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 pub enum TimeBasis {
     /// The file states start times.
     Given,
-    /// The file states durations, and delays between nodes. Together, they reproduce the captured run.
+    /// The file states durations, and delays between nodes. Durations and delays together reproduce
+    /// the captured run.
     Kept,
     /// The file states durations, but no delays. The time between nodes is therefore unknown, and computed starts are
     /// too early.

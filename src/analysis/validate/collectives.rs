@@ -88,7 +88,8 @@ impl<'a> GroupCalls<'a> {
         }
     }
 
-    /// Reports the first collective in which members differ. Returns true if there is none.
+    /// Reports the first collective in which members differ. Returns true if the members do not
+    /// differ.
     fn compare_members(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;

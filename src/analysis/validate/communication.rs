@@ -22,7 +22,7 @@ pub(super) struct NodeDigest {
     pub place: u32,
 }
 
-/// A member's part of a collective.
+/// A member's part in a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallDigest {
     pub node: NodeDigest,
@@ -83,7 +83,7 @@ pub(super) struct CommunicationDigest {
 pub(super) struct DigestCollector {
     facts: CommunicationDigest,
     slots: Interner<GroupReference>,
-    /// Slot of the previous call's group. Most calls use the group of the previous call. The stored slot avoids
+    /// Group slot of the previous call. Most calls use the group of the previous call. The stored slot avoids
     /// another copy of the group's name for such calls.
     last: Option<u32>,
 }

@@ -4,7 +4,7 @@
 //! A receive waits for its send. A member of a collective waits for all work that the other members' calls depend on.
 //! A collective with a root causes fewer waits: a member that only sends waits for no other member, and a member that
 //! only receives waits only for the root. Other cycles of waits depend on the machine, for example if collectives of
-//! several groups share a lane. Only a replay finds such cycles.
+//! several groups share a lane. Such cycles are found only by a replay.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -76,7 +76,8 @@ pub(super) fn check_deadlock(
 }
 
 impl WaitGraph<'_> {
-    /// Returns the vertex of a call or message of the trace number `index`; `own` is its vertex in the trace.
+    /// Returns the vertex of a call or message of the trace number `index`; `own` is the vertex of this call
+    /// or message in its trace.
     fn vertex_of_rank(&self, index: usize, own: u32) -> u32 {
         self.first[index] + own
     }

@@ -31,7 +31,7 @@ impl DefectLocation {
         }
     }
 
-    /// Converts the location in an error.
+    /// Converts an error's location.
     pub(super) fn at_trace_location(place: &TraceLocation) -> Self {
         Self {
             node: place.node,
@@ -97,7 +97,7 @@ impl Defect {
     }
 }
 
-/// Numbers of defects, by severity.
+/// Defect counts by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DefectCounts {
     /// Number of errors.

@@ -40,7 +40,7 @@ pub(super) struct DependencyChecker {
 }
 
 impl DependencyChecker {
-    /// Creates a checker for `nodes` nodes. The nodes in `refused` can never start.
+    /// Creates a checker for a trace with `nodes` nodes. The nodes in `refused` can never start.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
             flags: vec![0; nodes],
@@ -290,9 +290,9 @@ impl DependencyChecker {
 
 /// Result of trying to order the nodes.
 enum OrderAttempt {
-    /// Ascending order is a program order.
+    /// The ascending order is a program order.
     Sorted,
-    /// Another order is a program order.
+    /// This other order is a program order.
     Ordered(Vec<u32>),
     /// There is a cycle, so there is no order. Contains each node's successors and, for each node, true if it
     /// cannot be ordered.

@@ -9,7 +9,7 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::escape_name;
 use std::collections::BTreeMap;
 
-/// Ranks that run collectives together.
+/// Ranks that take part in collectives together.
 #[derive(Debug)]
 pub(super) struct BoundGroup {
     /// Name of the group in traces; `None` for the unnamed group of all ranks.
@@ -47,8 +47,8 @@ impl BoundGroup {
 /// Index of the group that contains all ranks.
 const WORLD: usize = 0;
 
-/// The groups resolved so far. As in a replay, a group is identified by name and members, so equal names with different
-/// members are different groups.
+/// Groups that were resolved so far. As in a replay, a group is identified by name and members, so equal names with
+/// different members are different groups.
 struct GroupInterner<'a> {
     names: Vec<Option<&'a str>>,
     members: Vec<Vec<u32>>,

@@ -10,7 +10,7 @@ pub enum Severity {
     Error,
     /// A replay would repair the trace by ignoring or assuming something.
     Warning,
-    /// Information; a replay is not affected.
+    /// Information that does not affect a replay.
     Note,
 }
 

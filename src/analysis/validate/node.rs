@@ -1,4 +1,4 @@
-//! The data about nodes that validation stores. Most nodes are plain work, and need almost no such
+//! Data about nodes that validation stores. Most nodes are plain work, and need almost no such
 //! data.
 
 use super::kind::DefectKind;
@@ -21,7 +21,7 @@ pub(super) struct NodeOutline {
     pub role: ValidationRole,
 }
 
-/// What a node means for the validation.
+/// Role of a node in the validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValidationRole {
     /// An empty node.

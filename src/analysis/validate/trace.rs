@@ -171,7 +171,6 @@ fn check_node_work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings:
     findings.add_defect(kind, || (DefectLocation::of_node(item), found.to_owned()));
 }
 
-/// Adds the groups that a metadata node declares.
 fn declare_node_groups(
     item: &ValidatedNode<'_>,
     text: &str,

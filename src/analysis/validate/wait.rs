@@ -85,8 +85,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits. The waits are built again if nodes were not added in program order, or if the set of
-    /// enforced dependencies differs from the assumed set.
+    /// Returns the waits that were collected. The waits are built again if nodes were not added in program
+    /// order, or if the set of enforced dependencies differs from the assumed set.
     pub fn into_edges(
         self,
         raw: &ValidatedNodes<'_>,

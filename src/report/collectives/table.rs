@@ -60,7 +60,7 @@ pub(crate) fn group_rows(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     all
 }
 
-/// Note that explains the column `bus`.
+/// Note that explains the `bus` column.
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
 /// Returns the table of collectives, if there are any.

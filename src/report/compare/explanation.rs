@@ -1,4 +1,4 @@
-//! Explains in words why two machines differ.
+//! Explains in words how two machines differ.
 
 use super::{CommunicationChange, MachineCommunication, MakespanExplanation, SpanChange};
 use crate::text::format_share;

@@ -89,7 +89,6 @@ pub fn render_html(comparison: &MachineComparison<'_>, basis: &str, notes: &[Str
     page_with_tables(comparison.title, &body)
 }
 
-/// Returns the notes below a table.
 fn table_notes(sentences: &[&str]) -> String {
     let notes = sentences.iter();
     let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", escape_html(words)));

@@ -71,7 +71,7 @@ impl MachineResult<'_> {
         }
     }
 
-    /// Returns the report, if the replay completed.
+    /// Returns the report of a completed replay.
     pub fn completed_report(&self) -> Option<&Report> {
         match self {
             Self::Failed { .. } => None,

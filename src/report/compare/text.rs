@@ -77,7 +77,6 @@ pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Optio
     Some(format!("captured {captured} (slowest rank {slowest})"))
 }
 
-/// Writes the description of the machines.
 fn write_machines(
     out: &mut String,
     comparison: &MachineComparison<'_>,
@@ -237,8 +236,8 @@ pub(super) fn build_table_rows(
         let speed = change(report).speedup()?;
         Some(format!("{speed:.2}x"))
     });
-    // The baseline is the first column. The full name of the baseline is printed above the table, because the name may
-    // be too long for a row.
+    // The first column contains the baseline. The full name of the baseline is printed above the table, because the
+    // name may be too long for a row.
     row("  vs. first machine", &|report| {
         format_percent(&change(report))
     });

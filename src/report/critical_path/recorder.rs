@@ -18,7 +18,7 @@ pub struct NodeTimes {
 /// Numbers of the nodes that released a node; [`NONE`] if there is no such node.
 #[derive(Clone, Copy, Debug)]
 pub struct ReleasingNodes {
-    /// The dependency that completed last.
+    /// The dependency that was the last to complete.
     pub cause: u32,
     /// The previous node on the same lane.
     pub before: u32,

@@ -51,7 +51,7 @@ impl ScaledTime {
     }
 }
 
-/// Rule that determines a node's end.
+/// Rule that gives a node's end.
 #[derive(Clone, Copy, Debug)]
 enum EndRule {
     /// The end depends only on the start of the node itself.
@@ -234,7 +234,7 @@ impl<'r> ScaledRun<'r> {
     }
 }
 
-/// One forward pass over a recorded run.
+/// Propagates times forward over a recorded run once.
 struct ForwardPass<'s> {
     scaled: &'s ScaledRun<'s>,
     factor: f64,

@@ -110,7 +110,7 @@ impl LateLimits<'_> {
     }
 }
 
-/// Summarizes the slack of the nodes outside `path` by category. The run ends at `makespan`.
+/// Summarizes the slack of the nodes outside `path` by category. `makespan` is the end of the run.
 pub fn compute_slack_rows(
     run: &RunRecorder<'_>,
     path: &[RunSegment],

@@ -1,4 +1,4 @@
-//! Tables of the critical path.
+//! Tables about the critical path.
 
 use super::CriticalPathSummary;
 use crate::Report;

@@ -1,4 +1,5 @@
-//! Networks: nodes and links, coloured by load. Groups of nodes are drawn as circles, tiles as a grid.
+//! Draws networks as nodes and links, coloured by load. Groups of nodes are drawn as circles, tiles as
+//! a grid.
 
 use super::WIDTH;
 use super::svg::{DrawingRect, SvgDrawing, TextAnchor};

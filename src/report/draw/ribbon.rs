@@ -18,7 +18,7 @@ pub struct RibbonStretch {
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws `stretches` over an axis from 0 to `end`. Boundaries between stretches are marked. A stretch's place is
+/// Draws `stretches` over an axis from 0 to `end`. A mark separates consecutive stretches. A stretch's place is
 /// written above it if the name fits.
 pub fn draw_ribbon(
     name: &str,

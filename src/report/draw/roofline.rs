@@ -12,7 +12,7 @@ const LEFT: f64 = 96.0;
 /// Peak rates that limit an NPU's kernels.
 #[derive(Clone, Debug)]
 pub struct RooflineBound {
-    /// Name written at the line.
+    /// Name that is written next to the line.
     pub name: String,
     /// Memory bandwidth, in bytes per second.
     pub bytes_per_s: f64,

@@ -56,7 +56,7 @@ pub struct ScatterChart<'a> {
     pub scales: (ScatterScale, ScatterScale),
     /// Points of the chart.
     pub points: &'a [ScatterPoint],
-    /// Lines, drawn below the points.
+    /// Lines, which are drawn below the points.
     pub lines: &'a [ScatterLine],
     /// Value on the vertical axis to mark with a dashed line, and its name.
     pub limit: Option<(f64, String)>,

@@ -115,7 +115,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds a text on a single line.
+    /// Adds a single line of text.
     pub fn add_text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
         let anchor = match anchor {
             TextAnchor::Start => "start",

@@ -1,4 +1,4 @@
-//! Sentences about memory for users.
+//! Sentences for users about memory.
 
 use super::{MemoryRow, NamedNode, find_fullest_rank, pool_memory};
 use crate::Report;

@@ -80,7 +80,8 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Fields that rarely change. The fields are separate so that the fields that change often share cache lines.
+/// Ledger fields that rarely change. The fields are separate so that the fields that change often share cache
+/// lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,

@@ -14,7 +14,7 @@ use chakram_trace::format::TensorClass;
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 8;
 
-/// Columns of the CSV table of memory.
+/// Columns of the memory table in CSV.
 pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
     ("rank", |_, row| row.rank.0.into()),
     ("npu", |_, row| row.npu.0.into()),

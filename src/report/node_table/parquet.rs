@@ -10,7 +10,6 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, Write};
 
-/// Number of rows per row group.
 const ROWS_OF_GROUP: usize = 1 << 20;
 /// Bytes at the beginning and at the end of every file.
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -37,11 +36,12 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the last field. The id is needed because each field stores only the difference from the previous id.
+    /// Id of the field that was written last. The id is needed because each field stores only the difference from
+    /// the previous id.
     last: i16,
 }
 
-/// Numbers of field types.
+/// Type numbers of fields.
 const I32: u8 = 5;
 const I64: u8 = 6;
 const BINARY: u8 = 8;

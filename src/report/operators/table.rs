@@ -124,7 +124,7 @@ pub(crate) fn format_rate(rate: f64) -> String {
 /// by time, longest first, then by name and kind.
 pub fn combine_families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
-    // Numbers the pairs of family and kind.
+    // Assigns a number to each pair of family and kind.
     let mut places = Interner::default();
     let mut families: Vec<OperatorTime> = Vec::new();
     let mut name = String::new();

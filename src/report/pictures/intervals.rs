@@ -4,7 +4,7 @@
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An interval and its key.
+/// An interval with its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureInterval<K> {
     pub from: Time,

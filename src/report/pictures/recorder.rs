@@ -41,7 +41,7 @@ const UNNAMED: u32 = u32::MAX;
 /// Key of an interval: the category, and the index of the interval's name.
 type SpanKey = (u8, u32);
 
-/// A rank that is recorded.
+/// State of a recorded rank.
 #[derive(Debug)]
 struct DrawnRank {
     /// Number of nodes in progress, by category.
@@ -51,7 +51,7 @@ struct DrawnRank {
     /// Index of the name of the kernel that started last.
     kernel: u32,
     intervals: PictureIntervals<SpanKey>,
-    /// Allocated bytes from each time on.
+    /// Allocated bytes, from each of these times on.
     memory: Vec<(Time, u64)>,
 }
 
@@ -233,7 +233,7 @@ impl<'a> PictureRecorder<'a> {
 
     /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. A rank that
     /// was not recorded is represented by the first recorded rank with the same graph, NPU class and times per
-    /// category. If no such rank was recorded, the rank is left out.
+    /// category. If no such rank was recorded, the rank is omitted.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -333,7 +333,7 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
         let class = prepared
             .machine()
             .class_of_npu(prepared.npu_of_rank(instance.rank));
-        // Instances of the same graph with different release times also differ in activity.
+        // Instances with the same graph but different release times also differ in activity.
         let sort = (instance.graph, class, instance.release);
         sorts.entry(sort).or_default().push(at);
     }
@@ -353,7 +353,7 @@ fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
 
 /// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory, ranks with the
 /// longest or shortest time in a category, the rank that finishes last, ranks for which others waited longest, and one
-/// rank of each class with equal times. All other ranks follow.
+/// rank of each class with equal times. All other ranks come after them.
 fn rank_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();

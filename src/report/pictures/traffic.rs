@@ -16,7 +16,7 @@ const CELLS: u32 = 64;
 pub struct TrafficCounter {
     ranks_per_cell: u32,
     bytes: Vec<Vec<u64>>,
-    /// Buffer bytes of collectives, summed by group and kind.
+    /// Buffer bytes of collectives, by group and kind.
     buffers: BTreeMap<(ReplayGroupId, CollectiveKind), u64>,
 }
 
@@ -48,7 +48,7 @@ impl TrafficCounter {
         *sum = sum.saturating_add(record.buffer);
     }
 
-    /// Returns the matrix of bytes of all messages and collectives.
+    /// Returns the matrix of bytes over all messages and collectives.
     pub fn into_matrix(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
         let groups: Vec<_> = prepared.group_views().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {

@@ -18,7 +18,7 @@ pub enum MachineDifference {
     Latency(Vec<usize>),
     /// Devices forward data differently: cut-through or store-and-forward.
     Switching,
-    /// The links that the machine file lists individually differ.
+    /// The list of individual links in the machine file differs.
     Links,
     /// The part of a dimension that jobs may use differs.
     RankDomain,
@@ -32,7 +32,7 @@ pub enum MachineDifference {
     Chunks,
     /// The measured times of collectives along these dimensions differ.
     MeasuredCollectives(Vec<usize>),
-    /// The peak rates of an NPU class differ for these number formats. An empty list means that the systolic arrays
+    /// An NPU class has different peak rates for these number formats. An empty list means that the systolic arrays
     /// differ.
     Peaks(usize, Vec<Dtype>),
     /// The measured kernels of an NPU class differ.
@@ -184,7 +184,7 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
 }
 
 impl MachineDifference {
-    /// Returns the name of the difference for users.
+    /// Returns a name of the difference for users.
     fn subject_name(&self) -> String {
         match self {
             Self::Shape => "shape of the network",
@@ -358,8 +358,8 @@ fn explain_dimensions(
     }
 }
 
-/// Groups the differences by the reason why they do not affect the run. Both machines must predict equal times for the
-/// run.
+/// Groups the differences by the reason for having no effect on the run. Both machines must predict equal times for
+/// the run.
 fn group_by_reason(
     differs: &[MachineDifference],
     run: &ReplayedRun<'_>,

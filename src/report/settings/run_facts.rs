@@ -16,14 +16,14 @@ pub struct ReplayedRun<'a> {
     pub report: &'a Report,
 }
 
-/// Communication that crosses a dimension of the machine.
+/// How much communication crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
-    /// Number of (group, kind) pairs with collectives timed by algorithms.
+    /// Number of (group, kind) pairs whose collectives are timed by algorithms.
     pub by_algorithms: u64,
-    /// Number of (group, kind) pairs with collectives timed by measured curves.
+    /// Number of (group, kind) pairs whose collectives are timed by measured curves.
     pub by_curves: u64,
-    /// Number of messages between ranks, and of loads and stores over the network.
+    /// Number of messages between ranks, plus loads and stores over the network.
     pub messages: u64,
 }
 

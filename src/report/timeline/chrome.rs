@@ -1,13 +1,13 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
-//! The format states times in microseconds, as double-precision numbers. Viewers subtract the trace's start from each
-//! time. Some viewers then round or truncate the result to nanoseconds. All of these operations round decimal
-//! fractions. If slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace
-//! processor, v52, dropped between one in ten and one in twenty such slices. The trace processor also sorted such a
-//! slice before a path slice that begins at the same time and should enclose it. Each slice is therefore written as
-//! two events, one for its begin and one for its end. Times are rounded to 1/1024 us, which doubles represent
-//! exactly up to 2^43 us (101 days), so that adjacent slices share the same number. A node that starts and ends at
-//! the same rounded time is drawn as an instant, because viewers sort slices without duration after other slices.
+//! The format's times are microseconds in double precision. Viewers subtract the trace's start from each time. Some
+//! viewers then round or truncate the result to nanoseconds. Each of these operations rounds decimal fractions. If
+//! slices were written as start and duration, adjacent slices would therefore overlap: Perfetto's trace processor,
+//! v52, dropped between one in ten and one in twenty such slices. The trace processor also sorted such a slice before
+//! a path slice that begins at the same time and should enclose it. Each slice is therefore written as two events,
+//! one for its begin and one for its end. Times are rounded to 1/1024 us, which doubles represent exactly up to 2^43
+//! us (101 days), so that adjacent slices share the same number. A node that starts and ends at the same rounded time
+//! is drawn as an instant, because viewers sort slices without duration after other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
@@ -24,7 +24,6 @@ struct ChromeTicks(u64);
 impl ChromeTicks {
     const PER_US: u64 = 1024;
 
-    /// Rounds a time to the nearest tick.
     fn nearest_tick(at: Time) -> Self {
         const PS_PER_US: u128 = 1_000_000;
         let ticks = u128::from(at.0) * u128::from(Self::PER_US);

@@ -1,8 +1,8 @@
 //! Counters of a rank: bytes sent per second, and number of nodes that wait for a lane.
 //!
 //! The sending rate is the sum of the average rates of all messages and collectives that transfer. A message counts
-//! with its size. A collective counts with the minimum number of bytes that must cross the busiest port of a member.
-//! As for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is occupied.
+//! its bytes. A collective counts with the minimum number of bytes that must cross the busiest port of a member. As
+//! for bus bandwidth, the minimum is `factor x buffer`. A node waits if it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -10,10 +10,10 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use std::collections::BTreeSet;
 
-/// Encoder to which counters are drawn, and the time range to draw.
+/// Encoder that draws counters, and the time range to draw.
 type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 
-/// Nodes of a rank that wait for their lane.
+/// A rank's nodes that wait for a lane.
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
@@ -24,11 +24,12 @@ struct WaitingNodes {
     drawn: u64,
 }
 
-/// Counters of a timeline, with the state of all instances.
+/// All counters of a timeline, with the state of each instance.
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
     waiting: Vec<WaitingNodes>,
-    /// For each rank instance, the changes of the sending rate, bytes per second.
+    /// For each rank instance, the times at which its sending rate changes, and the changes in
+    /// bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
 }
 
@@ -40,7 +41,7 @@ impl TimelineCounters {
         }
     }
 
-    /// Adds a transfer of `bytes` by an instance, between the two times.
+    /// Adds a transfer: an instance sends `bytes` between the two times.
     pub fn count_sent_bytes(&mut self, instance: usize, bytes: f64, (from, to): (Time, Time)) {
         let seconds = to.since(from).as_seconds();
         if seconds > 0.0 && bytes > 0.0 {

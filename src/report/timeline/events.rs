@@ -2,7 +2,7 @@
 
 use chakram_base::units::Time;
 
-/// Identifies a track by rank and by the track's number within the rank.
+/// A track: its rank, and its number within the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrackId {
     pub rank: u32,
@@ -21,7 +21,7 @@ pub(super) enum ArrowEnd {
 pub(super) struct NodeFacts<'f> {
     /// Node's id in the trace.
     pub node: u64,
-    /// Node's name in the trace, if the slice has another name.
+    /// Node's name in the trace, if it differs from the slice's name.
     pub name: Option<&'f str>,
     /// FLOPs of a kernel.
     pub flops: Option<u64>,
@@ -47,7 +47,7 @@ pub(super) struct TimelineSlice<'s> {
     pub launched: Vec<u64>,
 }
 
-/// A quantity shown by a counter.
+/// A quantity that a counter shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TimelineCounter {
     /// Bytes that a rank sends per second.
@@ -66,7 +66,7 @@ impl TimelineCounter {
     }
 }
 
-/// Writes events of a timeline in one file format. For each track, the caller must draw slices in order of time. The
+/// Writes timeline events in one file format. The caller must draw each track's slices in order of time. The
 /// caller must begin a path before the slices below it, and end the path after them.
 pub(super) trait TimelineEncoder {
     /// Sets the name of a rank's process.

@@ -1,4 +1,4 @@
-//! Draws the parts of a path in a node's name as enclosing slices.
+//! Draws a path in a node's name as enclosing slices, one per part.
 
 use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
@@ -8,7 +8,7 @@ use chakram_trace::format::origin::profiled_step;
 /// node's name.
 const LEVELS: usize = 8;
 
-/// A range: a slice that encloses nodes.
+/// A range: a slice enclosing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingPart<'n> {
     pub name: &'n str,
@@ -26,7 +26,7 @@ pub(super) enum RangeKey {
     Call(u32),
 }
 
-/// The ranges of a lane that are open.
+/// The open ranges of a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaneNesting {
     open: Vec<(String, Option<RangeKey>)>,
@@ -35,8 +35,8 @@ pub(super) struct LaneNesting {
 }
 
 impl LaneNesting {
-    /// Closes the open ranges that the node is not in. After that, opens the missing ranges of `path` and, below them,
-    /// of the path in `name`. Returns the part of `name` after its path.
+    /// Closes open ranges that do not contain the node. After that, opens the missing ranges of `path` and, below
+    /// them, of the path in `name`. Returns the part of `name` after its path.
     pub fn begin_ranges<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
@@ -69,8 +69,8 @@ impl LaneNesting {
     }
 }
 
-/// Splits a name at its slashes into a path and the last part. The path is empty if the name is not a path of words,
-/// as for many kernel names.
+/// Splits a name at its slashes. The last part is the name itself, and the other parts are the path. The path is
+/// empty if the name is not a path of words, as for many kernel names.
 fn split_range_path(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');

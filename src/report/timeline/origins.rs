@@ -10,12 +10,12 @@ use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 /// number of ranges are drawn.
 const LEVELS: usize = 100;
 
-/// Callers of nodes in the captured program. Empty for graphs without recorded callers.
+/// The callers of nodes in a captured program. Empty for graphs without recorded callers.
 #[derive(Debug)]
 pub(super) struct TimelineOrigins<'a> {
     /// For each instance: its graph, the graph's index, and the id of the first arrow to one of its nodes.
     instances: Vec<(&'a Graph, usize, u64)>,
-    /// For each graph, the nodes that each node called.
+    /// For each graph, the nodes called by each node.
     called: Vec<Csr>,
     /// For each graph, the drawn call of each Python call: the call itself, or the innermost drawn call around it.
     drawn: Vec<Vec<u32>>,
@@ -57,7 +57,7 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a host thread, outermost first. A node's ranges are the Python calls,
+    /// Appends the ranges around a host thread's node, outermost first. A node's ranges are the Python calls,
     /// annotations and operators that called it. The node itself is a range too if it called other nodes on the same
     /// thread.
     pub fn append_ranges(

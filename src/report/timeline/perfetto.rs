@@ -26,7 +26,7 @@ const ROOT: u64 = 1;
 /// Size of a batch of packets before compression, in bytes.
 const DEFLATED: usize = 1 << 18;
 
-/// Identifies a track by the object that it shows.
+/// A track, identified by the object that it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TrackKey {
     Rank(u32),
@@ -67,7 +67,6 @@ fn frame_packet(packet: &TracePacket, mut to: Vec<u8>) -> Vec<u8> {
     to
 }
 
-/// Rounds a time to the nearest nanosecond.
 fn nearest_nanosecond(at: Time) -> u64 {
     at.0 / 1000 + u64::from(at.0 % 1000 >= 500)
 }
@@ -157,7 +156,8 @@ impl<W: Write> PerfettoEncoder<W> {
         });
     }
 
-    /// Returns the id of a track. On first use, `describe` returns the track's description, which is written.
+    /// Returns the id of a track. When the track is first used, `describe` returns its description, which is
+    /// then written.
     fn track_number(&mut self, key: TrackKey, describe: impl FnOnce() -> TrackDescriptor) -> u64 {
         if let Some(known) = self.tracks.get(&key) {
             return *known;
@@ -189,7 +189,8 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    /// Writes the value of a counter of `rank`. On first use, also writes the counter's name and unit.
+    /// Writes the value of a counter of `rank`. When the counter is first used, also writes its name
+    /// and unit.
     fn write_counter(
         &mut self,
         (rank, key): (u32, TrackKey),
@@ -252,7 +253,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
 
     fn name_track(&mut self, track: TrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
-        // Sort tracks by order, then by lane.
+        // Sort tracks by `order`, and then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
         self.track_number(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
@@ -264,8 +265,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // Each slice has separate events for its begin and its end. Viewers process events at equal times in the order
-        // of the file.
+        // A slice has two events: one for its begin, one for its end. Viewers process events at equal times in the
+        // order of the file.
         true
     }
 

@@ -1,10 +1,10 @@
-//! The part of a replay to draw: some ranks, and a time range.
+//! The part of a replay to draw: a set of ranks, and a time range.
 
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::ops::RangeInclusive;
 
-/// Ranks and times to draw; by default, everything is drawn.
+/// Ranks and times to draw. By default, the whole replay is drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineSelection {
     /// Ranges of ranks to draw; empty means all ranks.

@@ -1,4 +1,4 @@
-//! Selects workloads that together cover the most features within a time budget.
+//! Selects workloads that cover as many features as possible within a time budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +14,14 @@ pub struct CoveredWorkload {
     pub millis: u64,
 }
 
-/// The workloads to check within a time budget, and the omitted workloads.
+/// The workloads selected for checking within a time budget, and the omitted ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
     /// Names of the selected workloads, in order of selection.
     pub chosen: Vec<String>,
-    /// Names of the workloads that were not selected.
+    /// Names of workloads that were not selected.
     pub left_out: Vec<String>,
-    /// Features that only workloads outside the selection cover.
+    /// Features that no selected workload covers.
     pub uncovered: BTreeSet<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Finds out why a prediction moved away from its baseline.
+//! Finds the causes of a prediction's change from its baseline.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
@@ -8,9 +8,9 @@ use chakram_base::units::Span;
 /// Cause of a change: a changed input, or a part of the time that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportCause {
-    /// A constant of the machine file changed.
+    /// A constant in the machine file changed.
     Constant(ConstantChange),
-    /// The traces or files of the workload were replaced.
+    /// The workload's traces or files were replaced.
     Workload,
     /// The program's version changed: version before, version after.
     Version(String, String),
@@ -19,7 +19,7 @@ pub enum ReportCause {
     Time(&'static str, String, i128),
     /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference that makes the two reports incomparable.
+    /// A difference that makes the reports incomparable.
     Note(String),
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// A constant of a machine that was changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantChange {
-    /// Section and key of the constant, for example `dimension 2 bandwidth`.
+    /// Section and key of the constant, such as `dimension 2 bandwidth`.
     pub key: String,
     /// Value before the change, as written in the file; `None` if the constant was added.
     pub before: Option<String>,
@@ -30,8 +30,8 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Returns each value, with its section and key as the map's key. Sections in double brackets with
-/// equal names are numbered from 1.
+/// Returns a map of values. A value's key consists of its section and its key in the file. Sections
+/// in double brackets that share a name are numbered from 1.
 fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

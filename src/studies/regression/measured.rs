@@ -4,14 +4,14 @@ use chakram_archive::MeasuredTimes;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
-/// Distance of a prediction from measured steps, in percent and in standard deviations.
+/// Distance of a prediction from measured steps in percent and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredVerdict {
     /// Number of measured steps in the distribution.
     pub steps: u64,
     /// Median of the measured steps, in picoseconds.
     pub median_ps: u64,
-    /// Difference of the prediction from the median, in percent of the median.
+    /// Difference of the prediction from the median, as a percentage of the median.
     pub percent: f64,
     /// Difference of the prediction from the median in standard deviations of the steps. The
     /// standard deviation is estimated as 1.4826 times the median absolute deviation (MAD). The
@@ -112,7 +112,7 @@ mod tests {
     /// Each entry contains a number of measured steps and two percentages. The first is the
     /// percentage of further steps from the same distribution that are wrongly reported as outside.
     /// The second is the percentage of predictions at five standard deviations from the median that
-    /// are not reported. `docs/how-to/archives.md` gives these rates.
+    /// are not reported. The page `docs/how-to/archives.md` states these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),

@@ -15,7 +15,7 @@ use std::fmt::Write;
 pub struct FailedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine that the attempted prediction is for.
+    /// Name of the machine for which the prediction was attempted.
     pub machine: String,
     /// Message of the error that prevented the prediction.
     pub error: String,
@@ -32,14 +32,14 @@ pub struct CheckOutcome {
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
-    /// Predictions that were not made because of the time budget.
+    /// Predictions omitted because of the time budget.
     pub left_out: Vec<String>,
     /// Features that no selected workload covers.
     pub uncovered: Vec<String>,
 }
 
 impl CheckOutcome {
-    /// Returns the predictions that moved away from their baselines.
+    /// Returns the predictions that differ too much from their baselines.
     pub fn moved_predictions(&self) -> impl Iterator<Item = &CheckedPrediction> {
         self.checked.iter().filter(|checked| checked.moved)
     }
@@ -186,7 +186,7 @@ struct PredictionRow<'a> {
     measured: Option<MeasuredRow>,
 }
 
-/// Mean over NPUs of the time in each category.
+/// Mean time in each category over NPUs.
 #[derive(Serialize)]
 struct MeanRow {
     before: BTreeMap<&'static str, u64>,
@@ -322,7 +322,7 @@ pub fn verdict_markdown(outcome: &CheckOutcome) -> String {
     out
 }
 
-/// Escapes text for an attribute or element of XML.
+/// Escapes text for an XML attribute or element.
 fn escape_xml(text: &str) -> String {
     let text = escape_name(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")

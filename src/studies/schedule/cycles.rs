@@ -1,5 +1,5 @@
-//! Tables of layers' clock cycles, as other tools computed them. These cycle counts determine the
-//! durations of sub-layers.
+//! Tables of layers' clock cycles from other tools. These cycle counts determine the durations of
+//! sub-layers.
 //!
 //! A table is CSV with a header. The columns of a table are `cycles`, optionally `energy_pj`, and
 //! any numeric keys that describe a layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column have
@@ -42,7 +42,7 @@ pub struct CycleError {
     pub expected: String,
 }
 
-/// Meaning of a column of the table.
+/// Meaning of a table column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CycleColumn {
     Size(usize),

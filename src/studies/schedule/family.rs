@@ -3,14 +3,14 @@
 //!
 //! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the
 //! projection; in a decoder, the same products again for cross-attention; and two products of the
-//! feed-forward part. After all layers, one product computes the scores of the vocabulary's words.
-//! Layers that are not computed in a forward pass (dropout, batch normalization) are omitted. Each
-//! matrix product is cut into `tensor` sub-layers, over its output columns unless another partition
-//! is selected. The input is divided into `micro_batches`, which pass through the model one after
-//! another. Sub-layers that have the same columns of a product share weights. A sub-layer waits for
-//! the sub-layers of the previous product that compute its inputs: all of them for scores,
-//! otherwise the sub-layers with the same rows. Sub-layers of the first product read the input of
-//! their micro-batch. If two of these sub-layers have the same rows, they read the same part of the
+//! feed-forward part. After all layers, one product computes the vocabulary scores. Layers that are
+//! not computed in a forward pass (dropout, batch normalization) are omitted. Each matrix product
+//! is cut into `tensor` sub-layers, over its output columns unless another partition is selected.
+//! The input is divided into `micro_batches`, which pass through the model one after another.
+//! Sub-layers that have the same columns of a product share weights. A sub-layer waits for the
+//! sub-layers of the previous product that compute its inputs: all of them for scores, otherwise
+//! the sub-layers with the same rows. Sub-layers of the first product read the input of their
+//! micro-batch. If two of these sub-layers have the same rows, they read the same part of the
 //! input.
 
 use super::partition::{
@@ -79,9 +79,9 @@ impl SettingChoice for PartitionRule {
 /// A model's matrix products with their cuts, and the number of words that a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionedModel {
-    /// Name and cuts of each matrix product, in execution order.
+    /// Each matrix product's name and cuts, in execution order.
     pub products: Vec<(String, ProductCut)>,
-    /// Number of words that a forward pass moves between chips and from memory.
+    /// Number of words that a forward pass moves, both between chips and from memory.
     pub words: u64,
 }
 
@@ -109,7 +109,7 @@ const MOST: u64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,
-    /// Number of tokens; for matrix products per head, tokens times heads.
+    /// Number of tokens, or tokens times heads for matrix products per head.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -273,7 +273,7 @@ impl LanguageModel {
         })
     }
 
-    /// Returns the positions of the parts of each matrix product. If products are cut only by
+    /// Returns the positions of the parts, for each matrix product. If products are cut only by
     /// columns, a product with fewer columns than parts has fewer parts.
     fn part_places(
         &self,

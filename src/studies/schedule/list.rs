@@ -11,7 +11,7 @@
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
 
-/// Rule that assigns sub-layers to chips.
+/// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListRule {
     /// In each step, every chip runs at most one sub-layer.
@@ -41,7 +41,7 @@ pub enum ScheduleError {
     /// The number of chips is zero.
     #[error("found no chips, expected one or more")]
     NoChips,
-    /// DEAP's Algorithm 1, as printed, cannot assign another sub-layer.
+    /// DEAP's Algorithm 1, as printed, is stuck: it cannot assign another sub-layer.
     #[error(
         "Algorithm 1 as printed assigned {given} of {all} sub-layers to chips and never frees a chip for the \
          others\n  try: the corrected form"
@@ -77,7 +77,7 @@ pub fn schedule_tasks(
 fn schedule_in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = dependency_counts(graph);
     let followers = build_dependents(graph);
-    // Ready sub-layers, sorted by their index in the list.
+    // Ready sub-layers, sorted by index.
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
         .filter(|(_, count)| **count == 0)
@@ -115,7 +115,7 @@ pub(super) fn schedule_by_durations(graph: &TaskGraph, chips: usize) -> (ChipSch
         .filter(|(_, count)| **count == 0)
         .map(|(task, _)| task)
         .collect();
-    // Running sub-layers, sorted by their ends, and free chips, sorted by index.
+    // Running sub-layers are sorted by their ends, and free chips by index.
     let mut running = std::collections::BTreeSet::new();
     let mut free: std::collections::BTreeSet<usize> = (0..chips).collect();
     let mut order: Vec<Vec<u32>> = vec![Vec::new(); chips];

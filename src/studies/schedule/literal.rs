@@ -1,4 +1,4 @@
-//! Parser for the literals of Python and JSON that schedules use.
+//! Parser for Python and JSON literals, which schedules use.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) enum Literal {
     Dictionary(BTreeMap<String, Literal>),
 }
 
-/// A text that is not a valid literal.
+/// Error: the text is not a valid literal.
 pub(super) struct LiteralError {
     pub line: usize,
     pub why: String,

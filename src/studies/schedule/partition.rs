@@ -1,7 +1,7 @@
 //! Layer-wise partition by hierarchical dynamic programming. The method decides for each matrix
 //! product whether to cut its rows or its columns.
 //!
-//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. The chips are repeatedly divided
+//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are repeatedly divided
 //! into halves. At each level, every product is cut in two. If a product is cut along rows, each
 //! half has all weights and half of the data. If a product is cut along columns, each half has half
 //! of the weights and all data. HyPar counts the transfers of training; this module counts only the
@@ -24,13 +24,13 @@ use std::collections::BTreeMap;
 /// Direction in which a matrix product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutDirection {
-    /// Rows: tokens, or tokens times heads.
+    /// Cuts rows: tokens, or tokens times heads.
     Rows,
-    /// Columns: a part of each token's outputs.
+    /// Cuts columns: a part of each token's outputs.
     Columns,
 }
 
-/// Cuts of a matrix product, from the outermost level to the innermost.
+/// Cuts of a matrix product, outermost level first.
 pub type ProductCut = Vec<CutDirection>;
 
 /// Sizes of a matrix product that determine its transfers.
@@ -45,7 +45,7 @@ pub struct ProductSize {
     /// Words of input per micro-batch that the matrix product reads from memory; 0 except for the
     /// first product.
     pub inputs: u64,
-    /// True if every part needs the whole output of the previous matrix product.
+    /// True if every part needs the previous matrix product's whole output.
     pub takes_all: bool,
 }
 
@@ -180,7 +180,7 @@ fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     u128::from(product.inputs) * SHARES * parts / u128::from(place_of_part(cut, 0).row.1)
 }
 
-/// Cache of the transfer costs of pairs of cuts.
+/// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
     /// For each pair of cuts: the number of parts whose row block under one cut contains, or is

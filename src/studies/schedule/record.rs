@@ -5,12 +5,12 @@
 //! empty step has no sizes. In addition to the published keys, `id` and `after` (a list of ids)
 //! give dependencies, and sub-layers with equal `weights` share weights. If no record has an id, a
 //! step depends on all sub-layers of the previous non-empty step, like the stages of a sequential
-//! model. Sub-layers with equal `input` read the same part of the model's input. Without this key,
-//! a sub-layer without dependencies reads its own part; `None` means no input. If an output is read
-//! in pieces, `pieces` is the number of pieces, and `piece` is the index of the piece that a
-//! sub-layer reads. Layers that inference does not compute (dropout and batch normalization) are
-//! omitted. A sub-layer that depends on an omitted layer depends on the predecessors of this layer
-//! instead.
+//! model. Sub-layers with equal `input` read the same part of the model's input. A sub-layer
+//! without this key and without dependencies reads its own part; `None` means no input. If an
+//! output is read in pieces, `pieces` is the number of pieces, and `piece` is the index of the
+//! piece that a sub-layer reads. Layers that inference does not compute (dropout and batch
+//! normalization) are omitted. A sub-layer that depends on an omitted layer depends on the
+//! predecessors of this layer instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -33,7 +33,7 @@ pub(super) const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
 /// Keys of strides and dilations, along rows and columns.
 pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilation", "Hdilation"]];
 
-/// Maximum number of pieces into which an output may be divided.
+/// Maximum number of pieces of an output.
 const MOST_PIECES: u32 = 4096;
 
 /// Maximum index of a part of the input in a file; parts without an index get larger indices.
@@ -42,7 +42,7 @@ const MOST_INPUT: u32 = 1 << 30;
 /// Upper limit of a tensor's words, chosen so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
-/// Value of `type` in the record of a chip's idle step.
+/// Value of `type` in the record of an idle step.
 const NOTHING: &str = "NOP";
 
 /// Reason why a schedule file is invalid.
@@ -55,7 +55,7 @@ pub enum RecordError {
         file: String,
         /// Line of the error in the file, from 1.
         line: usize,
-        /// The text that was found, and the text that was expected.
+        /// The found text and the expected text.
         why: String,
     },
     /// A record, or the schedule itself, is invalid.
@@ -163,7 +163,7 @@ fn is_unused(kind: &str) -> bool {
     kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
 }
 
-/// A record of the file, with its chip, its step and its dependencies.
+/// A record of the file with its chip, its step and its dependencies.
 struct PlacedRecord {
     chip: usize,
     step: usize,
@@ -182,19 +182,19 @@ enum InputReference {
     /// The record has no key `input`, so a sub-layer without dependencies reads its own part of the
     /// input.
     Unsaid,
-    /// The sub-layer reads no input.
+    /// The sub-layer does not read the model's input.
     None,
-    /// Index of the part that the sub-layer reads.
+    /// Index of the part that is read.
     Part(u32),
 }
 
-/// A sub-layer that records can refer to, or an omitted layer. The predecessors of an omitted layer
-/// replace that layer.
+/// A sub-layer, or an omitted layer, that records can refer to. The predecessors of an omitted
+/// layer replace that layer.
 struct KnownLayer {
     /// Sub-layers that replace an omitted layer. Later sub-layers read the outputs of these
     /// sub-layers.
     stands_for: Vec<u32>,
-    /// Part of the model's input that an omitted layer passes on.
+    /// Part of the model's input that the omitted layer passes on.
     input: Option<u32>,
     step: usize,
 }

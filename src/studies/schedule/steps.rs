@@ -34,12 +34,12 @@ use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Name of data that can be on a chip.
+/// Identifies data that can be on a chip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataId {
-    /// The weights of a sub-layer, by the weights' index.
+    /// The weights with this index.
     Weights(u32),
-    /// A part of the model's input, by the part's index.
+    /// The part of the model's input with this index.
     Input(u32),
     /// The output of the sub-layer with this index.
     Output(u32),
@@ -61,7 +61,7 @@ impl DataId {
 /// Source of data that a chip needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferSource {
-    /// The chip that needs the data, so there is no transfer.
+    /// The chip itself has the data, so there is no transfer.
     Own,
     /// Another chip, by its index.
     Chip(u32),
@@ -72,7 +72,7 @@ pub enum TransferSource {
 /// Chips, links and memories, and the parameters that determine a step's time and energy.
 #[derive(Clone, Debug)]
 pub struct ChipMachine {
-    /// Links between chips; `None` if chips are connected only through interfaces.
+    /// The links between chips; `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
     /// Rates of the links and of the interfaces.
     pub technology: LinkTechnology,
@@ -86,11 +86,11 @@ pub struct ChipMachine {
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Time that the host takes to issue a command, in seconds.
+    /// Time in seconds in which the host issues one command.
     pub dispatch: f64,
 }
 
-/// Time and energy that a sub-layer takes on a chip.
+/// Time and energy of a sub-layer on a chip.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskCost {
     /// Duration of the sub-layer, in seconds.
@@ -104,7 +104,7 @@ pub struct TaskCost {
 /// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
-    /// Time that the host needs to issue the step's commands, in seconds.
+    /// Time in seconds in which the host issues the step's commands.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
     pub communication: f64,
@@ -167,7 +167,7 @@ impl StepTotals {
 /// The data on a chip. Each entry has the step of its last use and its size in bytes.
 type ChipStore = BTreeMap<DataId, (u32, u64)>;
 
-/// Reason why the machine cannot run the schedule.
+/// Reason why the schedule does not run on the machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
     /// The technology's table has no rate for chips with this number of links.
@@ -189,7 +189,7 @@ pub enum StepError {
         SettingKey::Memory
     )]
     DoesNotFit {
-        /// Index of the sub-layer that does not fit.
+        /// Index of the sub-layer with too much data.
         task: u32,
         /// Bytes of the sub-layer's operands and output.
         needs: u64,
@@ -205,8 +205,8 @@ impl TaskGraph {
         n * k * p * q * word
     }
 
-    /// Returns the parts of a sub-layer's output, each with its number of bytes. The output has
-    /// several parts if other sub-layers read it in pieces.
+    /// Returns the parts of a sub-layer's output and their bytes. The output has several parts if
+    /// other sub-layers read it in pieces.
     pub fn outputs_of_task(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
@@ -225,7 +225,7 @@ impl TaskGraph {
             .collect()
     }
 
-    /// Returns the data that a sub-layer needs, each with its bytes.
+    /// Returns the data that a sub-layer needs, and the bytes of each.
     pub fn data_needed_by(&self, task: u32, word: u64) -> Vec<(DataId, u64)> {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
@@ -249,7 +249,7 @@ impl TaskGraph {
 }
 
 impl ChipMachine {
-    /// Returns the duration in seconds of a transfer of `bytes` bytes to `chip`.
+    /// Returns how long a transfer of `bytes` bytes to `chip` takes, in seconds.
     fn transfer_seconds(
         &self,
         rate: f64,
@@ -266,7 +266,7 @@ impl ChipMachine {
         }
     }
 
-    /// Simulates `schedule` step by step; `costs` has an entry for each sub-layer.
+    /// Simulates `schedule` step by step; `costs` contains one entry per sub-layer.
     ///
     /// # Errors
     ///
@@ -406,8 +406,8 @@ impl ChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // Outputs that no later step uses are dropped without a log entry. Weights are kept for
-            // later steps.
+            // If no later step uses an output, it is dropped without a log entry. Weights are kept
+            // for later steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
@@ -420,8 +420,8 @@ impl ChipMachine {
         Ok(totals)
     }
 
-    /// Evicts data from a chip until the remaining data fit into its memory. Returns the bytes that
-    /// were written to memory, and the duration of the writes in seconds.
+    /// Evicts data from a chip until the rest fit into its memory. Returns the bytes that were
+    /// written to memory, and the duration of the writes in seconds.
     fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),

@@ -139,8 +139,8 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time over all orders of sub-layers. Each sub-layer starts as early as its
-/// chip and its dependencies allow.
+/// Returns the shortest time, minimized over all orders of sub-layers. Each sub-layer starts as
+/// early as its chip and its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
         if ends.iter().all(Option::is_some) {

@@ -1,7 +1,7 @@
 //! Writes schedules as traces with one rank per chip. Barriers around each step's sub-layers are
 //! optional.
 //!
-//! A sub-layer becomes a kernel with the sub-layer's cost as its duration. A receive from another
+//! Each sub-layer becomes a kernel. Its duration is the sub-layer's cost. A receive from another
 //! chip is a message, and a load from memory is a wait on a separate lane. Each barrier is a
 //! barrier collective of all chips. A chip runs its sub-layers in the order of the schedule.
 
@@ -12,10 +12,10 @@ use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 
-/// A schedule, with the transfers and costs of its steps.
+/// A schedule with the transfers and costs of its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledJob<'s> {
-    /// Sub-layers and their dependencies.
+    /// The sub-layers with their dependencies.
     pub graph: &'s TaskGraph,
     /// The sub-layer of each chip in each step.
     pub schedule: &'s ChipSchedule,
@@ -39,7 +39,7 @@ const PROCESSING: i64 = 2;
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// Nodes that every node of the next stage waits for.
+    /// Nodes that precede every node of the next stage.
     gate: Vec<u64>,
 }
 
@@ -191,7 +191,7 @@ fn message_op(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
     }
 }
 
-/// Creates a wait on the lane of the network interface.
+/// Creates a wait, which occupies the lane of the network interface.
 fn wait_node(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,

@@ -1,7 +1,7 @@
-//! Corrections of a machine's kernel times, computed from measured steps.
+//! Corrections of kernel times on a machine, computed from measured steps.
 //!
 //! Steps belong to the same group if the two most frequent matrix products of their models are the
-//! same. Such models have equal tokens per micro-batch, width and tensor parallelism. A group's
+//! same. Such models have the same tokens per micro-batch, width and tensor parallelism. A group's
 //! factor is the geometric mean of measured time / predicted time. The factor is found in two
 //! rounds, because it does not change the uncorrected parts of a step (messages, sums over replicas
 //! between nodes).
@@ -27,12 +27,12 @@ const ALONE: f64 = 0.05;
 /// Standard deviation of factors within a group, if no group has two steps. 722 steps of small GPTs
 /// on A100 gave this value.
 const INSIDE: f64 = 0.036;
-/// Minimum number of groups that a shared factor requires.
+/// A shared factor requires at least this number of groups.
 const LEAST_GROUPS: usize = 3;
 /// Number of rounds in which a factor is computed.
 const ROUNDS: usize = 2;
 
-/// Correction of kernel times, computed from a group of measured steps.
+/// Correction of kernel times that a group of measured steps gives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
     /// Factor that multiplies the times of the group's kernels.
@@ -44,22 +44,23 @@ pub struct StepCorrection {
     pub left_out: Vec<f64>,
 }
 
-/// All corrections of a machine's kernel times, computed from measured steps.
+/// All corrections of kernel times on a machine, computed from measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCalibration {
-    /// Corrections of the groups, sorted by their matrix products in ascending order.
+    /// Corrections of the groups, in ascending order of matrix products.
     pub groups: Vec<StepCorrection>,
     /// Correction for models outside all groups; `None` if there are too few groups.
     pub shared: Option<PriceCorrection>,
-    /// Mean leave-one-group-out errors of the steps: `[0]` with the shared factor of the other
-    /// groups, `[1]` without a correction. `None` if there are too few groups to omit one.
+    /// Mean leave-one-group-out errors of the steps: `[0]`: errors with the shared factor of the
+    /// other groups. `[1]`: errors without a correction. `None` if there are too few groups to omit
+    /// one.
     pub left_out_groups: Option<[f64; 2]>,
 }
 
-/// Rows, columns and summed size of two matrix products.
+/// Two matrix products, each given as rows, columns and summed size.
 type ProductPair = [[u64; 3]; 2];
 
-/// Returns the two most frequent matrix products of a run's model.
+/// Returns the two most frequent matrix products of the run's model.
 fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
@@ -156,9 +157,9 @@ pub fn fit_corrections(
     })
 }
 
-/// Statistics of the factors' logarithms, over groups of steps.
+/// Statistics of the logarithms of steps' factors, over groups.
 struct PooledFactors {
-    /// Logarithm of the factor that all groups have in common.
+    /// Logarithm of the groups' common factor.
     shared: f64,
     /// Variance of the factors' logarithms between groups.
     between: f64,

@@ -38,10 +38,10 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the option for a model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs (optional). The number of NPUs groups runs, and determines a missing
-/// data-parallel degree.
+/// Key of the number of NPUs (optional). Runs are grouped by their number of NPUs, which also
+/// determines a missing data-parallel degree.
 pub(super) const NPUS: &str = "npus";
-/// Key for the machine, in tables with runs on different machines.
+/// Key of the machine; used in tables with runs on different machines.
 pub(super) const MACHINE: &str = "machine";
 
 /// Key of the option for the software stack.
@@ -78,7 +78,7 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
 pub(super) struct ConditionalOptions {
     /// Heading of the column in the table.
     pub column: String,
-    /// Options and their values, for each value of the column.
+    /// Maps each value of the column to options and their values.
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
@@ -91,7 +91,7 @@ pub(super) enum OptionSource {
     Fixed(String),
 }
 
-/// Rules that convert the columns of a table of runs to options.
+/// Rules that convert a run table's columns to options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunColumns {
     pub(super) measured: String,
@@ -171,7 +171,7 @@ fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>,
     Ok(only)
 }
 
-/// Parses the table `when`, which gives options for values of columns.
+/// Parses the table `when`, which maps column values to options.
 fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
@@ -311,7 +311,7 @@ impl RunColumns {
         }
     }
 
-    /// Replays all runs on `machine`, whatever machines the table names.
+    /// Replays all runs on `machine`. Machine names in the table are ignored.
     pub fn replay_all_on(&mut self, machine: &str) {
         // The option `machine` overrides the machine that the file of columns names.
         let _ = self.set_for_all(MACHINE, machine);

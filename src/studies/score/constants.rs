@@ -4,12 +4,12 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::MemoryBoundKernel;
 
-/// A constant that is fitted as a factor on the machine's value.
+/// A machine constant. The fit multiplies it by a factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
     /// The host's time to launch one kernel.
     Launch,
-    /// The host's time to launch one kernel in a backward pass.
+    /// The host's time to launch one kernel of a backward pass.
     Backward,
     /// The host's time to launch one collective.
     Collective,

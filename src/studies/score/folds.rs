@@ -18,29 +18,29 @@ use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
-/// Step in a constant's logarithm for numerical derivatives.
+/// Step of a constant's logarithm for numerical derivatives.
 const DIFFERENCE: f64 = 0.1;
 /// Relative error above which a run has less weight.
 const FAR: f64 = 0.1;
 /// Maximum change of a constant's logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Weight of the ridge term, in units of a run's weight. The term keeps a constant at its value if
-/// no run depends on it.
+/// Weight of the ridge term, where a run has weight 1. The term keeps a constant at its value if no
+/// run depends on it.
 const RIDGE: f64 = 1e-3;
 /// Number of Gauss-Newton rounds.
 const ROUNDS: usize = 2;
 
-/// Constants that are fitted to all runs outside a fold.
+/// Constants fitted to all runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoldFit {
     /// Number of runs in the fold. The fit does not use these runs.
     pub runs: usize,
-    /// Constants, each with the factor that multiplies the machine's value.
+    /// Constants and the factors that multiply the machine's values.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Returns the fold of each run, for `count` folds. Groups of runs are assigned in order from the
-/// largest to the smallest, each to the fold with the fewest runs.
+/// Returns the fold of each run; there are `count` folds. Groups of runs are assigned in order from
+/// the largest to the smallest, each to the fold with the fewest runs.
 pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -59,7 +59,7 @@ pub fn assign_folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     runs.iter().map(|run| fold_of[run.fold]).collect()
 }
 
-/// Returns the table with `factors` applied to its runs' machines.
+/// Returns the table after multiplying its machines' constants by `factors`.
 fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
     let mut table = table.clone();
     for run in &mut table.runs {
@@ -162,7 +162,7 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
 struct ConstantSensitivity {
     /// Predicted time of each run, in seconds.
     predicted: Vec<f64>,
-    /// Derivatives, for each constant a list with one entry per run.
+    /// For each constant, the list of its derivatives (one entry per run).
     derivatives: Vec<Vec<f64>>,
 }
 

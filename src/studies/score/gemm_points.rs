@@ -8,14 +8,14 @@ use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
 use std::collections::BTreeMap;
 
-/// Possible headings of the format column.
+/// Headings that the format column may have.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
 /// Number of folds in the cross-validation. Each fold is omitted once, and predicted from the
 /// others.
 const FOLDS: usize = 5;
 
-/// Mean time of each shape (rows, columns, summed size), for one number format.
+/// Mean time of each shape (rows, columns, summed size) in one number format.
 pub type GemmPoints = BTreeMap<[u64; 3], f64>;
 
 /// Parses a table of GEMMs. If a shape is repeated, its times are averaged.
@@ -98,8 +98,8 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
 
 /// Returns two mean relative errors over `points`: of the curve (the model of kernel times) alone,
 /// and of the curve with a correction by the other points. Each fifth of the points is omitted in
-/// turn, and corrected by the other points. A point that the other points do not surround is not
-/// corrected.
+/// turn, and corrected by the other points. If the other points do not surround a point, the point
+/// is not corrected.
 pub fn left_out_errors(
     points: &GemmPoints,
     curve: &GemmCurve,

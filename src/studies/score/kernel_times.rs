@@ -1,4 +1,4 @@
-//! Recorded kernel times of jobs, by the kernels' names, formats, FLOPs and bytes.
+//! Recorded kernel times of jobs by name, format, FLOPs and bytes.
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
@@ -27,7 +27,7 @@ pub struct KernelTimes {
     pub count: u64,
     /// Sum of the kernels' times, in seconds.
     pub total: f64,
-    /// Relative standard deviation among kernels of equal size, weighted by time.
+    /// Relative standard deviation between kernels of equal size, weighted by time.
     pub error: f64,
     /// Mean relative error when each size is predicted from the other sizes, weighted by time;
     /// `None` for fewer than two sizes.
@@ -35,7 +35,7 @@ pub struct KernelTimes {
 }
 
 impl KernelTimes {
-    /// Returns the relative error to expect for a kernel of an unmeasured size.
+    /// Returns the expected relative error for a kernel of an unmeasured size.
     pub fn error_between_sizes(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
@@ -112,7 +112,7 @@ impl<'w> RecordedKernels<'w> {
         sums
     }
 
-    /// Returns the sums after NPU classes are merged; `class` maps each old class to its new one.
+    /// Returns the sums with NPU classes merged; `class` maps each old class to its new one.
     pub fn merge_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {

@@ -1,4 +1,4 @@
-//! Parser for logs of nccl-tests, which measure collectives.
+//! Parser for the logs of nccl-tests, a benchmark of collectives.
 //!
 //! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
 //! other lines begin with the bytes of the whole buffer. The `time` columns are in microseconds.

@@ -1,9 +1,9 @@
-//! Scores predicted effects of changes to captured jobs against measured step times.
+//! Compares predicted effects of changes to captured jobs with measured step times.
 //!
 //! A pair is a captured job and the same job after a change; the changed job is predicted from the
-//! capture. The captured job is replayed once unchanged and once [edited](edit_job). The prediction
-//! is the measured step time of the captured job, multiplied by the ratio of the two replays. If
-//! the captured job has no measured step, the prediction is the time of the edited replay. For
+//! capture. The captured job is replayed twice: unchanged and [edited](edit_job). The prediction is
+//! the measured step time of the captured job, multiplied by the ratio of the two replays. If the
+//! captured job has no measured step, the prediction is the time of the edited replay. For
 //! comparison, two null models are scored: one keeps the step's time, and the other scales it in
 //! proportion to the samples.
 //!
@@ -36,14 +36,14 @@ use std::path::{Path, PathBuf};
 /// Maximum noise that a file may give, in percent.
 const MAX_NOISE: f64 = 100.0;
 
-/// A captured job, a change to it, and the measured steps of both.
+/// A captured job, a change of it, and measured steps of both jobs.
 #[derive(Debug)]
 pub struct MeasuredPair {
     /// Name of the pair in reports.
     pub name: String,
     /// Path of the captured job's traces.
     pub job: PathBuf,
-    /// Edits that turn the captured job into the changed job.
+    /// Edits that convert the captured job to the changed job.
     pub edits: Vec<JobEdit>,
     /// Measured step of the captured job, if there is one.
     pub baseline: Option<Span>,
@@ -54,7 +54,7 @@ pub struct MeasuredPair {
     pub noise: f64,
 }
 
-/// Pairs, and the machine and options of their replays.
+/// Pairs, and the machine and options for their replays.
 #[derive(Debug)]
 pub struct PairTable {
     /// The pairs, in the order of the file.
@@ -64,7 +64,7 @@ pub struct PairTable {
     options: ReplayOptions,
 }
 
-/// Prediction of a pair, with its error and the null models' errors.
+/// Prediction for a pair, with its error and the errors of the null models.
 #[derive(Clone, Debug, Serialize)]
 pub struct PredictedPair {
     /// Name of the pair in reports.
@@ -95,8 +95,8 @@ pub struct PredictedPair {
     /// Measured change in percent; `None` if the captured job has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// True if the predicted change and the measured change have the same sign; `None` if the
-    /// measured change is within the noise.
+    /// True if the predicted and the measured change have the same sign; `None` if the measured
+    /// change is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
     /// Numbers of items that each edit matched and changed.
@@ -122,7 +122,7 @@ pub struct PairScores {
     /// Errors of the null model that scales step times in proportion to the samples.
     pub sample_ratio: PairErrors,
     /// `[0]` is the number of pairs with a measured change above the noise. `[1]` is the number of
-    /// these pairs with a correctly predicted sign.
+    /// these pairs for which the predicted sign is correct.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<PredictedPair>,
@@ -134,7 +134,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// Fails at the first problem; the error gives its line.
+    /// Fails at the first problem, and states its line.
     pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Output of scores as text, JSON and CSV, and as a chart of the runs.
+//! Output of scores as text, JSON and CSV, and as a chart of runs.
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
@@ -37,21 +37,21 @@ pub struct ScoredTable<'t> {
     pub fold_of: Vec<usize>,
     /// Times that the null model with a single rate predicts, in seconds.
     pub null: Vec<f64>,
-    /// Corrections by measured steps, if the user asked for them.
+    /// Corrections by measured steps, if the user requested them.
     pub correction: Option<CorrectedRuns>,
     /// Comparisons of runs that differ in one option. The list is empty unless the user asked for
     /// it.
     pub signs: Vec<OptionSigns>,
-    /// Settings that are given for all runs but change no prediction.
+    /// Settings for all runs that change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
-/// Predictions that are corrected by measured steps of other jobs.
+/// Predictions corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
 pub struct CorrectedRuns {
-    /// Phrase that describes the measured steps, for example `runs of other models`.
+    /// Phrase that describes the measured steps, such as `runs of other models`.
     pub steps: String,
-    /// Corrected predictions, one for each run.
+    /// Corrected predictions, one per run.
     pub runs: Vec<CorrectedRun>,
 }
 
@@ -73,7 +73,7 @@ pub struct CorrectionSummary {
 }
 
 impl CorrectedRuns {
-    /// Summarizes the runs that the null model also predicts. Returns `None` if the null model
+    /// Summarizes those runs that the null model predicts too. Returns `None` if the null model
     /// predicts no run.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);
@@ -128,8 +128,9 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the coverage of intervals for the runs whose indices `wanted` selects. Returns
-    /// `None` if `wanted` selects no run, or if one of the selected runs has no interval.
+    /// Returns how often intervals contain the measured time, for runs whose indices `wanted`
+    /// selects. Returns `None` if `wanted` selects no run, or if one of the selected runs has no
+    /// interval.
     fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
@@ -139,7 +140,7 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| summarize_intervals(&runs, &predicted, &intervals))
     }
 
-    /// Returns the coverage of intervals for the runs of a fold.
+    /// Returns how often intervals contain the measured time, for the runs of a fold.
     fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
@@ -424,10 +425,10 @@ impl ScoredTable<'_> {
     }
 }
 
-/// Writes CSV rows, one per run.
+/// Writes one CSV row per run.
 #[derive(Clone, Debug)]
 pub struct ScoreRows {
-    /// Options that at least one run sets; each option has a CSV column.
+    /// Options that at least one run sets. Each of these options has a CSV column.
     keys: Vec<String>,
     begun: bool,
     is_corrected: bool,
@@ -527,7 +528,7 @@ struct ScorePair {
     one_rate: ScoreSummary,
 }
 
-/// Scores of the runs that have the same value of an option.
+/// Scores of the runs with the same value of an option.
 #[derive(Debug, Serialize)]
 struct ScoreOfValue<'a> {
     option: &'a str,

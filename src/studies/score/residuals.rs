@@ -2,10 +2,10 @@
 //! measured / predicted time.
 //!
 //! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
-//! share one variable. Steps with the same class and format of linear layers, similar jobs, and
-//! jobs with the same matrix products share further variables. Each step also has a variable of its
-//! own. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
-//! length scale. The covariance of two steps on the same class is
+//! have one variable in common. Steps with the same class and format of linear layers, similar
+//! jobs, and jobs with the same matrix products share further variables. Each step also has a
+//! variable of its own. Let `d` be the distance between the logarithms of two jobs' sizes, each
+//! divided by its length scale. The covariance of two steps on the same class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
@@ -29,9 +29,9 @@ use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
 
-/// Standard deviations of the logarithm of measured / predicted time. Repeated measurements of a
-/// plan differ by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values were chosen with
-/// knowledge of eight public tables.
+/// Standard deviations of parts of the logarithm of measured / predicted time. Repeated
+/// measurements of a plan differ by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values
+/// were chosen with knowledge of eight public tables.
 const NPU: f64 = 0.094;
 const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
@@ -44,15 +44,15 @@ const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
 /// 95 % quantile of the normal distribution, which gives a central interval of 90 %.
 const SIDE: f64 = 1.645;
 
-/// Number of a job's sizes that determine its kernel times.
+/// Number of those sizes of a job that determine its kernel times.
 const SIZES: usize = 7;
 
-/// Length scales of the sizes' logarithms. The sizes are width, tokens of a micro-batch, tensor
+/// Length scales for the logarithms of sizes. The sizes are width, tokens of a micro-batch, tensor
 /// degree, ranks, stages, context degree, and sequence. Jobs that differ by more than a length
 /// scale are hardly similar.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
-/// Properties of a step that determine its similarity to other steps.
+/// Properties of a step that determine how similar it is to other steps.
 #[derive(Clone, Debug, PartialEq)]
 struct StepKey {
     /// Name and memory bandwidth of the NPU class.
@@ -69,7 +69,7 @@ impl StepKey {
         let class = &run.machine.classes()[0];
         let blocks = model.layers.iter();
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
-        // Leave out the scores of attention, because they depend on the sequence.
+        // Omit the scores of attention, because they depend on the sequence.
         let products = blocks.map(|layer| {
             (layer.multiplication_count())
                 .saturating_sub(2 * layer.causally_skipped_multiplications())
@@ -107,7 +107,7 @@ impl StepKey {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
 
-    /// Covariance of the logarithms of measured / predicted time of two different steps.
+    /// Returns the covariance of two different steps' logarithms of measured / predicted time.
     fn covariance_with(&self, other: &Self) -> f64 {
         if self.npu != other.npu {
             return 0.0;
@@ -123,7 +123,7 @@ impl StepKey {
     }
 }
 
-/// A prediction that is corrected by measured steps.
+/// A prediction, corrected by measured steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CorrectedRun {
     /// Predicted time of a step in seconds, after the correction.
@@ -139,21 +139,21 @@ pub struct CorrectedRun {
     pub one_rate: Option<f64>,
 }
 
-/// Measured steps that correct predictions of other jobs.
+/// Measured steps for correcting predictions of other jobs.
 struct StepResiduals {
     steps: Vec<StepKey>,
     /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
     /// Inverse of the covariance matrix, multiplied by the vector of the steps' logarithms.
     weights: Vec<f64>,
-    /// Logarithms of each step's model FLOPs per second.
+    /// Logarithms of the steps' model FLOPs per second.
     rates: Vec<f64>,
     /// Fraction of the correction for jobs with unmeasured matrix products, by NPU class.
     parts: Vec<((String, u64), f64)>,
 }
 
 impl StepResiduals {
-    /// Creates the statistics from measured steps and their predicted seconds.
+    /// Creates the statistics from measured steps and their predicted times in seconds.
     fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
         let keys = runs.clone().map(|(run, _)| StepKey::new(run)).collect();
         let ratios = runs
@@ -253,7 +253,8 @@ impl StepResiduals {
             .collect()
     }
 
-    /// Mean logarithm of the rates of steps that `wanted` selects; `None` if no step is selected.
+    /// Returns the mean logarithm of the rates of those steps that `wanted` selects; `None` if
+    /// `wanted` selects no step.
     fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
@@ -261,7 +262,7 @@ impl StepResiduals {
         (!picked.is_empty()).then(|| picked.iter().sum::<f64>() / picked.len() as f64)
     }
 
-    /// Corrects the predicted time of `run`, and its interval.
+    /// Corrects the predicted time and interval of `run`.
     fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
         let seconds = predicted.makespan.as_seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::as_seconds));
@@ -290,7 +291,7 @@ impl StepResiduals {
         )
     }
 
-    /// Corrects a predicted time of `job`, and its interval.
+    /// Corrects a predicted time and interval of `job`.
     fn correct_time(
         &self,
         job: &StepKey,
@@ -430,7 +431,7 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     }
 }
 
-/// FLOPs of a step per NPU, without recomputation. The forward pass has two FLOPs per
+/// Returns the FLOPs of a step per NPU, without recomputation. The forward pass has two FLOPs per
 /// multiplication that the causal mask leaves, and the backward pass has twice this number.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);

@@ -14,7 +14,7 @@ use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, Mo
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A run that was measured, with its plan and machine.
+/// A measured run with its plan and machine.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun {
     /// Name of the table that contains the run.
@@ -27,7 +27,7 @@ pub struct MeasuredRun {
     pub training: TrainingPattern,
     /// The machine, scaled to the plan's number of ranks.
     pub machine: Machine,
-    /// Options with their values, from the table and from the file of columns.
+    /// Options and their values, from the table and the column file.
     pub options: BTreeMap<String, String>,
     /// Options that have no effect on this run, and values that were assumed because the table
     /// lacks them.
@@ -45,18 +45,18 @@ pub struct RunTable {
     pub file: String,
     /// The runs, in the table's order.
     pub runs: Vec<MeasuredRun>,
-    /// Rows that do not give a valid run, each with the reason.
+    /// Rows without a valid run, each with the reason.
     pub refused: Vec<RefusedRun>,
 }
 
-/// A row that cannot be predicted, with the reason.
+/// A row that cannot be predicted, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedRun {
     /// Name of the table that has the row.
     pub file: String,
     /// Line of the row in the table, from 1.
     pub line: u64,
-    /// The value that was found, and the value that was expected.
+    /// The found value and the expected value.
     pub why: String,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for RefusedRun {
     }
 }
 
-/// Assigns numbers from 0 to distinct texts, in the order of first use.
+/// Assigns numbers, starting at 0, to distinct texts in the order of first use.
 #[derive(Default)]
 struct KeyInterner(BTreeMap<String, usize>);
 
@@ -260,7 +260,7 @@ impl RunTable {
     }
 }
 
-/// Creates the run of a row, given its `options` and its `measured` value.
+/// Creates the run of a row from its `options` and its `measured` value.
 fn create_run(
     mut options: BTreeMap<String, String>,
     columns: &RunColumns,
@@ -294,7 +294,7 @@ fn create_run(
     })
 }
 
-/// Contents of cells that have no value.
+/// Contents of cells without a value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
 /// Computes missing options: the data-parallel degree from the number of NPUs, and the interleaved
@@ -490,7 +490,7 @@ fn left_out_error(stack: &SoftwareStack, left: &StackDecision) -> String {
     )
 }
 
-/// Sizes that a model's name determines. A run may repeat these sizes, but not change them.
+/// Sizes that are fixed by a model's name. A run may repeat these sizes, but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
 /// Returns the named model with the run's layers and tokens. If the run names no model, returns a

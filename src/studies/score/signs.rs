@@ -5,28 +5,29 @@ use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Relative difference between repeated measurements of a plan. Smaller differences between plans
-/// are within the noise.
+/// Relative difference between repeated measurements of a plan. Differences between plans that are
+/// smaller are within the noise.
 const CLEAR: f64 = 0.03;
 
-/// Degrees of parallelism. If the number of NPUs is constant, two degrees must change together.
+/// Options that are degrees of parallelism. If the number of NPUs is constant, two degrees must
+/// change together.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
-/// Options that count as a single option, because they always change together.
+/// Options that always change together, and therefore count as a single option.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
 /// Number of pairs of runs that differ in only one option, and number of pairs that are predicted
 /// in the measured order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionSigns {
-    /// The option, or two options that change together, for example `data, tensor`.
+    /// The option (or two options that change together), such as `data, tensor`.
     pub option: String,
     /// Number of pairs with different measured times.
     pub pairs: usize,
-    /// Number of these pairs that predictions put in the measured order.
+    /// Number of these pairs with correctly predicted order.
     pub right: usize,
-    /// Number of pairs with measured times that differ by more than 3 %.
+    /// Number of pairs whose measured times differ by more than 3 %.
     pub clear_pairs: usize,
-    /// Number of these clear pairs that predictions put in the measured order.
+    /// Number of these clear pairs with correctly predicted order.
     pub clear_right: usize,
 }
 

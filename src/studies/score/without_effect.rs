@@ -1,4 +1,4 @@
-//! Finds settings that are given for all runs but change no prediction.
+//! Finds settings for all runs that change no prediction.
 
 use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict_run, replay_run, score_by};
 use chakram_base::setting::SettingKey;
@@ -7,7 +7,7 @@ use chakram_report::settings::{ReplayedRun, SettingWithoutEffect, option_reason}
 use std::io;
 use std::num::NonZeroUsize;
 
-/// A setting that is given for all runs, and the runs without it.
+/// A setting for all runs, and the runs without this setting.
 #[derive(Debug)]
 pub struct ScoreSetting {
     /// Key of the setting on the command line.

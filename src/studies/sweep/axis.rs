@@ -16,7 +16,7 @@ pub struct StudyAxis {
     pub keys: Vec<String>,
     /// For each position of the axis, one value per key.
     pub values: Vec<Vec<ConfigLiteral>>,
-    /// For an axis of plans, the number of NPUs of each plan.
+    /// For an axis of plans: the number of NPUs of each plan.
     pub plans: Option<u32>,
     /// True if the values form a numeric range.
     pub is_range: bool,
@@ -47,7 +47,7 @@ impl StudyAxis {
     }
 }
 
-/// The keys that an axis of plans sets.
+/// Keys set by an axis of plans.
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
 pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {

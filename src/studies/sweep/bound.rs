@@ -52,7 +52,7 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Bounds of a point that need no replay.
+/// Bounds of a point, computed without a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointBound {
     /// Lower bound on the time of a step, in picoseconds.
@@ -116,8 +116,8 @@ pub fn bound_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // Simulate all micro-batches if there are only a few. Several steps cannot be extrapolated, so
-    // simulate them completely too.
+    // If there are only a few micro-batches, simulate all of them. Several steps cannot be
+    // extrapolated, so simulate all micro-batches in this case too.
     if all <= more || plan.steps > 1 {
         return bound_whole_step(point, pattern);
     }
@@ -151,14 +151,14 @@ pub fn bound_quickly(
     });
     let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
-        // More micro-batches need at least this memory.
+        // More micro-batches need at least as much memory.
         memory_bytes: max_memory_of_stages(&long),
         is_whole: false,
     };
     Ok((bound, fits_memory(point, pattern, &long)))
 }
 
-/// Path of one rank per stage in the relaxed step.
+/// Path of one rank per stage through the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StagePath {
     /// Time at which the last node ends, in picoseconds.
@@ -189,7 +189,7 @@ struct StageMessage {
     bytes: u64,
 }
 
-/// Records the nodes of a rank while they are generated.
+/// Records a rank's nodes while they are generated.
 struct RankNodes<'p> {
     prices: NodePrices<'p>,
     /// Duration of each node, in picoseconds.
@@ -234,7 +234,7 @@ impl Sink for RankNodes<'_> {
     }
 }
 
-/// Cache of the durations of nodes on one NPU.
+/// Cache of node durations on one NPU.
 struct NodePrices<'p> {
     point: &'p ResolvedPoint,
     class: usize,
@@ -352,8 +352,8 @@ fn least_collective_time(
     })
 }
 
-/// Returns a kernel time from curves, multiplied by the machine's smallest correction. The workload
-/// decides which correction applies, so the result is a lower bound.
+/// Returns a kernel time from curves, after the machine's smallest correction. The workload decides
+/// which correction applies, so the result is a lower bound.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);

@@ -105,9 +105,9 @@ fn iter_all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)
     base.chain(axes)
 }
 
-/// Rejects values that are invalid in every point. Each value is tried with the first values of all
-/// other axes, and without limits. A value that is rejected only in combination with other values
-/// is no error here. Instead, the sweep later rejects the points with this combination.
+/// Rejects values that no point allows. Each value is tried with the first values of all other
+/// axes, and without limits. A value that is rejected only in combination with other values is no
+/// error here. Instead, the sweep later rejects the points with this combination.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),

@@ -1,10 +1,10 @@
-//! The settings that replay a single point without its study.
+//! The settings of a replay that repeats one point without its study.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, option_words};
 use super::study::Study;
 use chakram_jobs::ReplayOption;
 
-/// The work that the replay of a point runs.
+/// The work of a point's replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointWorkload {
     /// A model, by name or file.
@@ -13,7 +13,7 @@ pub enum PointWorkload {
     Trace(String),
 }
 
-/// The replay of one point, expressed without its study.
+/// The replay of one point, described without its study.
 #[derive(Clone, Debug)]
 pub struct PointCommand {
     /// The model or traces that the point replays.

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointAnswer {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Short form of the reason. Rejected points are counted by this text.
+        /// Short form of the reason. Counts of rejected points are grouped by this text.
         reason: String,
         /// The full reason.
         detail: String,
@@ -161,7 +161,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Returns the measures of a plan that need no replay. Objectives are computed from these
+    /// Returns those measures of a plan that need no replay. Objectives are computed from these
     /// measures and from the time.
     pub fn bounded_measures(
         &self,
@@ -313,14 +313,14 @@ impl<'s> PointEvaluator<'s> {
 /// Result of a replay.
 struct MeasuredReplay {
     makespan: Span,
-    /// Mean over NPUs of the time in each part.
+    /// Mean time over NPUs in each part.
     parts_ps: [u64; PARTS.len()],
-    /// Mean energy per NPU of the kernels that loop nests time, in picojoules; `None` if there are
-    /// no such kernels.
+    /// Energy of the kernels that loop nests time, as a mean over NPUs in picojoules; `None` if
+    /// there are no such kernels.
     kernel_energy: Option<f64>,
-    /// Mean compute time per NPU of kernels that loop nests do not time.
+    /// Compute time of the kernels that loop nests do not time, as a mean over NPUs.
     unmapped_ps: u64,
-    /// Maximum bytes in use on an NPU, if the traces give allocations.
+    /// Maximum bytes in use on an NPU, if the traces state allocations.
     peak: Option<u64>,
     /// True if every NPU's peak fits into its memory.
     fits: bool,
@@ -385,7 +385,7 @@ fn replay_measured(
 /// Maximum number of cached workloads.
 const KEPT: usize = 4;
 
-/// Work that several points share.
+/// Work shared by several points.
 #[derive(Debug)]
 enum SharedWork {
     Generated(Workload, Vec<Vec<u32>>),
@@ -411,7 +411,7 @@ impl SharedWork {
 
 type SharedWorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
-/// Cache of the most recently used workloads. Each workload is built only once, however many points
+/// Cache of the most recently used workloads. Each workload is built only once, even if many points
 /// need it.
 #[derive(Debug, Default)]
 struct SharedWorkloads(Mutex<Vec<(String, SharedWorkCell)>>);

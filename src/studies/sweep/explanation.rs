@@ -85,7 +85,8 @@ pub fn explain_row(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> St
     text
 }
 
-/// Returns the axis along which two points differ; `None` if they differ along no axis or several.
+/// Returns the axis along which two points differ; `None` if they differ along no axis or along
+/// several.
 fn differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]

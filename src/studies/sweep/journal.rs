@@ -56,7 +56,7 @@ pub enum JournalError {
     /// A line is invalid.
     #[error("{}:{line}: {why}\n  try: another folder", .path.display())]
     Line {
-        /// Path of the journal that has the invalid line.
+        /// Path of the journal with the invalid line.
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,

@@ -17,15 +17,15 @@ pub struct PointMeasures {
     /// exposed communication includes the bubble.
     #[serde(default, deserialize_with = "read_parts")]
     pub parts_ps: [u64; PARTS.len()],
-    /// Maximum bytes in use on an NPU, if the traces give allocations.
+    /// Maximum bytes in use on an NPU, if the traces state allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
     /// Energy in picojoules of the kernels that loop nests time, summed over NPUs; `None` if loop
     /// nests time no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Mean compute time per NPU of kernels that loop nests do not time; `None` if loop nests time
-    /// no kernel.
+    /// Compute time of the kernels that loop nests do not time, as a mean over NPUs; `None` if loop
+    /// nests time no kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
     /// Price of an NPU in dollars per hour, if the machine file gives it.
@@ -104,7 +104,7 @@ impl SweepObjective {
         Self::RunEnergy,
     ];
 
-    /// Returns the name in study files, which is also the column heading.
+    /// Returns the name in study files, which is also the heading of its column.
     pub fn column_name(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -246,7 +246,7 @@ pub const PARTS: [&str; 6] = [
     "pipeline bubble",
 ];
 
-/// Deserializes the parts of the time. If an older file does not have a part, the part is zero.
+/// Deserializes the parts of the time. If an older file lacks a part, this part is zero.
 fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], D::Error> {
     let found = Vec::<u64>::deserialize(from)?;
     let mut parts = [0; PARTS.len()];

@@ -20,7 +20,7 @@ const MOST_LINES: usize = 300;
 /// Maximum number of rows in the table.
 const ROWS: usize = 50;
 
-/// Renders the page; `command` returns the command that replays a row, given the row's index.
+/// Renders the page; `command` returns the command that replays the row at an index.
 pub fn render_sweep_page(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let ranked = sweep.ranked_rows();
@@ -141,8 +141,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders charts of the first objective, one against each other objective. If the study has no
-/// other objective, the charts show the first objective against memory, NPUs or the row's index.
+/// Renders charts of the first objective against each other objective. If the study has no other
+/// objective, the charts show the first objective against memory, NPUs or the row's index.
 fn draw_points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -296,7 +296,7 @@ impl PointsChart<'_> {
                 })
             })
             .collect();
-        // Draw the points with names last, so that they are above all others.
+        // Draw named points last, so that they are on top.
         points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
         let line = self.front_of_two();
         let beside = second.map_or("row", SweepObjective::column_name);
@@ -381,7 +381,7 @@ fn draw_coordinates(
         });
     }
     let tenth = chosen.len().div_ceil(10);
-    // Draw the best rows last, so that they are above the others.
+    // Draw the best rows last, so that they are on top.
     let lines = chosen
         .iter()
         .enumerate()

@@ -1,4 +1,4 @@
-//! Converts points to jobs. A point's settings give a job, or a rejection with the reason.
+//! Converts points to jobs. A point's settings give either a job or a rejection with its reason.
 
 use super::setting::{SettingKind, Settings, kind_of_setting, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Reason why a point has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Short form of the reason. Rejected points are counted by this text.
+    /// Short form of the reason. Counts of rejected points are grouped by this text.
     pub reason: String,
     /// The full reason.
     pub detail: String,
@@ -99,17 +99,17 @@ pub enum WorkSource {
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.
     pub work: WorkSource,
-    /// Key that identifies the work. Points with equal keys have the same work.
+    /// Identifies the work of the point. Points with equal keys have the same work.
     pub work_key: String,
-    /// The machine; if possible, it is scaled to the work's number of ranks.
+    /// The machine. If possible, it is scaled to the work's number of ranks.
     pub machine: Arc<Machine>,
     /// Options of the replay.
     pub options: ReplayOptions,
 }
 
 impl ResolvedPoint {
-    /// Converts `settings` to a job on a machine. Machines and models that earlier points used are
-    /// taken from `parts`.
+    /// Converts `settings` to a job on a machine. Machines and models that earlier points used come
+    /// from `parts`.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -122,7 +122,7 @@ impl ResolvedPoint {
                 (machine, work, key)
             }
             None => {
-                // If both the machine and the plan are invalid, report the machine's error.
+                // If both the machine and the plan are invalid, report the error of the machine.
                 let mut pattern = match training_pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
@@ -180,7 +180,7 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-/// Caches machines, models and software stacks by the settings that determine them. Each file is
+/// Caches machines, models and software stacks by the settings that identify them. Each file is
 /// read only once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
@@ -191,7 +191,7 @@ pub struct SharedParts {
 
 type SharedPartCache<T> = BTreeMap<String, Result<T, PointRefusal>>;
 
-/// Maximum number of cached entries of each kind.
+/// Maximum number of cached entries per kind.
 const KEPT: usize = 256;
 
 /// Returns the entry of `parts` for `key`. If the entry is missing, `make` creates it.
@@ -205,7 +205,7 @@ fn get_or_create<T: Clone>(
         return known.clone();
     }
     // Create the part without holding the lock, so that other threads do not wait. Two threads may
-    // then create the same part, which is harmless.
+    // then create the same part; this is harmless.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {
@@ -285,7 +285,6 @@ impl SharedParts {
         name.map_or(Ok(None), load)
     }
 
-    /// Returns the model of `settings`.
     fn model_of(&self, settings: &Settings) -> Result<Model, PointRefusal> {
         let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
         let name = settings.get("model").map(ConfigLiteral::to_string);

@@ -1,9 +1,9 @@
 //! Explores a study's points layer by layer. Each layer has its own strategy. Each answer is
 //! computed once, in parallel with other answers.
 //!
-//! Strategies run sequentially. Threads only compute, in advance, the answers that a strategy will
-//! need. The rows therefore depend neither on the number of threads nor on answers from earlier
-//! runs.
+//! Strategies themselves run sequentially. Threads compute in advance the answers that a strategy
+//! will need. The rows therefore depend neither on the number of threads nor on answers from
+//! earlier runs.
 
 use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointEvaluator};
@@ -30,8 +30,8 @@ pub enum SweepError {
     /// The journal of the sweep cannot be written or read.
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
-    /// The sweep was interrupted or ran out of memory. The journal has all points that were
-    /// answered before the interruption.
+    /// The sweep was interrupted or ran out of memory. The journal contains all points answered
+    /// before the interruption.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
     /// Some points have no answer, and new replays are not allowed.
@@ -41,7 +41,7 @@ pub enum SweepError {
         SettingKey::Resume
     )]
     Missing(u64),
-    /// The points of this study cannot be divided into shards.
+    /// This study's points cannot be divided into shards.
     #[error(
         "{} is for studies of one layer whose strategy is grid, random or branch-and-bound",
         SettingKey::Shard
@@ -58,7 +58,7 @@ pub struct StudyShard {
     pub of: u64,
 }
 
-/// Options of one execution of a sweep.
+/// Options for running a sweep once.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
     /// Number of threads that answer points.
@@ -78,7 +78,7 @@ pub enum RowOutcome {
     Dominated(PointBound),
 }
 
-/// A point that the sweep visited, with its outcome.
+/// A visited point of the sweep, with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
     /// Index of the point if the study's points can be listed. Otherwise, its number in the order
@@ -93,13 +93,13 @@ pub struct SweepRow {
 /// A new answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepStep<'a> {
-    /// True for a bound, false for an answer.
+    /// True for a bound, and false for an answer.
     pub is_bound: bool,
     /// The best point so far, with its score by the first objective.
     pub best: Option<(&'a str, f64)>,
 }
 
-/// Counts of the work of this run. Answers that the journal already had do not count.
+/// Counts of the work done in this run. Excludes answers that were already in the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NewWorkCounts {
     /// Number of computed bounds, and the time that they took in seconds, summed over threads.
@@ -109,7 +109,7 @@ pub struct NewWorkCounts {
     pub replayed: (u64, f64),
 }
 
-/// Function that is called with each new answer or bound, from any thread.
+/// Function that receives each new answer or bound, on any thread.
 pub type SweepWatcher<'w> = dyn Fn(&SweepStep<'_>) + Sync + 'w;
 
 /// Explores the points of a study, and answers them on several threads.
@@ -128,7 +128,7 @@ pub struct StudyExplorer<'s> {
 }
 
 impl<'s> StudyExplorer<'s> {
-    /// Creates an explorer of `study`. Entries of `journal` are known answers; new answers are
+    /// Creates an explorer of `study`. Entries of `journal` are known answers. New answers are
     /// appended to the journal.
     pub fn new(
         study: &'s Study,
@@ -384,7 +384,6 @@ fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Opt
     }
 }
 
-/// Returns the smallest known score.
 fn least_known_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

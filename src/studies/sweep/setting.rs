@@ -14,17 +14,17 @@ use std::collections::BTreeMap;
 /// Settings of a point, sorted by key.
 pub type Settings = BTreeMap<String, ConfigLiteral>;
 
-/// Keys that name the machine and the work of a point.
+/// Keys that name a point's machine and work.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
 /// Keys of non-negative numbers for objectives and limits: watts, dollars, and the tokens of a
 /// whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
-/// Key of the price of an NPU, in dollars per hour.
+/// Key for the price of an NPU in dollars per hour.
 pub(super) const PRICE: &str = "price.npu";
 
-/// Part of the configuration that a key belongs to.
+/// The part of the configuration that contains a key.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
     /// The machine, the model, the stack, the traces, or the number of tokens per sample.
@@ -37,7 +37,7 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// Path of a key in the model file.
     Model(&'k str),
-    /// A key of the accelerator that times kernels by loop nests.
+    /// A key of the accelerator whose loop nests time kernels.
     Accelerator(&'k str),
     /// An option of the plan, in the table `plan`.
     Plan(&'static PlanOption),
@@ -78,7 +78,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Returns the part of the configuration that `key` belongs to.
+/// Returns the part of the configuration that contains `key`.
 ///
 /// # Errors
 ///

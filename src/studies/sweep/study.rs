@@ -49,7 +49,7 @@ const ROOT: &[&str] = &[
 /// Maximum value of `rounds` in a study. The search ends earlier, after the first round without an
 /// improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options that make bounds invalid. With these options, a step can be faster than its
+/// Replay options with which bounds are invalid. With these options, a step can be faster than its
 /// bound, or ranks can be on other NPUs.
 const UNBOUNDED: [&str; 9] = [
     "collective",
@@ -71,7 +71,7 @@ pub struct PointLimits {
     pub fits: bool,
     /// Maximum number of NPUs of the job.
     pub npus: Option<u32>,
-    /// Maximum price per hour of the job's NPUs, in dollars.
+    /// Maximum price of the job's NPUs per hour, in dollars.
     pub cost: Option<f64>,
 }
 
@@ -289,7 +289,7 @@ impl Study {
         axes.chain(self.base.keys()).map(String::as_str)
     }
 
-    /// Returns every value that the study gives `key`, as text.
+    /// Returns every value of `key` in the study, as text.
     fn values_of_key<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
         let axes = self.axes.iter().flat_map(move |axis| {
             let index = axis.keys.iter().position(|own| own == key);
@@ -339,8 +339,7 @@ impl Study {
         sizes.fold(1, u64::saturating_mul)
     }
 
-    /// Returns the combination with the number `index` of a layer's axes. The last axis varies
-    /// fastest.
+    /// Returns combination number `index` of a layer's axes. The last axis varies fastest.
     pub fn settings_at(&self, layer: &StudyLayer, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {

@@ -32,14 +32,14 @@ fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
-/// The rows of a study, with data that are computed from them.
+/// The rows of a study, with data derived from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
     /// The study that the rows belong to.
     pub study: &'s Study,
-    /// Rows of the study, by number.
+    /// The study's rows, sorted by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the layers, if the study is searched in rounds; otherwise empty.
+    /// Turns of the layers, if rounds are searched; otherwise empty.
     turns: Vec<LayerTurn>,
     /// Values of each row's objectives; `None` if an objective is unknown.
     values: Vec<Option<Vec<f64>>>,
@@ -233,7 +233,7 @@ impl<'s> SweepTable<'s> {
         front.into_iter().map(|(row, _)| row).collect()
     }
 
-    /// Returns the keys that axes set, in the study's order.
+    /// Returns the keys of axes in the study's order.
     pub fn axis_keys(&self) -> Vec<&str> {
         let axes = self.study.axes.iter();
         axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
@@ -676,7 +676,7 @@ pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
     }
 }
 
-/// Returns a word that names the outcome of a row.
+/// Returns a word for the outcome of a row.
 fn outcome_word(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",

@@ -1,4 +1,4 @@
-//! Field-by-field comparison of two records.
+//! Compares two records field by field.
 
 use super::{FieldChange, NodeField, bytes_of, group_name, type_name};
 use crate::diff::value::FieldValue;

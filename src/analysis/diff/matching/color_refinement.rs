@@ -40,7 +40,7 @@ enum ClassSplitter {
     Pair(u32),
 }
 
-/// Partition of the unpaired nodes into classes. The nodes of the second trace are numbered after all nodes of the
+/// Partition of unpaired nodes into classes. The nodes of the second trace are numbered after all nodes of the
 /// first trace.
 pub(super) struct ColorRefinement<'x, 'o> {
     sides: &'x [ComparedTrace<'o>; 2],

@@ -16,7 +16,7 @@ pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) 
 /// has, so that these labels need not be sorted.
 struct LabelSketch {
     words: Vec<u64>,
-    /// Binary logarithm of the number of bits.
+    /// Binary logarithm of the set's size in bits.
     bits: u32,
 }
 

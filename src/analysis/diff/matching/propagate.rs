@@ -3,7 +3,7 @@
 use super::{LabelKind, NodeMatching};
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 
-/// Treatment of several equal neighbours.
+/// How to treat several equal neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AmbiguityPolicy {
     /// Only unique neighbours are paired.

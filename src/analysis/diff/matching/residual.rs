@@ -15,7 +15,7 @@ const TRIES: u8 = 8;
 /// Maximum number of neighbours that are compared for one node, summed over its candidates.
 const WORK: usize = 1 << 16;
 
-/// Counts how many neighbours of two nodes agree. Only neighbours with a known partner count.
+/// Counts how many neighbours of two nodes agree. Counts only neighbours with a known partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
     /// Number of neighbours with a known partner; of the two nodes' numbers, the larger one.

@@ -1,4 +1,4 @@
-//! Compares two reports of one machine each.
+//! Compares two single-machine reports.
 
 use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
 use crate::diff::AmountChange;
@@ -20,7 +20,7 @@ fn divide_by_npus<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     })
 }
 
-/// Compares two reports of one machine each.
+/// Compares two single-machine reports.
 pub(super) fn compare_replays(first: &Report, second: &Report) -> ReplayDiff {
     let both = [first, second];
     let npus = both.map(|report| report.rows.len());

@@ -10,7 +10,7 @@ use chakram_trace::graph::{Interner, RawTrace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Property by which nodes are grouped.
+/// Property that groups nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupBy {
     /// Type of the node.

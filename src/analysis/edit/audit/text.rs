@@ -168,7 +168,6 @@ fn is_mac(text: &[u8]) -> bool {
     text.len() == 17 && matches!(apart, b':' | b'-') && text.iter().enumerate().all(sound)
 }
 
-/// Finds IPv6 and MAC addresses.
 fn find_ipv6_and_mac<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     let bytes = text.as_bytes();
     let mut at = 0;

@@ -89,7 +89,7 @@ fn list_ranks(ranks: &[u32]) -> String {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,
-    /// The largest numeric name, plus one.
+    /// One more than the largest numeric name.
     beyond: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Writes the trace of one new rank.
+//! Writes a new rank's trace.
 
 use super::group_scaling::GroupScaling;
 use super::{JobScaling, ShardScaling};

@@ -1,4 +1,4 @@
-//! Finds communication with partners that were cut.
+//! Finds communication whose partners were cut.
 
 use super::checked_trace::CheckedTrace;
 use chakram_trace::format::TraceError;

@@ -1,4 +1,4 @@
-//! Selects the requested nodes.
+//! Selects the nodes that the user requests.
 
 use super::checked_trace::CheckedTrace;
 use crate::edit::{for_each_attribute, name_matches_pattern};
@@ -7,7 +7,7 @@ use chakram_trace::format::{Op, TraceError, escape_name, origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// Rule that selects nodes.
+/// Rule for selecting nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SliceTarget {
     /// Nodes covered by the annotations with this name; `*` in the name matches any text.

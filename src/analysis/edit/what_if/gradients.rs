@@ -136,7 +136,7 @@ impl GradientReductions {
         self.hooks.iter().map(|hook| hook.1).sum()
     }
 
-    /// Returns the bytes of all reductions, summed.
+    /// Sums the bytes of all reductions.
     pub fn sum_bytes(&self, program: &RankProgram<'_>) -> u64 {
         let bytes = self.collectives.iter();
         bytes.map(|&item| bytes_of(program, item)).sum()
@@ -554,7 +554,6 @@ fn encode_all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     encode_node(&view)
 }
 
-/// Encodes a node as a record.
 fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
     let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
         let node = writer.write_node(view, &[], &NodeExtras::default());

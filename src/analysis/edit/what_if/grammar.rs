@@ -40,7 +40,7 @@ impl ScaleFactor {
         Self::new(self.over * other.over, self.under * other.under)
     }
 
-    /// Returns the factor as a floating-point number.
+    /// Returns the factor as an `f64`.
     pub fn to_f64(self) -> f64 {
         self.over as f64 / self.under as f64
     }
@@ -92,16 +92,16 @@ impl FromStr for ScaleFactor {
     }
 }
 
-/// New hidden size.
+/// The new hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WidthChange {
-    /// The current hidden size times this factor.
+    /// Multiplies the current hidden size by this factor.
     Times(ScaleFactor),
-    /// Exactly this hidden size.
+    /// Sets exactly this hidden size.
     To(u64),
 }
 
-/// New number of layers.
+/// The new number of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerChange {
     /// Adds this number of layers; a negative number removes layers.
@@ -155,7 +155,7 @@ pub enum JobEdit {
     Delay {
         /// Host time to add in each step.
         span: Span,
-        /// The only rank to delay; `None` for all ranks.
+        /// The only rank that is delayed; `None` for all ranks.
         rank: Option<u32>,
         /// Phase before which the time is added.
         at: StepPhase,

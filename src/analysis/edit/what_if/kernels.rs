@@ -85,12 +85,12 @@ struct UneditedWork {
     profiler: u64,
 }
 
-/// What a kernel's matrix multiplication multiplies.
+/// Operands of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKind {
-    /// Nothing: the kernel has no FLOPs.
+    /// The kernel has no FLOPs, so it multiplies nothing.
     None,
-    /// Samples with a weight.
+    /// Multiplies samples by a weight.
     WithWeight,
     /// Multiplies samples by samples and sums the products into a weight gradient.
     GradientOfWeight,

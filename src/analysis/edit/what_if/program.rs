@@ -263,7 +263,8 @@ impl<'a> RankProgram<'a> {
         .take(256)
     }
 
-    /// Numbers the steps by the profiler's marks. Without marks, the whole trace is one step.
+    /// Numbers the steps. The profiler's marks delimit steps. Without marks, the whole trace is one
+    /// step.
     fn find_steps(&mut self) {
         let mut numbers: BTreeMap<u64, u32> = BTreeMap::new();
         for node in &self.raw.nodes {
@@ -509,7 +510,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Encodes the program as a trace. An unchanged program gives the original bytes.
+    /// Encodes the program as a trace. If nothing changed, the result is the original bytes.
     pub fn write_trace(&self) -> Result<Vec<u8>, TraceError> {
         let count = self.raw.nodes.len() as u32;
         let moved = !self.order.iter().copied().eq(0..count);

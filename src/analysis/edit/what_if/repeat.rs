@@ -339,7 +339,7 @@ pub(super) struct PipelineStages {
     alternate: BTreeSet<u32>,
 }
 
-/// Position of a rank in its pipeline.
+/// A rank's position in its pipeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PipelinePlace {
     /// Number of stages from the rank's own stage to the last stage, inclusive.

@@ -56,7 +56,7 @@ pub enum RoleModel {
 /// Ranks of a job, each with its trace.
 pub(super) type RankTraces = Vec<(u32, Arc<Vec<u8>>)>;
 
-/// Place of a stage in its pipeline.
+/// Position of a stage in its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StageKind {
     Only,
@@ -85,7 +85,7 @@ impl StageKind {
     }
 }
 
-/// A rank that has a trace.
+/// A rank with a trace.
 struct CapturedRank {
     rank: u32,
     /// Groups that this rank's trace declares.

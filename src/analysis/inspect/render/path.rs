@@ -28,7 +28,7 @@ const PATHS: usize = 8;
 
 /// A critical path, and the tracks (ranks) that it may use.
 pub struct TrackPath<'a> {
-    /// Ranks through which the path may run.
+    /// Ranks that the path may visit.
     pub tracks: &'a [PathInput],
     /// The path; its indices refer to `tracks`.
     pub path: CriticalPath,
@@ -64,7 +64,7 @@ fn share_one_clock(tracks: &[PathInput]) -> bool {
     tracks.len() == 1 || tracks.iter().all(kept)
 }
 
-/// Data that is needed to render paths.
+/// Data for rendering paths.
 pub struct PathReport<'a> {
     /// Title of the job.
     pub title: &'a str,

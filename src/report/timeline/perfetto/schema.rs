@@ -1,4 +1,4 @@
-//! The messages of Perfetto's trace format that timelines use, with their field numbers.
+//! Those messages of Perfetto's trace format that timelines use, with their field numbers.
 //!
 //! The format identifies fields only by number, so the field names here follow chakram's vocabulary.
 

@@ -12,7 +12,7 @@ pub struct TextNumbers {
 }
 
 impl TextNumbers {
-    /// Returns the id of a text; a new text gets the next id.
+    /// Returns the id of a text, and assigns the next id to a new text.
     pub fn id_of_text(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {
             return *known;

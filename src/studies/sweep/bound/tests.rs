@@ -1,4 +1,4 @@
-//! Tests that no bound exceeds the time of the same plan's replay.
+//! Tests that no bound exceeds the replay time of the same plan.
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
@@ -92,7 +92,7 @@ fn no_replay_is_faster_than_its_bounds() {
             );
             assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
             checked += 1;
-            // A bound that is far below the replay's time would exclude no point.
+            // A bound far below the replay's time would exclude no point.
             near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
         }
     }

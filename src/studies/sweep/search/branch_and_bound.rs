@@ -1,8 +1,8 @@
 //! Best-first search that ends when no remaining point has a bound below the best answer.
 //!
-//! Every point first gets a quick bound. If a point has the smallest such bound among the remaining
-//! points, its full bound is computed. If the full bound is still the smallest, the point is
-//! answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
+//! At first, every point gets a quick bound. If a point has the smallest such bound among the
+//! remaining points, its full bound is computed. If the full bound is still the smallest, the point
+//! is answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
 //! better than the best answer, because then no remaining point can be better. Idle threads answer
 //! the first open questions of the queue in advance. An open question is a bound or an answer that
 //! is still missing. An answer is used only at its turn, so rows are the same for any number of
@@ -31,7 +31,7 @@ fn to_ordered_bits(score: f64) -> u64 {
     }
 }
 
-/// A point of the layer that is searched.
+/// A point in the searched layer.
 struct QueuedPoint {
     number: u64,
     point: Settings,
@@ -40,7 +40,7 @@ struct QueuedPoint {
     amounts: PointMeasures,
 }
 
-/// State of a best-first search.
+/// State of the best-first search.
 struct BestFirstSearch<'s> {
     study: &'s Study,
     points: Vec<QueuedPoint>,
@@ -51,8 +51,8 @@ struct BestFirstSearch<'s> {
 }
 
 impl BestFirstSearch<'_> {
-    /// Processes the head of the queue while its questions are answered. Returns true when the
-    /// search ends.
+    /// Processes the first point of the queue as long as its questions are answered. Returns true
+    /// when the search ends.
     fn advance_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
@@ -102,7 +102,7 @@ impl BestFirstSearch<'_> {
     fn insert(&mut self, index: usize, bound: PointBound) {
         let queued = &self.points[index];
         let measures = PointMeasures {
-            // Use at least 1 ps, because objectives divide by the time.
+            // Use at least 1 ps to avoid division by zero in objectives.
             time_ps: bound.time_ps.max(1),
             ..queued.amounts.clone()
         };

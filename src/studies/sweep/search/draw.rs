@@ -4,7 +4,7 @@ use crate::sweep::setting::{self, Settings};
 use chakram_base::random::split_mix;
 use std::collections::BTreeMap;
 
-/// Draws `draws` of `size` indices in random order, each at most once.
+/// Draws `draws` of `size` indices in random order. No index is drawn twice.
 pub(super) fn draw_indices(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
     // Mix the outer layers' point into the seed, so that draws in an inner layer differ between
     // points of outer layers, but not between runs.

@@ -1,4 +1,4 @@
-//! Known answers and bounds of points. The threads that compute answers and bounds share these
+//! The known answers and bounds of points. All threads that compute answers and bounds share these
 //! data.
 
 use super::{NewWorkCounts, RowOutcome, StudyExplorer, SweepError, SweepStep};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The known facts about a point: its answer and its bounds.
+/// Facts known about a point: its answer and its bounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointKnowledge {
     pub quick: Option<PointBound>,
@@ -41,7 +41,7 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds newer results, which replace older results of the same kind.
+    /// Adds newer results, which replace older ones of the same kind.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
@@ -58,7 +58,7 @@ impl PointKnowledge {
     }
 }
 
-/// Returns true if a question about the point with this key is answered.
+/// Returns true if a question about the point `key` is answered.
 pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
     known
         .get(key)
@@ -205,7 +205,7 @@ impl StudyExplorer<'_> {
         answered.notify_all();
     }
 
-    /// Returns the point with the best score so far, and the score.
+    /// Returns the best point so far and its score.
     fn best_row(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
             RowOutcome::Answered(answer) => Some((
@@ -217,7 +217,7 @@ impl StudyExplorer<'_> {
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Computes the answer to a question about a point; `is_bounded` is true if the point's full
+    /// Computes the answer to one question about a point; `is_bounded` is true if the point's full
     /// bound is already known.
     fn find_out(
         &self,

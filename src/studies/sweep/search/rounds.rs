@@ -16,11 +16,11 @@ pub struct LayerTurn {
     pub round: u32,
     /// Index of the layer among the study's layers.
     pub layer: usize,
-    /// Number of points that were visited for the first time in this turn.
+    /// Number of points visited for the first time in this turn.
     pub new_points: u64,
     /// The best point after the turn.
     pub best: Option<Settings>,
-    /// True if the best point was found in this turn.
+    /// True if this turn found the best point.
     pub is_better: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Strategies, and the layers of axes that they explore.
+//! Strategies, and the axis layers that they explore.
 
 use super::MOST_POINTS;
 use crate::sweep::axis::StudyAxis;
@@ -9,7 +9,7 @@ use chakram_base::config::{
 /// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
-/// Order of visits to a layer's points.
+/// Order in which a layer's points are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
     /// Visits all points.
@@ -54,7 +54,7 @@ impl SearchStrategy {
     }
 }
 
-/// Axes that one strategy explores.
+/// Axes explored by one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyLayer {
     /// Indices among the study's axes.

@@ -7,9 +7,9 @@ pub(super) struct CallTime {
     pub by_line: bool,
 }
 
-/// Fits a line to `points` (work, time), with least squares of relative errors. Returns the time at zero work. The
-/// result is limited to the range from 0 to nine tenths of the shortest time. Returns `None` if the largest work is
-/// less than twice the smallest work.
+/// Fits a line to `points` (work, time), with least squares of relative errors. Returns the time that the line
+/// gives at zero work. The result is limited to the range from 0 to nine tenths of the shortest time. Returns
+/// `None` if the largest work is less than twice the smallest work.
 pub(super) fn fit_intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));

@@ -37,7 +37,7 @@ pub(super) struct LayerBuckets {
     producers: BTreeSet<u32>,
     /// For each backward pass that reduces gradients: its reductions, and its nodes.
     passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
-    /// Bytes of all gradients together.
+    /// Gradient bytes in total.
     bytes: u64,
     /// True if reductions run only after the backward pass.
     at_end: bool,

@@ -18,7 +18,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// and an index among nodes with equal hash and lead.
 type LayerItemKey = (u64, i64, u32);
 
-/// The layers of a pass.
+/// A pass's layers.
 pub(super) struct LayerRun {
     /// True for a backward pass, in which the last layer runs first.
     pub backward: bool,

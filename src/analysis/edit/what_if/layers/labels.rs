@@ -4,7 +4,7 @@ use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};
 use std::collections::BTreeMap;
 
-/// The repeated layers of a job. There is one entry per part of the model on a stage: the labels of the part's first
+/// The repeated layers in a job. There is one entry per part of the model on a stage: the labels of the part's first
 /// and last layer, and the number of layers added to the part.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);

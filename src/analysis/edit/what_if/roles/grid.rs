@@ -1,4 +1,4 @@
-//! The grid of a job's ranks. The grid converts the peers and groups of a model to the peers and groups of the new
+//! The rank grid of a job. The grid converts the peers and groups of a model to the peers and groups of the new
 //! rank.
 
 use super::{CapturedRank, StageKind, refuse_missing_role};

@@ -58,7 +58,7 @@ pub(super) fn tag_steps(
     }))
 }
 
-/// Writes the trace of an absent rank.
+/// Writes an absent rank's trace.
 pub(super) struct RoleWriter<'w, 'g> {
     pub(super) grid: &'w RoleGrid,
     /// Grid of the new job.

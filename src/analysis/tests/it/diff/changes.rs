@@ -1,4 +1,4 @@
-//! Tests a thousand random changes of each kind. The comparison must find exactly the change.
+//! Tests a thousand random changes of each kind. The comparison must find exactly this change.
 //!
 //! For an added or removed node, its dependencies and the dependencies of other nodes on it are not reported
 //! separately.

@@ -1,5 +1,5 @@
-//! Compares traces with copies of themselves that have other ids and another order. No difference
-//! may be found.
+//! Compares traces with copies of themselves that have other ids and another order. The comparison
+//! must find no difference.
 
 use super::traces::{Found, Random, alike, compare, distinct, shuffled};
 use proptest::prelude::*;
@@ -28,8 +28,8 @@ fn chains_side_by_side_are_the_same() {
 
 #[test]
 fn butterflies_are_the_same() {
-    // Each level has 2^k nodes. Node i of level l depends on two nodes of the previous level: node i, and node i with
-    // bit l - 1 flipped.
+    // Each level consists of 2^k nodes. Node i of level l depends on two nodes of the previous level: node i, and
+    // node i with bit l - 1 flipped.
     for k in 1..5_u64 {
         let n = 1 << k;
         let level = |l: u64| {
@@ -99,8 +99,8 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tests random graphs, sparse and dense, in which nodes have one or a few different contents. Part of each graph
-    /// occurs twice.
+    /// Tests random graphs, sparse and dense, in which nodes have one or a few different contents. Each graph
+    /// contains some parts twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(
         count in 1..40_u64,
