@@ -170,7 +170,6 @@ impl UnpackLimitError {
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
 
-    /// Describes the rule that determines the limit.
     fn describe_rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
             format!("at {} times the size", self.ratio)

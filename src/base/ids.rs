@@ -59,7 +59,7 @@ index!(
     NodeIndex
 );
 index!(
-    /// An operation in flight in the network: a message, load or store. Indices are reused.
+    /// An operation in flight in the network: a message, load or store. The index of a completed operation is reused.
     OpIndex
 );
 index!(

@@ -124,7 +124,7 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// Scaling of sharded buffers when a job is scaled: whether their total size or the size of each shard stays
+    /// Treatment of sharded buffers when a job is scaled: either their total size or the size of each shard stays
     /// constant.
     Sharded,
     /// Simulate only one part of a sweep's points.

@@ -21,9 +21,7 @@ pub use percent::{
     format_percent, format_percent_change, format_percent_of, parse_percent, signed_percent,
 };
 
-/// Picoseconds in a microsecond.
 const PS_PER_US: u64 = 1_000_000;
-/// Picoseconds in a second.
 const PS_PER_S: f64 = 1e12;
 
 /// An instant: picoseconds since the replay began.

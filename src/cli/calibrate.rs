@@ -146,7 +146,6 @@ fn measure_values(
     Ok((text, said))
 }
 
-/// Quotes a string for TOML.
 fn quote_toml(text: &str) -> String {
     ConfigLiteral::Text(text.to_owned()).to_toml_text()
 }

@@ -367,7 +367,6 @@ fn pair_rank_files(
     Ok(ranks)
 }
 
-/// Compares the two files of a rank.
 fn compare_rank_files(
     rank: u32,
     files: [&RankFile; 2],

@@ -210,7 +210,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-/// Parses a command line. Returns the result, and the words of the rewritten command line.
+/// Returns the parsed command line or an error, and the words of the rewritten command line.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
     // Rewrite the arguments before clap parses them, because ASTRA-sim accepts some arguments that clap rejects.
     let arguments = astra_sim::rewrite_arguments(arguments);

@@ -204,8 +204,8 @@ fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // If a file is both input and output, the error says that it would be overwritten, so this function does not return
-    // the file.
+    // If a file is both input and output, the error already says that the file would be overwritten, so this function
+    // does not return the file.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }

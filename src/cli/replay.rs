@@ -240,8 +240,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.replayed_columns().map(|(_, report)| report))?;
-            // Check for failures only after the report, so that the report compares the machines
-            // that completed even if others failed.
+            // Check for failures only after the report, because the report also compares the machines that completed.
             FailedReplays::check_all_completed(comparison)?;
             Ok(code)
         }
@@ -295,7 +294,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` without edits.
+/// Describes how edits changed `job` and its machine, with the makespan before the edits. Returns `None` if there are
+/// no edits.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -368,7 +368,6 @@ fn load_unedited(
     }
 }
 
-/// Returns the makespan of `workload`.
 fn predict_makespan(
     workload: &Workload,
     machine: &Machine,

@@ -241,8 +241,8 @@ pub fn plain_style() -> TextStyle {
     }
 }
 
-/// Amount of text that goes to standard error besides errors: none if negative, notes and warnings
-/// if 0, details as well if positive.
+/// Amount of text that goes to standard error besides errors: none if negative, notes and warnings if 0, and also
+/// details if positive.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
 /// Sets the amount of text that goes to standard error besides errors.

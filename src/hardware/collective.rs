@@ -131,8 +131,8 @@ impl CollectiveStage {
 ///
 /// `order` contains the index of every phase once: the order in which a chunk passes through the phases on its way
 /// outward. Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and
-/// use the order of indices. Earlier phases shrink the data of later phases. Let the phases have sizes n_0, n_1, … in
-/// this order.
+/// use the order of phase indices. Earlier phases shrink the data of later phases. Let the phases have sizes n_0, n_1,
+/// … in this order.
 /// - On its way outward, a reduce-scatter has buffers of S, S/n_0, S/(n_0 n_1), ….
 /// - An all-gather goes inward, and has the same buffer in each phase.
 /// - An all-reduce is a reduce-scatter and then an all-gather. If `fused`, one stage replaces the two stages of the last
@@ -166,8 +166,8 @@ pub fn decompose_collective(
         whole.nth_part(extent.member_count() / (phase.stride * phase.size))
     };
     let identity = outward_phases(extent);
-    // Barriers, broadcasts and scatters ignore `order`, because the order of indices determines the lines that have
-    // data.
+    // Barriers, broadcasts and scatters ignore `order`, because the order of phase indices determines the lines that
+    // have data.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -241,7 +241,7 @@ impl LinePosition {
     /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
     /// Returns `None` if the member's line takes no part in this stage. A line consists of members that differ only in
     /// their index in one phase. In a rooted collective, a line takes part only if its indices in all inner phases
-    /// equal the root's, because only such lines have or need data.
+    /// equal the root's; other lines neither have nor need data.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,

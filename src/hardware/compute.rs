@@ -309,8 +309,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the duration of `kernel` and the basis of this duration, on a class with these peaks, this memory
-    /// bandwidth and these curves. Without a bandwidth, the roofline and the curves give no time.
+    /// Returns the duration of `kernel` on a class with these peaks, this memory bandwidth and these curves, and the
+    /// basis of this duration. Without a bandwidth, the roofline and the curves give no time.
     pub fn price_kernel(
         &self,
         kernel: &KernelProfile<'_>,

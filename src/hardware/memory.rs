@@ -10,9 +10,9 @@
 //! Memory may also be attached to the network; the network then has [endpoints](MemoryEndpoint) in addition to the
 //! NPUs. Accesses travel over the network's links to *ports* at NPUs ([`MemoryPorts`]), for example at the edges of
 //! dies. The network determines the time of the whole access. For channels and pools, the last stage before the NPU may
-//! be the NPU's port into a dimension ([`NetworkAttachment`]). With a network model that has contention, loads and
-//! stores compete at this port with messages, chunk by chunk (`memory/chunked_access.rs`). With any other network
-//! model, the port is one more stage.
+//! be the NPU's port into a dimension ([`NetworkAttachment`]). If the network model has contention, loads and stores
+//! compete with messages at this port, chunk by chunk (`memory/chunked_access.rs`). With any other network model, the
+//! port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -150,8 +150,8 @@ impl MemoryAttachment {
         }
     }
 
-    /// Returns the number of NPUs that share a channel on a machine of `npus` NPUs, or `None` if
-    /// the attachment is not a channel.
+    /// Returns the number of NPUs, out of `npus` on the machine, that share a channel, or `None` if the attachment is
+    /// not a channel.
     pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
         match self {
             Self::PerNpu => Some(1),

@@ -172,19 +172,19 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count_bytes(layout.size() as i64);
-        // SAFETY: see above.
+        // SAFETY: the caller guarantees the requirements of the system's allocator.
         exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count_bytes(-(layout.size() as i64));
-        // SAFETY: see above.
+        // SAFETY: the caller guarantees the requirements of the system's allocator.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_bytes(size as i64 - layout.size() as i64);
-        // SAFETY: see above.
+        // SAFETY: the caller guarantees the requirements of the system's allocator.
         exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
     }
 }

@@ -13,14 +13,14 @@ pub(super) fn detect_memory() -> Option<u64> {
     machine.into_iter().chain(container).chain(process).min()
 }
 
-/// Parses the soft limit on the process's address space, in bytes. Returns `None` if the space is unlimited.
+/// Parses the soft limit on the process's address space, in bytes. Returns `None` if the address space is unlimited.
 fn address_space(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let rest = lines.find_map(|line| line.strip_prefix("Max address space"))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Parses the line `MemTotal: 16384 kB`, and returns bytes.
+/// Parses the line `MemTotal: 16384 kB`, and returns the memory in bytes.
 fn parse_mem_total(text: &str) -> Option<u64> {
     let line = text
         .lines()

@@ -130,8 +130,8 @@ pub struct ChangedValue {
 /// Returns the values that differ between `text` and `original`, sorted by path. Returns no values if one of the texts
 /// is not TOML.
 ///
-/// Lists of tables are compared item by item if both have the same items (identified by `name`, or otherwise by index).
-/// Other lists are compared as whole values.
+/// If two lists of tables have the same items (identified by `name`, otherwise by index), the lists are compared item
+/// by item. Other lists are compared as whole values.
 pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
         return Vec::new();

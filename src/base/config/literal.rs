@@ -20,7 +20,6 @@ pub enum ConfigLiteral {
 }
 
 impl ConfigLiteral {
-    /// Converts the value to the `toml` package's type.
     pub(super) fn to_toml(&self) -> toml::Value {
         match self {
             Self::Text(text) => toml::Value::String(text.clone()),

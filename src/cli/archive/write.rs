@@ -157,7 +157,8 @@ pub fn add_workload(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the default name of a workload: the name of the case or folder or, without either, the prefix of the files.
+/// Returns the default name of a workload: the name of the case or folder; if there is neither, the prefix of the
+/// files.
 fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFile]) -> String {
     let name = job::name_of(paths, files);
     let name = name

@@ -225,8 +225,8 @@ mod tests {
         assert!(rewrite_arguments([]).kept.is_empty());
     }
 
-    /// Tests that the parser knows all options in the help by their long and short names, and
-    /// general options also before the command.
+    /// Tests that the parser knows the long and short names of all options in the help, and that it also accepts
+    /// general options before the command.
     #[test]
     fn options_that_the_help_lists_are_kept() {
         let mut cli = crate::build_whole_command();

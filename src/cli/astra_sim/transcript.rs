@@ -311,8 +311,8 @@ pub fn format_clock_time() -> String {
     format_date(fixed.unwrap_or_else(present))
 }
 
-/// Formats ms since 1970 by the Gregorian calendar. Years begin in March, so that a leap day is the last day
-/// of its year. Every fourth year has a leap day, except centuries that are not multiples of 400.
+/// Formats a time, given in ms since 1970, by the Gregorian calendar. Years begin in March, so that a leap day is the
+/// last day of its year. Every fourth year has a leap day, except centuries that are not multiples of 400.
 fn format_date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);

@@ -136,7 +136,6 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 }
 
 impl ConvertSimaiArgs {
-    /// Writes the traces of all ranks.
     fn write_traces(
         &self,
         workload: &SimaiWorkload,

@@ -167,7 +167,7 @@ fn commit_job(
     Ok(note_others(prefix, &list_stale_traces(prefix, &about)?)?)
 }
 
-/// Converts one trace. The caller later gives all output files their final names at the same time.
+/// The caller later gives all output files their final names at the same time.
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,

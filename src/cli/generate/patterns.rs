@@ -255,7 +255,6 @@ fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
         .map(|chosen| Dtype::from_name(&chosen).expect("the parser admits these names only"))
 }
 
-/// Returns the names of all patterns.
 pub(super) fn pattern_names() -> Vec<String> {
     let command = PatternArgs::augment_subcommands(clap::Command::new("generate"));
     let names = command.get_subcommands().map(clap::Command::get_name);

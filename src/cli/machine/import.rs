@@ -8,8 +8,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the machine that `files` describe to the file `output`; if `output` is `None`, writes the machine to `out`.
-/// The keys in a file determine whether the file describes the network, the system or a memory.
+/// Writes the machine that `files` describe to the file `output`, or to `out` if `output` is `None`. The keys in a file
+/// determine whether the file describes the network, the system or a memory.
 pub fn run(
     files: &[PathBuf],
     output: Option<&Path>,

@@ -88,7 +88,7 @@ struct TilesDocument {
 struct ClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// Null if the machine file does not give the bandwidth.
+    /// The value is null if the machine file does not give the bandwidth.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -117,7 +117,7 @@ struct RemoteDocument<'a> {
     attachment: &'static str,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
-    /// Null if the capacity is unknown.
+    /// The value is null if the capacity is unknown.
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,

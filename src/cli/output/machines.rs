@@ -66,8 +66,8 @@ impl LoadedMachine {
         Ok(())
     }
 
-    /// Returns the makespan of `workload` with `options` on the machine before its keys were
-    /// changed, without changes of kernel times and failures.
+    /// Returns the makespan of `workload` on the machine without changed keys, under `options` without changed kernel
+    /// times and without failures.
     pub fn unchanged_makespan(
         &self,
         workload: &Workload,

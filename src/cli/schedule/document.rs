@@ -14,8 +14,8 @@ use std::fmt::Display;
 struct ScheduleDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.
     partition: Option<&'r CutProducts>,
-    /// Number of layers that are not in the table of cycles and had to be mapped; `None` without a
-    /// table.
+    /// Number of layers that are not in the table of cycles and had to be mapped; `None` if there is no table of
+    /// cycles.
     mapped_layers: Option<usize>,
     topologies: Vec<TopologyEntry<'r>>,
 }

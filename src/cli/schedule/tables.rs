@@ -47,8 +47,8 @@ pub fn write_row(
     Ok(())
 }
 
-/// The chosen cuts of matrix products, and the bytes that they move. For comparison, this also contains the bytes if
-/// all matrix products are cut by columns, and if all are cut by rows. Words are assumed to have one byte.
+/// The chosen cuts of matrix products, and the bytes that they move. For comparison, the value also contains the bytes
+/// for two uniform cuts: all matrix products by columns, and all by rows. Words are assumed to have one byte.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,

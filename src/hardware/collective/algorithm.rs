@@ -48,8 +48,8 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Returns the number of messages that the member at `line` receives.
     fn receive_count(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
-    /// Returns the duration of `stage` for `n` members that start together on otherwise unused links; all paths equal
-    /// `path`. Returns `None` if no closed form is proven exact.
+    /// Returns the duration of `stage` for `n` members that start together, if their links are otherwise unused and all
+    /// their paths equal `path`. Returns `None` if no closed form is proven exact.
     fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
         None
     }
@@ -183,7 +183,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns this algorithm's time for `primitive` on the buffer of a line, computed by a formula
+    /// Returns the time of `primitive` on a line's buffer with this algorithm, according to a formula
     /// ([`auto`](super::auto)). Returns `None` if the algorithm does not support the primitive, or if no formula is
     /// known.
     pub(super) fn estimate_cost(

@@ -75,9 +75,9 @@ impl ChunkQueueSpec {
     /// First index of private queues, which exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
-    /// Returns the index of queue `number` of the `count` private queues of a collective
-    /// ([`CollectiveRequest::number`]). Indices repeat after 2^31. Two collectives in flight with indices that far
-    /// apart would therefore share a queue.
+    /// A collective ([`CollectiveRequest::number`]) has `count` private queues; returns the index of its queue
+    /// `number`. Indices repeat after 2^31. Two collectives in flight with indices that far apart would therefore share
+    /// a queue.
     #[inline]
     pub fn with_private_queue(collective: u32, count: u32, number: u32) -> u32 {
         Self::APART | collective.wrapping_mul(count).wrapping_add(number)
@@ -152,7 +152,7 @@ pub struct UncontendedCost<'a> {
     /// `None`.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Function of a dimension, the number of members in a line, and a message pattern. The function returns true if
-    /// messages in this pattern delay one another only by `link_time`. Each member of such a line sends at most one
+    /// messages in this pattern delay one another only by `link_time`. Each member of the line sends at most one
     /// message and receives at most one message at a time, except with [`LinePattern::Staggered`].
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
@@ -309,7 +309,7 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStep>;
 
-    /// Returns true if a member sends the messages of this stage one at a time, each message only when the member's
+    /// Returns true if a member sends the messages of this stage one at a time, and waits before each message until its
     /// port is free. A group of n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 

@@ -62,8 +62,8 @@ const MOST_STATE: u64 = 1 << 26;
 /// Fewer chunks are chosen if their time exceeds the best time by at most this fraction.
 const MARGIN: f64 = 0.005;
 
-/// Bound on the messages of all trials of a tree collective, unless [`MOST_TRIALS`] trials with the most chunks need
-/// more.
+/// Upper bound on the messages in all trials of a tree collective; the bound is higher if [`MOST_TRIALS`] trials with
+/// the most chunks need more.
 const MOST_MESSAGES: u64 = 1 << 18;
 const MOST_TRIALS: u64 = 3;
 

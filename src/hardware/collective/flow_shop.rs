@@ -299,12 +299,12 @@ mod tests {
 
     #[test]
     fn those_that_come_back_take_turns_with_those_that_go_out() {
-        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. If the first to arrive goes
-        // first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If directions
-        // alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1 until 3 ns. At
-        // 4 ns, chunk 0 waits to return and chunk 2 waits to go out. Chunk 0 returns at 4-6 ns. Chunk 2 goes out at 6-8
-        // ns although chunk 1 is back, because the previous chunk was returning. Chunk 1 returns at 8-10 ns, and chunk
-        // 2 at 10-12 ns.
+        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. If the chunk that arrived
+        // first goes first, the chunks go out at 0-2, 2-4 and 4-6 ns, and then return in order of arrival. If
+        // directions alternate, chunk 0 goes out at 0-2 ns. Chunk 1 goes out at 2-4 ns, while chunk 0 is in queue 1
+        // until 3 ns. At 4 ns, chunk 0 waits to return and chunk 2 waits to go out. Chunk 0 returns at 4-6 ns. Chunk 2
+        // goes out at 6-8 ns although chunk 1 is back, because the previous chunk was returning. Chunk 1 returns at
+        // 8-10 ns, and chunk 2 at 10-12 ns.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::with_uniform_chunks(vec![(); 3], 3);
         let order = |intra| {

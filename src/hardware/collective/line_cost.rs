@@ -77,7 +77,6 @@ impl<'a> LineCostModel<'a> {
         }
     }
 
-    /// Returns the number of members of the line.
     pub(super) fn member_count(&self) -> u32 {
         self.phase.size
     }

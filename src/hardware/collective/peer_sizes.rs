@@ -22,8 +22,8 @@ use chakram_base::ids::Position;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSizes {
     phases: Vec<PhaseSizes>,
-    /// Size of an all-to-all of equal parts in which each member sends and receives the bytes of
-    /// the busiest member: see [`PeerSizes::equivalent_bytes`].
+    /// Size of an all-to-all of equal parts in which every member is as busy as the busiest member of this group
+    /// ([`PeerSizes::equivalent_bytes`]).
     equivalent: u64,
 }
 
@@ -91,15 +91,15 @@ impl PeerSizes {
         })
     }
 
-    /// Returns the size, in bytes, of an all-to-all with equal parts in which every member sends and receives the bytes
-    /// of the busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one
+    /// Returns the size, in bytes, of an all-to-all with equal parts in which every member is as busy as the busiest
+    /// member of this group. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one
     /// part.
     pub fn equivalent_bytes(&self) -> u64 {
         self.equivalent
     }
 
-    /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. The result is `algorithm` if
-    /// this algorithm sends each part directly from its sender to its receiver, otherwise `direct`.
+    /// Returns the algorithm for unequal parts, given the `algorithm` for equal parts. If `algorithm` sends each part
+    /// directly from its sender to its receiver, the result is `algorithm`; otherwise, the result is `direct`.
     pub fn resolve_algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,

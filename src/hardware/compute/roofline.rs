@@ -27,8 +27,8 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Fp4,
 ];
 
-/// Returns the duration, rounded to the nearest picosecond. Returns `None` if the class has no peak for the kernel's
-/// format, or if neither FLOPs nor bytes are known.
+/// Returns the roofline duration of a kernel, rounded to the nearest picosecond. Returns `None` if the class has no
+/// peak for the kernel's format, or if neither FLOPs nor bytes are known.
 pub(super) fn roofline_duration(
     kernel: &KernelProfile<'_>,
     peaks: &PeakRates,

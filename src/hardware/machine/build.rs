@@ -23,7 +23,7 @@ mod stack_prices;
 mod tiles;
 mod wiring;
 
-/// The allowed keys of the file's top level.
+/// Keys that the top level of a machine file may have.
 const ROOT: &[&str] = &[
     "name",
     "description",
@@ -160,7 +160,6 @@ fn class_of(
     })
 }
 
-/// Parses the capacity at `key`.
 fn parse_capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
     parse_size(table, key, CAPACITY)
 }

@@ -18,7 +18,7 @@ pub(super) const EXTENSION: &str = ".topology";
 /// Prefixes of the names of graphs.
 const SHAPES: [&str; 3] = ["torus:", "mesh:", "ring:"];
 
-/// A short example for errors.
+/// A short example for error messages.
 const EXAMPLE: &str = "chips.topology:64 GB/s:500 ns";
 
 /// Returns true if `name` is a graph of chips or a topology file, and not a machine file or preset.

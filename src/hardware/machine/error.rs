@@ -56,9 +56,9 @@ pub enum MachineError {
         "cannot read machine file {file}\n  try: a preset, which `chakram machine list` names, or the path of a file"
     )]
     Read {
-        /// The file's path as given.
+        /// The file's path as the user gave it.
         file: String,
-        /// The error of the file system.
+        /// Error from the file system.
         source: io::Error,
     },
 }

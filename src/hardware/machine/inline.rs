@@ -31,7 +31,7 @@ const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["mesh", "m"], DimensionShape::Mesh, "ring"),
 ];
 
-/// A short example for errors.
+/// A short example for error messages.
 const EXAMPLE: &str = "Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns";
 
 /// Returns true if `name` is a machine in this notation: a word and a number in parentheses, optionally after the name

@@ -90,8 +90,8 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Returns the example of the ASTRA-sim 2.0 paper: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. Arguments
-    /// are in GB/s.
+    /// Returns the example of the ASTRA-sim 2.0 paper: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. The
+    /// arguments are in GB/s.
     fn example(group: f64, node: f64, in_node: f64) -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {

@@ -56,11 +56,12 @@ pub(super) struct PoolLayout {
 
 /// Number of the memories' stage, and also the index of their server.
 const MEMORIES: u32 = 0;
-/// Stage of the NPUs' ports.
+/// Number of the stage that contains the NPUs' ports.
 pub(super) const PORTS: u32 = 1;
-/// Index of the first port.
+/// Server index of the first port.
 const FIRST_PORT: u32 = 1;
-/// First stage between the memories and the ports. The order in which stages are numbered does not affect the result.
+/// Number of the first stage between the memories and the ports. The order in which stages are numbered does not affect
+/// the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {

@@ -146,8 +146,8 @@ impl RemoteMemoryModel {
     }
 
     /// Divides the links' bandwidth among the accesses in flight. Call this method after all other events of `now`,
-    /// including chunks. Returns the time at which to call [`Self::handle_settlement`] next, and the number to pass,
-    /// which identifies this division. Calls scheduled earlier then have no effect.
+    /// including chunks. Returns the time of the next call of [`Self::handle_settlement`], and the number that this
+    /// call must pass to identify this division. Calls scheduled earlier then have no effect.
     pub fn settle_rates(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle_rates(now),

@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Returns a topology of one switch, which has no effect on the times because the tests' messages state their
+    /// Returns a topology of one switch; the switch does not affect the times, because the tests' messages state their
     /// paths.
     fn topology() -> Topology {
         Topology::new(vec![crate::topology::TopologyDimension {

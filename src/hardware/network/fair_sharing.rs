@@ -117,7 +117,7 @@ struct LinkShare {
 pub struct FairSharingNetwork<'a> {
     topology: &'a Topology,
     graph: Arc<LinkGraph>,
-    /// Links of the graph, then links of memories.
+    /// Links of the graph, followed by links of memories.
     links: Vec<DirectedLink>,
     /// True if devices store and forward whole messages.
     stores: bool,

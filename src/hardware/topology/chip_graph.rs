@@ -41,7 +41,7 @@ pub enum ChipGraphError {
     /// A line of a file is invalid.
     #[error("{file}:{line}: found {found}, expected {expected}")]
     Line {
-        /// Name of the file.
+        /// Name of the topology file.
         file: String,
         /// Line number, from 1.
         line: usize,

@@ -38,8 +38,8 @@ const NO_WAY: u16 = u16::MAX;
 /// Rule that selects one or several of the shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
-    /// The first path: at each device, the message takes the link that was added first among the links on shortest
-    /// paths.
+    /// The first path: among the links on shortest paths, a message takes, at each device, the link that was added
+    /// first.
     #[default]
     First,
     /// All messages between two NPUs take the same path, chosen at each device by a hash of the pair and this seed.

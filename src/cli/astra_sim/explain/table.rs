@@ -27,7 +27,6 @@ impl QuirkRow {
         }
     }
 
-    /// Returns the result as one word.
     fn status_word(&self) -> &'static str {
         match &self.ended {
             QuirkReplayResult::After(_) => "completed",

@@ -148,8 +148,7 @@ pub(super) fn plan_outputs(
     })
 }
 
-/// Parses an output name. Fails if the format `to` contradicts the ending of the name, or if there
-/// is neither a format nor an ending.
+/// Fails if the format `to` contradicts the ending of the name, or if there is neither a format nor an ending.
 fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
     let to = to.map(|to| match to {
         OutputFormArg::Et => OutputForm::Et,

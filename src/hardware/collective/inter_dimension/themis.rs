@@ -38,8 +38,7 @@ use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::units::TimeEstimate;
 
-/// Minimum difference of loads at which a chunk does not use the ascending order, as a fraction of the chunk's own
-/// load.
+/// If the loads differ by less than this fraction of a chunk's own load, the chunk uses the ascending order.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
 /// Chooses the order and the size of each chunk by the load that earlier chunks have put on the phases.

@@ -136,8 +136,8 @@ impl MappingSampler<'_> {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, uniform on a logarithmic
-    /// scale.
+    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise a number that is uniform on a
+    /// logarithmic scale.
     fn draw_bound(&mut self, size: u64) -> u64 {
         match self.draw_below(8) {
             0..=2 => 1,

@@ -8,7 +8,7 @@ use crate::memory::LocalMemory;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_message};
 use chakram_base::dtype::Dtype;
 
-/// The allowed keys of each table.
+/// Keys that each `npu` table may have.
 const KEYS: &[&str] = &[
     "peak",
     "memory_bandwidth",

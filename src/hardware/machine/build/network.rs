@@ -11,7 +11,7 @@ use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quote_for_mess
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bytes;
 
-/// The allowed keys of each table.
+/// Keys that each `dimension` table may have.
 pub(super) const KEYS: &[&str] = &[
     "name",
     "shape",
@@ -34,7 +34,7 @@ pub(super) const KEYS: &[&str] = &[
     "interpolate",
 ];
 
-/// The allowed keys of the network table.
+/// Keys that the `network` table may have.
 const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 
 /// Contents of the `dimension` tables and the `network` table.

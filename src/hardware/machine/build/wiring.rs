@@ -38,7 +38,7 @@ const WIRINGS: [(DimensionWiring, &str); 6] = [
     (DimensionWiring::Graph, "graph"),
 ];
 
-/// Route policies by name. The seed is a separate key.
+/// Route policies with their names in machine files. The seed of hashed routes has its own key.
 const ROUTES: [(RoutePolicy, &str); 3] = [
     (RoutePolicy::First, "first"),
     (RoutePolicy::Hashed(0), "hashed"),

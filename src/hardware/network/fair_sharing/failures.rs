@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl FairSharingNetwork<'_> {
-    /// Returns true if the due arrival event must be ignored, because a part of its message is sent again and arrives
-    /// later.
+    /// Returns true if the due arrival event must be ignored: a part of its message is sent again and arrives later.
     pub(super) fn is_overtaken(&mut self, now: Time, op: OpIndex) -> bool {
         let Some(count) = self.overtaken.get_mut(&(now, op)) else {
             return false;
@@ -161,8 +160,8 @@ mod tests {
         (ends[0][1], effect)
     }
 
-    /// On a ring of four at 2,000 ps per byte and 1 us per link, 1,000 B take 2 us to leave and 1 us to reach the
-    /// neighbour.
+    /// The test has a ring of four NPUs at 2,000 ps per byte and 1 us per link, so 1,000 B take 2 us to leave and 1 us
+    /// to reach the neighbour.
     #[test]
     fn bytes_on_a_link_that_fails_are_sent_again_the_other_way() {
         let ring = create_topology(&[(DimensionShape::Ring, 4, 2000, US)]);

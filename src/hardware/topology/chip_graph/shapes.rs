@@ -33,8 +33,8 @@ impl ChipGraph {
         }
     }
 
-    /// Creates a grid of chips. If `closes`, each dimension is a ring. In chip numbers, the last dimension varies
-    /// fastest.
+    /// Creates a grid of chips. If `closes` is true, each dimension is a ring. As chip numbers ascend, the last
+    /// coordinate varies fastest.
     fn create_grid(name: &str, sizes: &[u32], closes: bool) -> Self {
         let chips: u32 = sizes.iter().product();
         let mut links = vec![Vec::new(); chips as usize];

@@ -63,8 +63,8 @@ fn a_fat_tree_has_its_switches_and_paths() {
     assert_eq!(graph.hop_count(Npu(0), Npu(1)), 2);
     assert_eq!(graph.hop_count(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hop_count(Npu(0), Npu(15)), 6);
-    // A route to another pod has 1 link with the whole message, 2 links with halves, 4 links with quarters, and then
-    // the reverse.
+    // A route to another pod has 1 link with the whole message, 2 links with halves and 4 links with quarters, followed
+    // by the same numbers in reverse.
     let route = graph.route_between(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
