@@ -138,9 +138,9 @@ impl NvlinkRate {
 mod tests {
     use super::*;
 
-    /// The times are computed by hand. For an all-reduce of 1 MB among eight V100, LL uses a ring of 120 / 4 = 30
-    /// GB/s, so the time is 6.6 + 13 x 0.6 us, plus 14 / 8 MB at 30 GB/s. On an H100 the bandwidth is 370.8 / 4 =
-    /// 92.7 GB/s.
+    /// The expected times are computed by hand. For an all-reduce of 1 MB among eight V100, LL uses
+    /// a ring of 120 / 4 = 30 GB/s, so the time is 6.6 + 13 x 0.6 us, plus 14 / 8 MB at 30 GB/s. On
+    /// an H100 the bandwidth is 370.8 / 4 = 92.7 GB/s.
     #[test]
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
@@ -154,10 +154,10 @@ mod tests {
         let all_reduce = |rate, name| formula(rate, name, CollectiveKind::AllReduce, 1_000_000);
         assert_eq!(all_reduce(volta, ring), Some(14_400 + 58_333));
         assert_eq!(all_reduce(hopper, ring), Some(14_400 + 18_878));
-        // The base time of 8.4 us, plus 7 / 8 of 240 kB at 120 GB/s: 1.75 us.
+        // The base time is 8.4 us, and 7 / 8 of 240 kB at 120 GB/s take 1.75 us.
         let exchange = formula(volta, old, CollectiveKind::AllToAll, 240_000);
         assert_eq!(exchange, Some(8_400 + 1_750));
-        // The base time of 14 + 6 x 1.9 us, plus 7 / 8 of 8 MB at 110.4 GB/s.
+        // The base time is 14 + 6 x 1.9 us; 7 / 8 of 8 MB at 110.4 GB/s are added.
         let gather = "ncclDevKernel_AllGather_RING_LL128(ncclDevKernelArgsStorage<4096ul>)";
         let gather = formula(volta, gather, CollectiveKind::AllGather, 8_000_000);
         assert_eq!(gather, Some(25_400 + 63_405));

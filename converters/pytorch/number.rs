@@ -1,19 +1,20 @@
-//! Parses numbers in JSON without the rounding of floating point.
+//! Parses numbers in JSON exactly, without floating-point rounding.
 
 use std::borrow::Cow;
 
-/// Returns the text of a value: the content of a string; other values as JSON.
+/// Returns the text of a value: the content of a string, and other values as JSON.
 pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
-        // JSON allows an unpaired surrogate, which is not valid Unicode, so keep the text unchanged.
+        // JSON allows unpaired surrogates, which are not valid Unicode, so keep such a text
+        // unchanged.
         Some(plain) => Cow::Owned(serde_json::from_str(json).unwrap_or_else(|_| plain.to_owned())),
         None => Cow::Borrowed(json),
     }
 }
 
-/// Parses an integer: decimal, or hexadecimal after `0x`, possibly in a string. A trailing `.0` is accepted,
-/// because scripts write it in columns with missing values.
+/// Parses an integer, possibly in a string. It may be decimal, or hexadecimal after `0x`. A
+/// trailing `.0` is accepted, because scripts write it if a column has missing values.
 #[inline]
 pub(super) fn parse_whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
@@ -28,7 +29,7 @@ fn parse_other_whole(json: &str) -> Option<i128> {
     let text = value_text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
-        // Reject a sign here, because `from_str_radix` would accept a second one.
+        // Reject a sign here, because `from_str_radix` would accept a second sign.
         Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
         _ => {
             let whole = match text.split_once('.') {
@@ -59,14 +60,14 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Parses eight decimal digits at once: combines neighbours into two-digit numbers, and these into
+/// Parses eight decimal digits at once. Combines neighbours into two-digit numbers, and these into
 /// four-digit numbers.
 #[inline]
 fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let digits = u64::from_le_bytes(text) ^ (ONES * u64::from(b'0'));
-    // A digit sets no top bit and carries into no other byte. Any other byte sets its own top bit, and possibly
-    // the top bits of other bytes.
+    // A digit sets no top bit, and carries into no other byte. A byte that is not a digit sets its
+    // own top bit, and possibly the top bits of other bytes.
     if (digits.wrapping_add(ONES * (0x80 - 10)) | digits) & (ONES << 7) != 0 {
         return None;
     }
@@ -76,8 +77,8 @@ fn parse_eight_digits(text: [u8; 8]) -> Option<i64> {
     Some(((fours * 10_000 + (fours >> 32)) & 0xffff_ffff) as i64)
 }
 
-/// Converts microseconds with no or three decimals, the form that profilers write. Returns `None` for
-/// other forms.
+/// Converts microseconds that have no decimals or exactly three, the form that profilers write.
+/// Returns `None` for other forms.
 #[inline]
 fn plain_nanoseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {
@@ -89,7 +90,7 @@ fn plain_nanoseconds(json: &str) -> Option<i64> {
         .checked_add(fraction)
 }
 
-/// Converts decimal microseconds to nanoseconds, rounded to nearest.
+/// Converts decimal microseconds to nanoseconds, rounded to the nearest.
 #[inline]
 pub(super) fn parse_nanoseconds(json: &str) -> Option<i64> {
     plain_nanoseconds(json).or_else(|| decimal_nanoseconds(json))
@@ -111,7 +112,7 @@ fn decimal_nanoseconds(json: &str) -> Option<i64> {
     if integer.is_empty() || !digits().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    // Number of digits before the decimal point, after the conversion to nanoseconds.
+    // After the conversion to nanoseconds, the number of digits before the decimal point.
     let before = (integer.len() as i64)
         .checked_add(exponent)?
         .checked_add(3)?;
@@ -190,7 +191,8 @@ mod tests {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.clone().into_bytes();
                     bytes[place] = byte;
-                    // Texts with a sign are left out, because only the standard parser accepts a sign.
+                    // Texts with a sign are excluded, because only the standard parser accepts a
+                    // sign.
                     let plain = bytes.iter().all(u8::is_ascii_digit);
                     let expected = std::str::from_utf8(&bytes).ok().filter(|_| plain);
                     let expected = expected.and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! FLOPs and bytes of the operators of a rank, each counted once.
+//! Computes the FLOPs and bytes of a rank's operators, and counts each operator's work once.
 
 use super::host::{HostNode, HostTrace};
 use super::op_work::{self, ComputeHint, OpCost, OperatorArguments};
@@ -7,20 +7,22 @@ use super::tensor_lists;
 use super::view_operators::moves_nothing;
 use chakram_trace::graph::Interner;
 
-/// Costs attributed to host intervals. Work is counted once, at the innermost operator that does it. The kernels of
-/// an operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of
-/// its own tensors, whichever library it belongs to.
+/// The cost of each host interval. Work is counted once, at the innermost operator that does it.
+/// The kernels of an operator share its cost in proportion to their time. If an operator launches
+/// kernels itself, its cost is computed from its own tensors, whichever library it belongs to.
 ///
-/// If an operator's children together move about the same number of bytes as its own tensors have, the operator
-/// does no work of its own. If an operator's tensors have more than twice its children's bytes, the operator also
-/// does work of its own. Children with so few bytes are only small steps, such as the conversion of a scalar.
+/// If an operator's children together move about as many bytes as its own tensors have, the
+/// operator does no work of its own. If its tensors have more than twice its children's bytes, the
+/// operator also does work of its own. In that case the children are only small steps, such as the
+/// conversion of a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
-    /// Cost attributed to each host interval; empty unless host operators count as compute.
+    /// Cost of each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
     /// Host intervals that launch kernels themselves, in ascending order.
     launched: Vec<LaunchingInterval>,
-    /// For each kernel name (sorted by text index), whether the name shows that the kernel computes.
+    /// For each kernel name (sorted by text index): whether the name shows that the kernel
+    /// computes.
     hints: Vec<(u32, ComputeHint)>,
 }
 
@@ -28,16 +30,16 @@ pub struct OpCosts {
 #[derive(Clone, Copy, Debug)]
 struct LaunchingInterval {
     item: u32,
-    /// Cost of all kernels of the host interval.
+    /// Cost of all kernels that the host interval launches.
     cost: OpCost,
-    /// Total time of the host interval's own kernels, ns.
+    /// Total time of the host interval's own kernels, in ns.
     time: u64,
-    /// Event of the host interval's first kernel.
+    /// Event of the first kernel that the host interval launches.
     kernel: u32,
 }
 
 impl OpCosts {
-    /// Attributes costs to the host intervals of `rank`. Host operators get costs only if
+    /// Computes the costs of the host intervals of `rank`. Host operators get costs only if
     /// `host_computes` is true.
     pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
@@ -81,15 +83,15 @@ impl OpCosts {
         this
     }
 
-    /// Returns the cost attributed to `item`. Zero if `item` does no work, or if its work is already counted in its
-    /// children.
+    /// Returns the cost of `item`. Returns zero if `item` does no work, or if its children already
+    /// count its work.
     pub fn cost_of_item(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the cost of the kernel `device`. The cost of `item`, the operator that launched it,
-    /// is divided among the operator's kernels in proportion to their times. `name` is the index of
-    /// the kernel's name.
+    /// Returns the cost of the kernel `device`. The operator `item` launched the kernel. Its cost
+    /// is divided among its kernels in proportion to their times. `name` is the index of the
+    /// kernel's name.
     pub fn share_of_kernel(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -128,14 +130,14 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
         .collect()
 }
 
-/// Returns the cost of each host interval of `rank`. An interval's cost is zero if it does no work,
-/// or if its work is already counted in its children.
+/// Returns the cost of each host interval of `rank`. The cost is zero if the interval does no work,
+/// or if its children already count its work.
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = OperatorCostCache::default();
-    // In the list, host intervals follow the intervals that enclose them, so the reverse order visits children
-    // first.
+    // In the list, host intervals come after the intervals that enclose them, so the reverse order
+    // visits children first.
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];
@@ -163,7 +165,7 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     of
 }
 
-/// Cache of operator costs by argument shapes.
+/// Cache of operator costs, by the shapes of the arguments.
 #[derive(Default)]
 struct OperatorCostCache {
     operators: Interner<(u32, u32)>,
@@ -228,7 +230,7 @@ fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = operator_cost(&rank.host, node, plain);
-    // If an observer counted the bytes, they already include the tensors in lists.
+    // If an observer counted the bytes, they already include tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
         false => {
@@ -243,8 +245,8 @@ pub(super) fn device_time(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns whether an operator only returns views of its inputs: all results share the inputs'
-/// storages, and the operator's schema says that no input is written.
+/// Returns true if an operator only returns views of its inputs. All its results share the inputs'
+/// storages, and its schema says that it writes no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

@@ -1,12 +1,13 @@
-//! FLOPs and bytes of operators, computed from the shapes of their arguments.
+//! Computes the FLOPs and bytes of operators from the shapes of their arguments.
 //!
 //! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs
-//! 2·m·n·k. A convolution is a matrix multiplication per output position: 2 · output elements · weight
-//! elements ÷ output channels. A convolution's backward pass has one matrix multiplication of the same size
-//! per gradient. Attention has two multiplications (Q·Kᵀ and P·V) in the forward pass, and five of the same
-//! size in the backward pass. If an operator's name shows that it multiplies matrices, but its shapes do not
-//! determine the sizes, its FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its
-//! tensors limit its time on every machine. Table lookups count only the rows that their indices select.
+//! 2·m·n·k. A convolution is one matrix multiplication per output position: 2 · output elements ·
+//! weight elements ÷ output channels. A convolution's backward pass computes gradients, each with
+//! one matrix multiplication of the same size. Attention has two matrix multiplications (Q·Kᵀ and
+//! P·V) in the forward pass, and five of the same size in the backward pass. If an operator's name
+//! shows that it multiplies matrices, but its shapes do not give their sizes, its FLOPs are
+//! unknown. Every other operator has zero FLOPs, because the bytes of its tensors limit its time on
+//! every machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;
@@ -18,7 +19,8 @@ pub(super) use arguments::{OperatorArguments, scalar_values};
 pub(super) use computing::{ComputeHint, kernel_hint};
 pub(super) use lookups::is_lookup;
 
-/// Returns whether the scalar values of the operator `name` determine how much the operator computes or moves.
+/// Returns true if the scalar values of the operator `name` determine how much it computes or
+/// moves.
 pub(super) fn needs_values(name: &str) -> bool {
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     attention::needs_values(plain) || products::needs_values(plain) || lookups::needs_values(plain)
@@ -31,12 +33,12 @@ pub struct OpCost {
     pub flops: u64,
     /// Bytes read and written; zero for operators that move no data, such as views.
     pub bytes: u64,
-    /// Whether the operator multiplies matrices of unknown size.
+    /// True if the operator multiplies matrices of unknown size.
     pub flops_unknown: bool,
 }
 
 impl OpCost {
-    /// Returns the fraction `time` / `whole` of a cost.
+    /// Returns the fraction `time` / `whole` of this cost.
     pub(super) fn scaled_part(self, time: u64, whole: u64) -> Self {
         let part = |amount: u64| {
             let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));

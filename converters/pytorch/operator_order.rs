@@ -1,19 +1,21 @@
-//! Assigns record function ids in Kineto traces that have none, and finds the operator of each interval in flight.
+//! Assigns record function ids in Kineto traces that have none, and finds the operator that
+//! requested each interval in flight.
 //!
-//! Later stages order operators by record function id, and assign an interval of gloo's workers to the last operator
-//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start. The operator of an
-//! interval in flight is found by kind and size, and the interval gets the id after the operator's id.
+//! Later stages order operators by record function id. They assign an interval of gloo's workers to
+//! the last operator with a lower id. If the profiler wrote no ids, this module assigns ids in the
+//! order of starts. The operator of an interval in flight is found by kind and size. The interval's
+//! id follows the operator's id.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
 use super::elements::elements_of;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators that are searched for the operator of an interval.
+/// Maximum number of open operators among which an interval's operator is searched.
 const OPEN: usize = 256;
 
-/// Assigns ids to all operators and annotations if any of these events has no id. Returns whether ids were assigned,
-/// and the indices of these events (sorted by start if ids were assigned).
+/// If any operator or annotation has no id, assigns new ids to all of them. Returns true if ids
+/// were assigned, and the indices of these events (sorted by start if ids were assigned).
 pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
@@ -48,7 +50,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
         } else if let Some(kind) = carrier_kind(name).filter(|_| super::is_in_flight(name)) {
             let found = find_requester(&open, kind, event.track, largest_input(kineto, i));
             let id = match found {
-                // Each operator opens at most one interval, so remove the operator.
+                // Each operator opens at most one interval, so do not consider it again.
                 Some(found) => open.remove(found).id,
                 None => last,
             };
@@ -58,7 +60,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     (true, order)
 }
 
-/// A communication operator whose transfer interval was not found so far.
+/// A communication operator whose transfer interval has not been found yet.
 struct OpenOperator {
     id: u64,
     track: u32,
@@ -75,7 +77,7 @@ fn find_requester(
 ) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
         operator.kind.is_carried_by(kind)
-            // A message's interval is on the caller's thread.
+            // The interval of a message is on the caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
     let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;

@@ -1,8 +1,8 @@
-//! Derives output shapes of operators with recorded inputs but no recorded outputs.
+//! Derives the output shapes of operators whose inputs were recorded but not their outputs.
 //!
-//! For matrix multiplications and convolutions, the output shapes follow exactly from the inputs. Outputs of
-//! reductions are negligible. All other operators are assumed to produce a tensor with the shape of their
-//! largest input, as element-wise operators, normalizations and copies do.
+//! For matrix multiplications and convolutions, the inputs determine the output shapes exactly.
+//! Outputs of reductions are negligible. All other operators are assumed to produce a tensor with
+//! the shape of their largest input. Element-wise operators, normalizations and copies do so.
 
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
-        // `convolution_shape` gets the positions of padding, stride and dilation; in cuDNN's operator, no bias
-        // argument precedes these three.
+        // `convolution_shape` gets the positions of padding, stride and dilation. In cuDNN's
+        // operator, no bias precedes them.
         "cudnn_convolution" => convolution_shape(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
             convolution_shape(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))
@@ -35,7 +35,7 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             let (table, rows) = (shape(0)?, shape(1)?);
             Some(rows.into_iter().chain(table.last().copied()).collect())
         }
-        // Tokens are multiplied by the weights of their group, or of the experts chosen for them.
+        // Tokens are multiplied by the weights of their group or of their chosen experts.
         "_grouped_mm" | "_scaled_grouped_mm" | "gmm" => product_shape(&shape(0)?, &shape(1)?),
         _ if plain.contains("fused_experts") || plain.contains("fused_moe") => shape(0),
         _ if REDUCTIONS.contains(&plain) => None,

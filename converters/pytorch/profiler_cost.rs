@@ -1,20 +1,23 @@
-//! Estimates, for each node, the host time that the profiler added during the capture.
+//! Estimates how much host time the profiler added to each node during the capture.
 //!
-//! While the program runs, the observer and the profiler write a record of every operator and annotation on the
-//! program's thread. The time per record hardly depends on the operator. The time per record is estimated by the
-//! first of these methods that the capture allows:
+//! The observer and the profiler record every operator and annotation on the program's own thread,
+//! while the program runs. Recording takes nearly the same time for every operator. The time per
+//! record is estimated by one of these methods, the first that the capture allows:
 //!
-//! - If the job also measured steps without a profiler, the time is the duration of the capture minus the duration of
-//!   the same number of unprofiled steps, divided by the number of records on the thread with the most records.
-//! - Without unprofiled steps, the time is estimated from views (operators that compute nothing and take less than a
-//!   microsecond by themselves). The estimate is the sum of two medians: the time of views that call no other
-//!   operator, and the time from a view's start to the start of the operator that the view calls. The second median
-//!   is the time to start a record. The true cost is slightly higher, because some of the work is between operators.
-//! - If the capture has few views, the time is taken from measurements of fourteen other jobs on one machine.
+//! - If the job also measured steps without a profiler, the duration of as many unprofiled steps is
+//!   subtracted from the duration of the capture. The difference is divided by the number of
+//!   records on the thread with the most records.
+//! - Otherwise, the time is estimated from views (operators that compute nothing and take less than
+//!   a microsecond by themselves). The estimate is the sum of two medians: the time of views that
+//!   call no other operator, and the time from a view's start to the start of the operator that the
+//!   view calls. The second median is the time to start a record. The true cost is slightly higher,
+//!   because recording also takes time between operators.
+//! - If the capture has few views, the time comes from measurements of fourteen other jobs on one
+//!   machine.
 //!
-//! Half of a record's time is inside its operator and half outside. Each node's time is reduced by the cost of its
-//! own record, but at most by the node's duration and the delay before it. Any excess is subtracted from the next
-//! node.
+//! Half of a record's time falls inside its operator, and half outside. Each node's time is reduced
+//! by the cost of its own record, but by no more than the node's duration and the delay before it.
+//! Any excess is subtracted from the next node.
 
 use super::activities::{Activity, ActivityKind};
 use super::event_links::LinkMethod;
@@ -24,40 +27,40 @@ use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
-/// Estimated cost of a record. The estimate is from fourteen jobs, each measured with and without a profiler on one
-/// machine (a virtual CPU of 2026). Some of the jobs were used for the fit; docs/validation/tests.md has the results
-/// for the other jobs.
+/// Estimated cost of a record. It is based on fourteen jobs, each measured with and without a
+/// profiler on one machine (a virtual CPU of 2026). Some of the jobs were used for the fit. The
+/// results for the other jobs are in docs/validation/tests.md.
 struct RecordEstimate {
-    /// Cost in addition to the time that views show, percent of that time.
+    /// Cost beyond the time that views show, in percent of that time.
     over_views: u64,
-    /// Cost per record in the fourteen jobs, ns.
+    /// Cost per record in the fourteen jobs, in ns.
     elsewhere: u64,
-    /// 90 % interval of the true cost, percent of the estimate.
+    /// 90 % interval of the true cost, in percent of the estimate.
     interval: [u64; 2],
 }
 
-/// Estimate for records written by observer and profiler.
+/// Estimate for records that both observer and profiler write.
 const OBSERVED: RecordEstimate = RecordEstimate {
     over_views: 120,
     elsewhere: 12_000,
     interval: [80, 145],
 };
-/// Estimate for records written by the profiler alone.
+/// Estimate for records that only the profiler writes.
 const PROFILED: RecordEstimate = RecordEstimate {
     over_views: 240,
     elsewhere: 3_500,
     interval: [40, 350],
 };
-/// Interval for a cost that was measured on another machine, percent of the estimate. The range is wide because costs
-/// differ more between machines than between jobs.
+/// Interval for a cost that was measured on another machine, in percent of the estimate. The range
+/// is wide because costs differ more between machines than between jobs.
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;
 /// Maximum number of views for a median; more views do not improve the median.
 const MOST_VIEWS: usize = 20_000;
 
-/// Returns the cost of a record of `rank`, whose files were joined by `method`. Returns `None` if the
-/// capture has no times.
+/// Returns the cost of one record of `rank`, whose files were joined by `method`. Returns `None` if
+/// the capture has no times.
 pub(super) fn cost_by_views(rank: &RankTimeline, method: LinkMethod) -> Option<ProfilerCost> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
@@ -80,8 +83,9 @@ fn percent_of(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
-/// Returns the cost of a record of a job. The captured steps take `captured` ns, and the same number of steps
-/// without a profiler takes `unprofiled` ns. Returns `None` if no rank has a record.
+/// Returns the cost of one record of a job. The captured steps take `captured` ns, and the same
+/// number of steps without a profiler takes `unprofiled` ns. Returns `None` if no rank has a
+/// record.
 pub(super) fn cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
@@ -106,7 +110,8 @@ pub(super) fn cost_by_steps(
     })
 }
 
-/// Returns the time of a record according to the views of `rank`, ns; `None` if there are too few views.
+/// Returns the time of one record according to the views of `rank`, in ns; `None` if there are too
+/// few views.
 fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
@@ -133,10 +138,11 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     Some(median(&mut durations)?.saturating_add(median(&mut starts)?))
 }
 
-/// Subtracts the profiler's time from nodes, thread by thread.
+/// Subtracts the profiler's time from the nodes, thread by thread.
 pub(super) struct ProfilerCharges {
     per_record: u64,
-    /// For each thread, the time not yet subtracted because earlier nodes were too short, ns.
+    /// For each thread, the time in ns that could not be subtracted from earlier nodes, because
+    /// they were too short.
     open: BTreeMap<u32, u64>,
 }
 
@@ -149,8 +155,9 @@ impl ProfilerCharges {
         }
     }
 
-    /// Returns the profiler's share, ns, of an activity and of the `delay` ns before it. Call this for a
-    /// thread's activities in order, because each call carries the excess over to the next.
+    /// Returns the profiler's share, in ns, of an activity and of the `delay` ns before it. Call
+    /// this for a thread's activities in order, because each call carries the excess over to the
+    /// next.
     pub fn charge_activity(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {

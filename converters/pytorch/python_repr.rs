@@ -1,10 +1,12 @@
-//! Writes JSON values like Python's `str`, because Chakra's converter uses this form for attributes.
+//! Writes JSON values as Python's `str` does, because Chakra's converter uses this form for
+//! attributes.
 
 use super::number;
 use std::fmt::Write;
 
-/// Returns `str(json.loads(text))` for valid JSON. Numbers are copied unchanged, so the result differs from Python's
-/// only for fractions that Python would shorten; shapes and types contain no fractions of this kind.
+/// Returns `str(json.loads(text))` for valid JSON. Numbers are copied unchanged, so the result
+/// differs from Python's if Python would shorten a fraction. Shapes and types contain no such
+/// fractions.
 pub(super) fn python_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();

@@ -1,7 +1,7 @@
-//! One rank's joined capture: Kineto events with their host nodes, nested per thread.
+//! One rank's joined capture: The Kineto events and their host nodes, nested per thread.
 //!
-//! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for work on
-//! gloo's threads, because the observer pushes this work on its caller's stack.
+//! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for
+//! work on gloo's threads, because the observer pushes this work onto the caller's stack.
 
 use super::event_links::TimeWindow;
 use super::host::HostTrace;
@@ -21,9 +21,9 @@ pub use segments::ThreadSegment;
 /// Role of an interval on a host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostIntervalKind {
-    /// Operator; its own time counts as work.
+    /// An operator, whose own time counts as work.
     Operator,
-    /// Range opened by Python; its own time counts as host time between operators.
+    /// A range that Python opened. Its own time counts as host time between operators.
     Annotation,
     /// Call into the device's driver.
     Runtime,
@@ -51,9 +51,9 @@ pub struct HostInterval {
     pub thread: u32,
     /// Index of the host interval that encloses the interval, or [`NONE`].
     pub parent: u32,
-    /// Start, ns since the epoch by this rank's clock.
+    /// Start, in ns since the epoch, by this rank's clock.
     pub start: i64,
-    /// End, ns since the epoch by this rank's clock.
+    /// End, in ns since the epoch, by this rank's clock.
     pub end: i64,
 }
 
@@ -64,9 +64,10 @@ pub struct InFlightInterval {
     pub event: u32,
     /// Index in [`RankTimeline::threads`].
     pub thread: u32,
-    /// Start, ns since the epoch by this rank's clock.
+    /// Start, in ns since the epoch, by this rank's clock.
     pub start: i64,
-    /// End of the interval; for a message, the end of the program's wait for the message.
+    /// End of the interval. For a message, the time at which the program had waited for the
+    /// message.
     pub end: i64,
     /// Record function id. The operator that requested the communication is the last operator with a lower id.
     pub rf_id: u64,
@@ -80,11 +81,11 @@ pub struct DeviceInterval {
     /// Index of the host interval that launched the device event: a runtime call, or the operator if the profiler
     /// recorded no runtime calls. [`NONE`] if the launch was before the capture began.
     pub launch: u32,
-    /// Stream, as numbered by the profiler.
+    /// Stream number that the profiler assigned.
     pub stream: i64,
-    /// Start, ns since the epoch by this rank's clock.
+    /// Start, in ns since the epoch, by this rank's clock.
     pub start: i64,
-    /// End, ns; not later than the start of the next device event on the stream.
+    /// End, in ns; not later than the start of the next event on the stream.
     pub end: i64,
 }
 
@@ -110,12 +111,13 @@ pub struct RankTimeline {
     pub events: Vec<TimelineEvent>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
-    /// Whether events have no times. Without times, starts and ends are ticks, which only define an order.
+    /// True if no event has a time. Without times, starts and ends are ticks, which only define an
+    /// order.
     pub untimed: bool,
-    /// Whether record function ids were assigned by order because the profiler wrote none.
+    /// True if record function ids were assigned by order, because the profiler wrote none.
     pub ordered: bool,
-    /// Host intervals, sorted by thread, then by start. Each interval follows the intervals that enclose
-    /// it.
+    /// Host intervals, sorted by thread, then by start. An interval comes after the intervals that
+    /// enclose it.
     pub items: Vec<HostInterval>,
     /// Threads, sorted by the start of their first interval.
     pub threads: Vec<HostThread>,
@@ -127,9 +129,9 @@ pub struct RankTimeline {
     pub unlaunched: u64,
     /// Number of device events that were launched outside the kept window.
     pub beyond: u64,
-    /// Number of device events with an operator but without a runtime call.
+    /// Number of device events that have an operator but no runtime call.
     pub by_operator: u64,
-    /// Host intervals that launched kernels that the profiler did not record.
+    /// Host intervals whose launched kernels the profiler did not record.
     pub dropped: Vec<u32>,
     /// Counts of device events that were truncated because the next event on the same stream starts earlier.
     pub overlaps: StreamOverlaps,
@@ -137,21 +139,22 @@ pub struct RankTimeline {
     pub stacks: IntervalStacks,
 }
 
-/// Counts of device events that were cut off at the start of the next event on their stream.
+/// Counts of device events that were cut off where the next event on their stream starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StreamOverlaps {
     /// Number of events that were cut off.
     pub events: u64,
-    /// Number of events that were cut off before a programmatic dependent launch.
+    /// Number of events that were cut off because a programmatic dependent launch follows.
     pub programmatic: u64,
     /// Number of events that were cut off and belong to the same launched graph as the next event.
     pub in_graphs: u64,
-    /// Time counted twice: the sum of the events' durations minus the time covered by at least one event, ns.
+    /// Time that was counted twice, in ns: the sum of the events' durations minus the time covered
+    /// by at least one event.
     pub ns: u64,
 }
 
 impl RankTimeline {
-    /// Returns the capture's hardware and software, as far as the files contain them.
+    /// Returns the hardware and software of the capture, if the files state them.
     pub fn captured_on(&self) -> CaptureContext {
         let mut devices = self.kineto.device_names.iter();
         let device = devices
@@ -162,15 +165,15 @@ impl RankTimeline {
             .map(|(of, version)| format!("{of} {version}"))
             .collect();
         CaptureContext {
-            // Captures of the host alone also list the machine's devices, so name the device only if something ran
-            // on it.
+            // Host-only captures also list the machine's devices, so name the device only if
+            // something ran on it.
             device: device.filter(|_| self.has_device()).cloned(),
             host: self.kineto.host_name.clone(),
             software: (!versions.is_empty()).then(|| versions.join(", ")),
         }
     }
 
-    /// Returns whether anything ran on a device or was launched on one.
+    /// Returns true if anything ran on a device or was launched on one.
     pub fn has_device(&self) -> bool {
         !self.devices.is_empty() || !self.dropped.is_empty()
     }
@@ -215,15 +218,15 @@ impl RankTimeline {
         }
     }
 
-    /// Returns whether no operator encloses a host interval. An interval without an enclosing operator is at top
-    /// level, or only inside ranges that Python opened.
+    /// Returns true if no operator encloses a host interval. Such an interval is at top level, or
+    /// only inside ranges that Python opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role_of_interval(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of a host interval. The host trace's name is exact; without a host trace, Kineto's name is
-    /// returned.
+    /// Returns the name of a host interval. The host trace's exact name is returned if there is a
+    /// host trace, and Kineto's name otherwise.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -62,8 +62,8 @@ impl KinetoTrace {
                 host_name: self.host_name.clone(),
                 device_names: self.device_names.clone(),
                 versions: self.versions.clone(),
-                // The file states facts about the first merged rank's job. Keep its number of ranks
-                // only if it is large enough for all merged ranks.
+                // The file's facts about the job come from the first merged rank's own file. So
+                // keep the number of ranks only if it is large enough for all merged ranks.
                 world_size: self
                     .world_size
                     .filter(|&world| world as usize >= ranks.len()),

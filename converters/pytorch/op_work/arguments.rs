@@ -1,17 +1,18 @@
-//! Arguments of an operator: shapes, element types, and values of scalars.
+//! Parses an operator's arguments: shapes, element types, and values of scalars.
 
 use crate::pytorch::elements::{element_bytes, elements_of};
 use serde_json::Value;
 
-/// Arguments of an operator, as far as the capture contains them.
+/// Arguments of an operator, if the capture contains them.
 #[derive(Debug, Default)]
 pub(in crate::pytorch) struct OperatorArguments {
     pub args: Vec<OperatorArgument>,
-    /// Shapes of the results; estimated if no observer recorded them.
+    /// Shapes of the results, which are estimated if no observer recorded them.
     pub outputs: Vec<Vec<u64>>,
-    /// Whether the shapes of the results were recorded.
+    /// True if the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Values of scalar arguments, by position. Empty for other arguments, and for unknown values.
+    /// Values of scalar arguments, by position. Empty for arguments that are not scalars, and for
+    /// unknown values.
     values: Vec<String>,
 }
 
@@ -20,21 +21,21 @@ pub(in crate::pytorch) struct OperatorArguments {
 pub(in crate::pytorch) struct OperatorArgument {
     /// Sizes of a tensor; empty for numbers and lists of tensors.
     pub shape: Vec<u64>,
-    /// Total elements of the tensors in a list; 0 for other arguments.
+    /// Total number of elements of the tensors in a list; 0 for other arguments.
     pub listed: u64,
     /// Bytes per element; `None` if the argument is not a tensor.
     pub element: Option<u64>,
-    /// Whether the elements are integers. Indices, for example, are integers.
+    /// True if the elements are integers, such as indices.
     pub integer: bool,
 }
 
 impl OperatorArgument {
-    /// Returns the number of elements of a tensor.
+    /// Returns the number of elements of the tensor.
     pub fn element_count(&self) -> Option<u64> {
         element_count(&self.shape)
     }
 
-    /// Returns the bytes of a tensor; 0 for other arguments.
+    /// Returns the bytes of the tensor; 0 for other arguments.
     pub fn byte_count(&self) -> Option<u64> {
         match self.element {
             Some(size) => self.element_count()?.checked_mul(size),
@@ -46,7 +47,7 @@ impl OperatorArgument {
 impl OperatorArguments {
     /// Parses the arguments. Shapes and types are in Python's notation; `values` is a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
-        // Only the type names are in quotes, so every second part is a type name.
+        // Only type names are in quotes, so every second part is a type name.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
         let shaped = parse_list(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {

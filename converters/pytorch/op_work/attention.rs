@@ -1,20 +1,23 @@
-//! FLOPs of attention, from the shapes and from the scalars that limit which keys a query sees.
+//! Computes the FLOPs of attention from shapes, and from scalars that limit which keys a query
+//! sees.
 //!
-//! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width. The forward pass
-//! has two multiplications (Q·Kᵀ and P·V), the backward pass has five (Dao, "FlashAttention-2", §3.1). For n
-//! sequences of l_q queries and l_k keys, the number of pairs is:
+//! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width.
+//! The forward pass has two multiplications (Q·Kᵀ and P·V), and the backward pass has five (Dao,
+//! "FlashAttention-2", §3.1). For n sequences with l_q queries and l_k keys each, the number of
+//! pairs is:
 //!
 //! ```text
 //! pairs = n l_q l_k                            without a mask, or if the capture does not state one
 //! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
 //! ```
 //!
-//! If sequences are packed in one tensor (varlen), the capture contains the number n of sequences (in the offsets'
-//! shape) and the longest length (a scalar). By the Cauchy-Schwarz inequality, packed sequences with T_q queries and
-//! T_k keys have at least T_q T_k / n pairs (if all lengths are equal). The packed sequences have at most T_q ·
-//! longest pairs. The FLOPs count as known if there is one sequence, or if the two bounds agree within a tenth;
-//! otherwise they are unknown. The FLOPs are also unknown if keys are in the pages of a cache, because no shape
-//! shows how many pages are read.
+//! If sequences are packed in one tensor (varlen), the capture states the number n of sequences (in
+//! the offsets' shape) and the length of the longest sequence (a scalar). By the Cauchy-Schwarz
+//! inequality, packed sequences with T_q queries and T_k keys in total have at least T_q T_k / n
+//! pairs, which is exact if all lengths are equal. They have at most T_q · longest pairs. If there
+//! is one sequence, or if the two bounds agree within a tenth, the FLOPs count as known; otherwise
+//! they are unknown. If keys are in the pages of a cache, the FLOPs are also unknown, because no
+//! shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, element_count};
 
@@ -25,14 +28,16 @@ struct AttentionSignature {
     query: usize,
     /// Number of matrix multiplications: 2 forward, 5 backward.
     products: u64,
-    /// Whether the length dimension precedes the heads.
+    /// True if the length dimension precedes the heads.
     by_rows: bool,
-    /// Argument positions of the key sequences' offsets, and of the longest sequence's length.
+    /// Argument positions of the offsets of the key sequences, and of the length of the longest
+    /// sequence.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Argument position of the window size, the number of keys before a query that the query sees.
+    /// Argument position of the window size. The window is the number of keys before its position
+    /// that a query sees.
     window: Option<usize>,
-    /// Position of the page table, if the keys are in a cache with pages.
+    /// Argument position of the page table, if the keys are in a cache with pages.
     pages: Option<usize>,
 }
 
@@ -89,7 +94,7 @@ const fn paged_signature(whole: AttentionSignature, pages: usize) -> AttentionSi
     }
 }
 
-/// Position of a missing argument.
+/// Marks an argument that the operator does not have.
 const NOWHERE: usize = usize::MAX;
 
 /// Signatures according to the schemas in PyTorch's `native_functions.yaml`, and in FlashAttention 2 and 3, vLLM's
@@ -139,8 +144,8 @@ static SIGNATURES: [AttentionSignature; 28] = [
         7,
         9,
     )),
-    // Versions of FlashAttention without operators launch kernels directly from autograd functions, so these
-    // functions' names are used.
+    // Versions of FlashAttention without operators launch kernels directly from autograd functions,
+    // so the list contains these functions' names.
     signature_by_rows("FlashAttnFunc", 5),
     varlen_signature(signature_by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed_signature(signature_by_rows("flash_attn::_flash_attn_forward", 5), 6),
@@ -199,7 +204,7 @@ fn find_signature(name: &str) -> Option<&'static AttentionSignature> {
     SIGNATURES.iter().find(|signature| signature.name == name)
 }
 
-/// Returns whether the operator's scalar values determine how much the operator computes.
+/// Returns true if the operator's scalar values determine how much it computes.
 pub(super) fn needs_values(name: &str) -> bool {
     find_signature(name).is_some()
 }
@@ -223,8 +228,8 @@ impl AttentionSignature {
         let causal = operands.flag_at(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number_at(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask, a query also sees keys to its right; their number depends on another scalar, so the
-            // FLOPs are unknown.
+            // Without a mask, a query also sees keys to its right. Another scalar limits their
+            // number, so the FLOPs are unknown.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,
@@ -247,8 +252,8 @@ impl AttentionSignature {
                 .map(|(offsets, _)| operands.shape_at(offsets));
             let sequences = match (offsets, q) {
                 (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
-                // Without offsets, a three-dimensional tensor does not show where its sequences begin, so accept
-                // only a four-dimensional tensor.
+                // Without offsets, a three-dimensional tensor does not show where sequences begin,
+                // so accept only four-dimensional tensors.
                 (_, &[batch, _, _, _]) => batch,
                 _ => return None,
             };
@@ -262,8 +267,8 @@ impl AttentionSignature {
             (element_count(batch)?, pairs(*queries, *keys)?)
         };
         let product = pairs.checked_mul(heads)?.checked_mul(2)?;
-        // In the forward pass, the second matrix multiplication has the width of the values, which may
-        // differ from the width of the keys.
+        // In the forward pass, the second multiplication has the width of the values, which may
+        // differ from the keys' width.
         let value_width = v.last().filter(|_| self.products == 2).copied();
         let widths = width
             .checked_mul(self.products - 1)?
@@ -271,8 +276,8 @@ impl AttentionSignature {
         product.checked_mul(widths)
     }
 
-    /// Returns the number of sequences according to the shape of the offsets; `None` unless all lengths
-    /// are equal or nearly so.
+    /// Returns the number of sequences, which the shape of the offsets gives; `None` unless all
+    /// lengths are equal or nearly so.
     fn equal_sequences(
         &self,
         operands: &OperatorArguments,
@@ -292,12 +297,13 @@ impl AttentionSignature {
     }
 }
 
-/// Returns the number of query-key pairs if each query sees the keys up to its own position, but at most `window`
-/// keys. The last query is aligned with the last key.
+/// Returns the number of query-key pairs if each query sees the keys up to its own position, but no
+/// more than `window` keys. The last query is aligned with the last key.
 fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
-    // Queries before the first key see no key.
+    // Queries whose position is before the first key see no key.
     let queries = queries.min(keys);
-    // The first query sees `first` keys and each following query sees one more, until the window is full.
+    // The first query sees `first` keys, and each later query sees one more until the window is
+    // full.
     let first = (keys - queries).checked_add(1)?;
     let growing = queries.min(window.saturating_sub(first));
     let sum = growing
@@ -341,12 +347,12 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // First the longest length is at most a tenth above the mean, then twice the mean; last, the longest length
-        // is missing.
+        // The longest length is first at most a tenth above the mean, then twice the mean, and last
+        // missing.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);
-        // Keys in pages of a cache: the FLOPs are unknown.
+        // The keys are in the pages of a cache, so the FLOPs are unknown.
         let paged = r"[[8, 2, 64], [999, 16, 2, 64], [999, 16, 2, 64], [2], [2], [], [], [], [], [], [], [], [], [], [], [1, 40]]";
         assert_eq!(count(VARLEN, paged, "[]"), None);
     }
@@ -374,8 +380,8 @@ mod tests {
 
     #[test]
     fn the_backward_pass_has_five_products() {
-        // 2 · 64 · 64 pairs, in 8 heads of width 32, in five multiplications. The gradient is the first
-        // argument.
+        // 2 · 64 · 64 pairs in 8 heads of width 32 take five multiplications. The gradient is the
+        // first argument.
         let shape = "[2, 64, 8, 32]";
         let shapes = format!("[{shape}, {shape}, {shape}, {shape}]");
         let name = "flash_attn::_flash_attn_backward";
@@ -392,7 +398,7 @@ mod tests {
         let forward = format!("[{shape}, {shape}, {shape}]");
         let name = "_scaled_dot_product_flash_attention_for_cpu";
         assert_eq!(count(name, &forward, "[]"), Some(2 * 4_194_304));
-        // This call has the same tensors, but with the length dimension before the heads.
+        // This call has the same tensors, but its length dimension comes before the heads.
         let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
         let found = count("_flash_attention_forward", &rows, "[]");
         assert_eq!(found, Some(2 * 4_194_304));

@@ -1,7 +1,7 @@
-//! Identifies, by name, kernels and operators that compute, so that their time is not computed from bytes
-//! alone.
+//! Identifies kernels and operators that compute by their names. The time of such kernels must not
+//! be derived from bytes alone.
 
-/// Whether FLOPs determine a kernel's duration, as far as the kernel's name shows.
+/// Whether FLOPs determine how long a kernel takes, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pytorch) enum ComputeHint {
     /// The kernel multiplies matrices, directly or in convolutions, attention or expert layers.
@@ -12,12 +12,12 @@ pub(in crate::pytorch) enum ComputeHint {
     Unclear,
 }
 
-/// Prefixes of the kernels that Inductor generates from element-wise operators and reductions. After the prefix,
-/// the name lists the fused operators.
+/// Prefixes of kernels that Inductor generates from element-wise operators and reductions. After
+/// the prefix, the name lists the fused operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
-/// Parts of names of kernels that multiply matrices, in NVIDIA's and AMD's libraries, and in libraries for
-/// attention and experts.
+/// Substrings of the names of kernels that multiply matrices: in NVIDIA's and AMD's libraries, and
+/// in libraries for attention and experts.
 const PRODUCTS: [&str; 29] = [
     "attention",
     "attn",
@@ -50,8 +50,8 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Parts of names of kernels that move data. A part in this list counts only if the kernel's name contains no part
-/// in [`PRODUCTS`].
+/// Substrings of the names of kernels that move data. They count only if the kernel's name contains
+/// no substring in [`PRODUCTS`].
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",
@@ -83,8 +83,8 @@ const MOVES: [&str; 26] = [
 
 /// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // Remove "fbgemm", the name of an embedding library. The name contains "gemm" and occurs in the types of the
-    // library's kernels, but does not mean a matrix multiplication.
+    // Remove "fbgemm", the name of an embedding library. It contains "gemm" and occurs in the types
+    // of the library's kernels, but it does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
@@ -98,7 +98,7 @@ pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
     }
 }
 
-/// Words in names of operators that multiply matrices.
+/// Words in the names of operators that multiply matrices.
 const WORDS: [&str; 22] = [
     "addmm",
     "attention",
@@ -124,8 +124,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns whether an operator with this name multiplies matrices. The FLOPs of an operator that multiplies
-/// matrices are unknown unless the operator's shapes determine them.
+/// Returns true if an operator with this name multiplies matrices. Its FLOPs are unknown unless its
+/// shapes determine them.
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());

@@ -1,7 +1,7 @@
-//! Bytes moved by operators that read or write rows of a table.
+//! Computes the bytes that operators move when they read or write rows of a table.
 //!
-//! An embedding table, a key cache or a logit matrix is passed as a whole, but the operator
-//! accesses only the rows that its indices select:
+//! The operator gets the whole embedding table, key cache or logit matrix, but it accesses only the
+//! rows that its indices select:
 //!
 //! ```text
 //! bytes = indices + rows · width · element, once for each time that rows are read or written
@@ -11,32 +11,32 @@
 
 use super::arguments::{OperatorArgument, OperatorArguments};
 
-/// Kind of an operator's access to rows. Numbers are argument positions.
+/// How an operator accesses rows. Numbers are argument positions.
 #[derive(Clone, Copy)]
 enum RowAccess {
     /// Reads one row of the table per index.
     Embedding,
     /// Reads one row of the table per index and sums the rows of each bag.
     Bag,
-    /// Copies slices along a dimension to another tensor.
+    /// Copies slices along one dimension to another tensor.
     Select,
-    /// Reads one element per index, into a tensor with the shape of the indices.
+    /// Reads one element per index. The result has the shape of the indices.
     Gather { index: usize },
-    /// Reads the elements that index lists select; the result's shape gives their number.
+    /// Reads the elements that index lists select. The result's shape gives their number.
     Index,
-    /// Accesses rows of a table. Another tensor's number of rows gives the number of accessed rows. Each row counts
-    /// several times: it is read and written, or accumulated.
+    /// Accesses rows of a table. The number of rows of another tensor is the number of accessed
+    /// rows. Each row counts several times, because it is read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
         times: u64,
     },
-    /// Reads one element of a table of log-probabilities per target.
+    /// Reads one element per target from a table of log-probabilities.
     Target { table: usize, target: usize },
     /// Reads FBGEMM's tables, which are stored in one tensor.
     Batched,
-    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums; rows and indices
-    /// are in its saved arguments, which are not recorded.
+    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums. Rows
+    /// and indices are in its saved arguments, which no capture records.
     BatchedBackward,
 }
 
@@ -58,8 +58,8 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
         "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
         "index_copy_" | "index_copy" => rows(2, 3, 2),
         "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
-        // Each gradient row is read, and the row that accumulates it is read and written, so each row counts three
-        // times.
+        // Each gradient row is read, and the row that accumulates it is read and written. So each
+        // row counts three times.
         "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
         "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
         "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {
@@ -78,12 +78,12 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
     })
 }
 
-/// Returns whether an operator reads or writes rows of a table.
+/// Returns true if an operator reads or writes rows of a table.
 pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
     row_access_of(name).is_some()
 }
 
-/// Returns whether the operator's scalar values determine how many bytes the operator moves.
+/// Returns true if the operator's scalar values determine how many bytes it moves.
 pub(super) fn needs_values(name: &str) -> bool {
     matches!(
         row_access_of(name),
@@ -161,7 +161,8 @@ impl RowAccess {
             }
             Self::Rows { index, rows, times } => {
                 let (rows, _) = tensor(rows)?;
-                // A scalar in place of rows is broadcast to an unknown number of rows, so the bytes are unknown.
+                // If a scalar takes the place of rows, it is broadcast to an unknown number of
+                // rows, so the bytes are unknown.
                 if rows.shape.is_empty() {
                     return None;
                 }
@@ -183,15 +184,16 @@ impl RowAccess {
     }
 }
 
-/// Bytes per index if the type of the index list is unknown: 64 bits.
+/// Bytes per index if the type of the index list is unknown (64-bit integers).
 const INDEX: u64 = 8;
 
-/// Returns the bytes of a lookup in FBGEMM's tables: one row per index, and the sum of each bag.
+/// Returns the bytes of a lookup in FBGEMM's tables, which reads one row per index and writes the
+/// sum of each bag.
 ///
-/// Different versions of FBGEMM have different arguments before and between the two pairs of arguments
-/// that this function searches. The first pair is the offsets of the tables' widths, followed by the sum
-/// of widths (a number). The second pair is the indices, followed by the bag offsets, with a number before and
-/// after the pair.
+/// This function searches for two pairs of arguments. Before and between them, different versions
+/// of FBGEMM have different arguments. The first pair is the offsets of the tables' widths, and the
+/// sum of the widths (a number). The second pair is the indices and the bag offsets, with a number
+/// before and after the pair.
 fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {
@@ -208,7 +210,7 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
         .element_count()?
         .checked_sub(1)?
         .checked_div(tables)?;
-    // The sum of all tables' widths: a number, or otherwise the width of the result.
+    // This is the sum of all tables' widths: the stated number, or else the width of the result.
     let stated = operands.number_at(widths_at + 1);
     let stated = stated.and_then(|sum| u64::try_from(sum).ok());
     let result = operands

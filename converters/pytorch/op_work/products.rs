@@ -1,4 +1,4 @@
-//! FLOPs of matrix multiplications and convolutions, computed from shapes.
+//! Computes the FLOPs of matrix multiplications and convolutions from shapes.
 
 use super::arguments::{OperatorArgument, OperatorArguments, element_count};
 
@@ -8,18 +8,18 @@ enum ProductKind {
     Matrices(usize, usize),
     /// Matrix-vector multiplication; the value is the argument position of the matrix.
     Vector(usize),
-    /// Multiplication by the transpose of a weight of shape (features out, features in).
+    /// Multiplication by the transpose of a weight whose shape is (features out, features in).
     Linear,
     /// Multiplication of two tensors, with broadcasting.
     Broadcast,
     Convolution,
-    /// Transposed convolution: one multiplication for each position of the input.
+    /// Transposed convolution: one multiplication per position of the input.
     Transposed,
     ConvolutionBackward,
-    /// Grouped multiplication: each group of rows of one tensor is multiplied by its own matrix of the
-    /// other tensor.
+    /// Grouped multiplication: each group of rows of one tensor is multiplied by the group's own
+    /// matrix of the other tensor.
     Grouped,
-    /// A mixture-of-experts block: both layers of each expert that a token chose.
+    /// A mixture-of-experts block: both layers of every expert that a token chose.
     Experts,
 }
 
@@ -63,7 +63,7 @@ fn product_kind(name: &str) -> Option<ProductKind> {
     })
 }
 
-/// Returns whether an operator executes each token's chosen experts, such as
+/// Returns true if an operator executes each token's chosen experts, such as
 /// `vllm::inplace_fused_experts`.
 fn is_expert_layer(name: &str) -> bool {
     let plain = name.rsplit("::").next().unwrap_or(name);
@@ -73,7 +73,7 @@ fn is_expert_layer(name: &str) -> bool {
     name.contains("::") && matches!(plain, "fused_experts" | "fused_experts_impl" | "fused_moe")
 }
 
-/// Returns whether the operator's scalar values determine how much the operator computes.
+/// Returns true if the operator's scalar values determine how much it computes.
 pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
@@ -123,7 +123,7 @@ impl ProductKind {
                 convolution_flops(over, weight)
             }
             Self::ConvolutionBackward => {
-                // The first arguments are the output's gradient, the input and the weight.
+                // The first arguments are the gradient of the output, the input and the weight.
                 let one = convolution_flops(tensor(0)?, tensor(2)?)?;
                 one.checked_mul(wanted_gradients(operands)?)
             }
@@ -133,9 +133,9 @@ impl ProductKind {
     }
 }
 
-/// Returns how many gradients (of input and weight) a convolution's backward pass computes. The mask argument gives
-/// the number. Without a mask, the result shapes give the number, because a gradient that is not computed has no
-/// shape.
+/// Returns how many of two gradients (of the input and of the weight) a convolution's backward pass
+/// computes. The mask argument gives the number. Without a mask, the shapes of the results give the
+/// number, because a gradient that is not computed has no shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags_at(MASK) {
@@ -152,12 +152,12 @@ fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
 /// multiplied by its group's matrix.
 fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
-        // Groups of rows, with one matrix per group; the operands may be in either order.
+        // Groups of rows have one matrix per group; the operands may be in either order.
         (&[_, width], &[_, rows, columns]) => {
             let out = if rows == width { columns } else { rows };
             element_count(a)?.checked_mul(out)?.checked_mul(2)
         }
-        // Groups of columns, or of the inner dimension.
+        // Groups are formed of columns, or of the inner dimension.
         (&[_, rows, inner] | &[rows, inner], &[_, columns]) => {
             element_count(&[2, rows, inner, columns])
         }
@@ -177,7 +177,8 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     };
     let mut layers = args.iter().filter(|arg| arg.shape.len() == 3);
     let (up, down) = (&layers.next()?.shape, &layers.next()?.shape);
-    // Weights with fewer bits per element are packed, so their sizes do not match the features.
+    // Weights with fewer bits per element are packed, so their sizes do not fit the number of
+    // features.
     if up[2] != width || down[1] != width {
         return None;
     }
@@ -188,9 +189,9 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     chosen.checked_mul(one)?.checked_mul(2)
 }
 
-/// Returns whether a convolution is transposed, so that its weight is (channels in, channels out ÷ groups, …). If
-/// the numbers of channels in and out are equal, a convolution counts as transposed if its output is larger than its
-/// input.
+/// Returns true if a convolution is transposed, so that its weight has the shape (channels in,
+/// channels out ÷ groups, …). If a convolution has as many input channels as output channels, it
+/// counts as transposed if its output is larger than its input.
 fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
@@ -225,7 +226,7 @@ mod tests {
     fn products_count_two_operations_for_each_multiplication() {
         // Matrices (4×5)·(5×6): 2·4·5·6 = 240.
         assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
-        // A bias as first argument does not count. A batch of 3 has 3 · 240 FLOPs.
+        // A bias that is the first argument does not count. A batch of 3 has 3 · 240 FLOPs.
         assert_eq!(
             flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
@@ -243,8 +244,8 @@ mod tests {
             "[[4, 64, 32, 32]]",
         );
         assert_eq!(forward, Some(77_070_336));
-        // First only the weight's gradient is computed, because the image needs no gradient; then both gradients are
-        // computed.
+        // In the first case, only the weight's gradient is computed, because the image needs no
+        // gradient. In the second case, both gradients are computed.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
         assert_eq!(weight, forward);
@@ -275,8 +276,8 @@ mod tests {
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
         assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
         assert_eq!(flops("convolution", inputs, output), Some(65_536));
-        // Input and output channels are equal, so only the sizes distinguish the two: with a stride of 2, a
-        // transposed convolution enlarges its input, and a convolution shrinks it.
+        // The numbers of input and output channels are equal, so only the sizes differ: with a
+        // stride of 2, a transposed convolution enlarges its input, and a convolution shrinks it.
         let weight = "[4, 4, 2, 2]";
         let up = flops(
             "convolution",
@@ -293,7 +294,8 @@ mod tests {
 
     #[test]
     fn the_mask_of_a_convolution_says_which_gradients_it_computes() {
-        // 2 · (4·64·32·32) · (3·7·7), once for the gradient of the weight and once for the gradient of the input.
+        // 2 · (4·64·32·32) · (3·7·7) FLOPs are needed twice: for the weight's gradient and for the
+        // input's gradient.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let of = |mask: &str| {
             let values = format!(r#"["", "", "", "", "", "", "", "", "", "", "{mask}"]"#);
@@ -343,7 +345,8 @@ mod tests {
         let count = |name| product_flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
-        // The FLOPs are unknown: first the number of experts is missing, then weights have four bits.
+        // The FLOPs are unknown: in the first case the number of experts is missing, and in the
+        // second case the weights have four bits.
         let name = "vllm::fused_moe";
         assert_eq!(
             flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),
