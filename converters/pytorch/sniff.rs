@@ -19,11 +19,12 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Number of bytes that are inspected to detect a file's kind. The number is large because some device traces
-/// begin with long metadata.
+/// Some device traces begin with long metadata, so the number is large. The number is large because
+/// some device traces begin with long metadata.
 const BEGINNING: u64 = 1 << 16;
 
-/// Detects the kind of the file `path` from the keys at the file's beginning, without checking the rest.
+/// Detects the kind of the file `path` from the keys at its beginning. Does not check the rest of
+/// the file.
 pub fn sniff_file(path: &Path) -> Result<CaptureFileKind, TraceError> {
     let text = beginning_of(DecompressedStream::open_path(path)?, path)?;
     Ok(kind_of(&text))
@@ -40,7 +41,7 @@ pub(super) fn beginning_of(
 fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
-    // The beginning of a truncated file still reveals the file's kind, so ignore the error.
+    // The beginning of a truncated file still shows its kind, so ignore the error.
     match read {
         Err(source) if text.is_empty() => {
             Err(TraceError::from_io(path, "read or decompress", source))
@@ -50,8 +51,8 @@ fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
 }
 
 /// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all
-/// keys. JSON contains no zero bytes, so a zero byte next to the first character identifies UTF-16 without a byte
-/// order mark.
+/// keys. JSON contains no zero bytes. So if there is no byte order mark, a zero byte next to the
+/// first character identifies UTF-16.
 fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
@@ -64,8 +65,8 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns a description of a file that is not a capture; `None` unless the first bytes alone identify the kind
-/// of file.
+/// Returns a description of a file that is not a capture; `None` unless the first bytes are enough
+/// to identify the kind of file.
 pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -87,10 +88,10 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, what)| *what)
 }
 
-/// Returns a description of a file that is not a capture; `None` unless the beginning identifies the kind of
-/// file.
+/// Returns a description of a file that is not a capture; `None` unless the beginning of the file
+/// identifies its kind.
 pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
-    /// Bytes at the start of a JSON file that are searched for its kind.
+    /// Number of bytes at the start of a JSON file in which its kind is searched.
     const HEADING: usize = 256;
     let text = beginning_as_it_is(DecompressedStream::open_path(path).ok()?, path).ok()?;
     let lines = || {
@@ -153,7 +154,7 @@ pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Returns the kind of a capture, given the beginning of the capture's text.
+/// Returns the kind of the capture that begins with `text`.
 pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
@@ -176,8 +177,8 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns whether the observer wrote the nodes in `text`. The check is needed because the keys of a file may be
-/// sorted, so that the schema is after the part that was read.
+/// Returns true if the observer wrote the nodes in `text`. This check is needed if a file's keys
+/// were sorted, because then the schema comes after the part that was read.
 fn is_written_by_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
@@ -226,7 +227,7 @@ impl TopLevelKeys {
         }
     }
 
-    /// Records a key; returns whether the kind is now certain.
+    /// Records a key, and returns true if the kind is now certain.
     fn record_key(&mut self, key: &[u8]) -> bool {
         match key {
             b"schema" => self.schema = true,

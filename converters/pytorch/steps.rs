@@ -1,17 +1,17 @@
-//! Steps that a job measured without a profiler, in addition to its capture. `capture.py` writes the
-//! times of these steps to `steps.RANK.json`.
+//! Reads the times of steps that a job measured without a profiler, in addition to its capture.
+//! `capture.py` writes the times of these steps to `steps.RANK.json`.
 
 use chakram_trace::format::file::{TraceContents, decompress_bytes};
 use chakram_trace::format::{TraceError, TraceLocation};
 use serde::Deserialize;
 use std::path::Path;
 
-/// Times of a rank's steps, ns.
+/// Durations of a rank's steps, in ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct MeasuredSteps {
     /// Durations of steps without a profiler, in order.
     pub unprofiled_ns: Vec<u64>,
-    /// Number of steps in the capture; 0 if unknown.
+    /// Number of steps that the capture covers; 0 if unknown.
     #[serde(default)]
     pub captured_steps: u64,
 }
@@ -42,12 +42,12 @@ impl MeasuredSteps {
         })
     }
 
-    /// Returns the durations of the job's steps, ns. A step's duration is its duration on the slowest
-    /// rank.
+    /// Returns the durations of the job's steps, in ns. A step's duration is its duration on the
+    /// slowest rank.
     pub fn step_durations_of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
-        // Count only steps that every measuring rank has measured.
+        // Count only steps that all measuring ranks have measured.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };

@@ -1,9 +1,10 @@
-//! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
+//! Streaming reader for JSON that is too large for memory. The text is an object with one huge
+//! array, or only that array.
 //!
 //! A window slides over the decompressed text. Every element of the array is parsed in place. If an
-//! element extends beyond the window, the window is moved and the element is parsed again. So the
-//! window bounds the memory, and only a few bytes at the ends of windows are scanned twice. The
-//! window grows only for a single large value.
+//! element extends beyond the window, the window moves and the element is parsed again. So the
+//! window bounds the memory, and only a few bytes at the ends of windows are read twice. The window
+//! grows only for a single large value.
 
 #[cfg(test)]
 pub(super) mod damage;
@@ -30,8 +31,8 @@ use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 const SPLIT: &str =
     "split the file at this byte of the decompressed text, and pass one or all of the parts";
 
-/// Number of bytes that the window must contain before a value is reported as damaged, unless the text ends
-/// earlier.
+/// Number of bytes that the window must contain before a value is reported as damaged. At the end
+/// of the text, fewer bytes are enough.
 const ENOUGH: usize = 1 << 16;
 
 /// Receives the values of a text.
@@ -40,15 +41,15 @@ pub(super) trait ElementReader {
     const WHAT: &'static str;
     /// Key of the large array.
     const ARRAY: &'static str;
-    /// Whether the text may be the bare array, without an object around the array.
+    /// True if the text may be the array itself, without an object around it.
     const BARE: bool;
     /// Layout used to detect and repair unescaped names.
     const LAYOUT: NameLayout;
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;
 
-    /// Reads the element at the start of `text` into `element`, and returns its length. Returns `None` if only
-    /// the general parser can read it.
+    /// Reads the element at the start of `text` into `element`, and returns its length. Returns
+    /// `None` if only the general parser can read the element.
     fn scan_element<'de>(
         &mut self,
         text: &'de str,
@@ -192,7 +193,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    /// Accepts a closing bracket after a comma, because some scripts end every line in a comma.
+    /// Accepts a closing bracket after a comma, because some scripts end every line with a comma.
     fn ends_after_comma(
         &mut self,
         close: u8,
@@ -232,8 +233,8 @@ impl JsonWalker<'_> {
                 }
                 Err(error) => error,
             };
-            // If the window ends within a JSON token, the parser may report an error other than an unexpected
-            // end.
+            // If the window ends within a JSON token, the parser may report an error other than an
+            // early end.
             if !self.0.is_at_end() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.refill(MAX_ELEMENT)?;
                 continue;
@@ -251,10 +252,10 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Virtual offset of the element's start, chosen so that bytes after the repaired name keep their
-            // original offsets.
+            // Offset that the element's start would need for bytes after the repaired name to keep
+            // their original offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
-            // Try a prefix that suffices for most elements, then longer prefixes.
+            // Try a prefix that is long enough for most elements, then longer prefixes.
             let mut stretch = 1 << 13;
             loop {
                 let whole = stretch >= text.len() - mended.resume;
@@ -276,7 +277,7 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // Convert the length to a length in the original text, where the unescaped name is
+                        // Convert the length to the original text, in which the unescaped name is
                         // shorter than the escaped form.
                         self.0.advance_by(used - before + mended.resume);
                         return Ok(());
@@ -316,7 +317,7 @@ impl JsonWalker<'_> {
             let offset = self.0.byte_offset();
             let text = self.0.remaining_bytes();
             match parse_window::<JsonText<'_>>(&self.0) {
-                // A number at the window's end may continue beyond the window.
+                // A number at the end of the window may continue beyond the window.
                 Ok((_, used)) if used == text.len() && !self.0.is_at_end() => {}
                 Ok((value, used)) => {
                     take(format, value, LocatedElement { text, offset })?;
@@ -352,13 +353,13 @@ fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
 
 /// Parses the value at the start of the window's remaining text. Returns the value and the length of its text.
 ///
-/// If the text is valid UTF-8 as a whole, its strings are not validated again.
+/// If the text is valid UTF-8, its strings are not validated again.
 fn parse_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
     let (valid, text) = (window.valid_text(), window.remaining_bytes());
     match parse_first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
-        // Invalid UTF-8 follows, which the general path repairs or reports.
+        // The text contains invalid UTF-8, which the general path repairs or reports.
         Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
         parsed => parsed,
     }

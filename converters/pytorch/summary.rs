@@ -1,5 +1,5 @@
-//! Summary of a conversion: how much of the input was read, joined, kept or skipped, and which facts were
-//! inferred.
+//! Summarizes a conversion: how much of the input was read, joined, kept or skipped, and which
+//! facts were inferred.
 
 use super::activities::{Activities, DependencyStats};
 use super::call_matching::CallMatches;
@@ -19,19 +19,19 @@ use std::path::{Path, PathBuf};
 /// Facts and counts of a conversion, for reports to the user.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ConversionSummary {
-    /// Number of ranks in the job; may exceed the number of captures.
+    /// Number of ranks in the job; may be larger than the number of captures.
     pub world: u32,
-    /// Whether nothing ran on a device. If nothing ran on a device, host operators count as compute.
+    /// True if nothing ran on a device. In this case, host operators count as compute.
     pub host_computes: bool,
     /// Groups, each with the number of its collectives.
     pub groups: Vec<GroupSummary>,
     /// Number of collectives of each kind.
     pub collectives: BTreeMap<&'static str, u64>,
-    /// Number of collectives with different sizes in the members' records; the largest size determines the
-    /// cost.
+    /// Number of collectives whose members recorded different sizes. The largest size determines
+    /// the cost.
     pub uneven: u64,
-    /// Number of collectives with at least one member without a capture. Waiting for these members counts as
-    /// transfer.
+    /// Number of collectives with at least one member without a capture. The time that others wait
+    /// for these members counts as transfer.
     pub partial: u64,
     /// Number of messages whose send and receive were both found.
     pub messages: u64,
@@ -39,9 +39,11 @@ pub struct ConversionSummary {
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
     pub odd: TimeAnomalies,
-    /// Unused files from the given folders, each with the reason: the file is another kind of capture.
+    /// Unused files from the given folders, each with the reason: the file is a different kind of
+    /// capture.
     pub left_aside: Vec<(PathBuf, String)>,
-    /// Number of captured steps, and the median of the step times measured without a profiler, ns.
+    /// Number of captured steps, and the median duration, in ns, of the steps measured without a
+    /// profiler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unprofiled: Option<(u64, u64)>,
     /// Summary of each rank.
@@ -53,7 +55,7 @@ pub struct ConversionSummary {
 pub struct GroupSummary {
     /// Name of the group, unique in the job.
     pub name: String,
-    /// Purpose of the group, as given by the program.
+    /// Purpose of the group, as the program states it.
     pub desc: String,
     /// Members, as ranks of the job.
     pub ranks: Vec<u32>,
@@ -61,12 +63,12 @@ pub struct GroupSummary {
     pub collectives: u64,
     /// Number of calls whose capture names this group.
     pub named: u64,
-    /// Number of calls assigned to this group because it is the only group.
+    /// Number of calls assigned to this group because no other group exists.
     pub only: u64,
     /// Number of calls whose worker thread or stream identifies this group.
     pub by_worker: u64,
-    /// Number of calls whose sizes fit only this group, plus kernels without arguments on ranks that name
-    /// only this group.
+    /// Number of calls whose sizes fit only this group. Also counts kernels without arguments on
+    /// ranks that name no other group.
     pub by_size: u64,
     /// Number of messages assigned to this group because their sends and receives match within it.
     pub messages: u64,
@@ -77,14 +79,14 @@ pub struct GroupSummary {
 pub struct RankConversion {
     /// Rank number in the job.
     pub rank: u32,
-    /// Captured rank that this rank was inferred from; `None` if this rank has a capture.
+    /// Captured rank from which this rank was inferred; `None` if this rank has a capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferred_from: Option<u32>,
     /// Path of the trace.
     pub path: PathBuf,
-    /// Bytes of JSON read.
+    /// Number of bytes of JSON that were read.
     pub bytes: u64,
-    /// Program that wrote the rank's events, if not PyTorch's profiler.
+    /// Program that wrote the rank's events, if it is not PyTorch's profiler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<&'static str>,
     /// Schema version in the host trace.
@@ -93,16 +95,16 @@ pub struct RankConversion {
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Share of nodes that are linked, times the share of compared shapes that are equal. The confidence is
-    /// meaningful only if the files were joined by order.
+    /// Fraction of nodes that are linked, multiplied by the fraction of compared shapes that are
+    /// equal. Meaningful only if the files were joined by order.
     pub confidence: f64,
-    /// Device time, ns: first in the capture, then in the trace.
+    /// Device time in the capture, and device time in the trace, both in ns.
     pub device_ns: (u64, u64),
-    /// Number of communication calls without a size in the capture.
+    /// Number of communication calls whose size the capture does not state.
     pub unsized_calls: u64,
     /// Number of host nodes.
     pub host_nodes: u64,
-    /// Number of Kineto events that are kept.
+    /// Number of Kineto events that were kept.
     pub events: u64,
     /// Number of host nodes with an event.
     pub linked: u64,
@@ -120,25 +122,25 @@ pub struct RankConversion {
     pub runtime: u64,
     /// Number of kernels and copies on the device.
     pub device: u64,
-    /// Number of kernels and copies launched before the capture began. No dependency explains when these
-    /// kernels and copies start.
+    /// Number of kernels and copies that were launched before the capture began. No dependency
+    /// explains when they start.
     pub unlaunched: u64,
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
-    /// Kernels and copies that were cut off at the start of the next one on their stream.
+    /// Counts of kernels and copies that were cut off where the next event on their stream starts.
     pub overlaps: StreamOverlaps,
     /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
-    /// Number of communication kernels whose operation is unknown; they keep their recorded time.
+    /// Number of communication kernels whose operation is unknown. They keep their recorded time.
     pub unknown_comm: u64,
-    /// Time of communication kernels whose operation is unknown, ns.
+    /// Total time of communication kernels whose operation is unknown, in ns.
     pub unknown_comm_ns: u64,
     /// Name of the first communication kernel whose operation is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_unknown_comm: Option<String>,
-    /// Number of communication kernels launched before the capture began.
+    /// Number of communication kernels that were launched before the capture began.
     pub before: u64,
-    /// Numbers of collective calls, sends and receives.
+    /// Number of collective calls, of sends, and of receives.
     pub calls: (u64, u64, u64),
     /// Names of communication operators without a recorded execution.
     pub never_ran: Vec<String>,
@@ -146,22 +148,22 @@ pub struct RankConversion {
     pub lanes: (u64, u64),
     /// Number of inferred dependencies, by rule.
     pub found: DependencyStats,
-    /// Correction of the rank's clock, with its evidence.
+    /// Correction of the rank's clock, and the observations behind it.
     pub offset: ClockOffset,
     /// Numbers of emitted nodes and dependencies.
     pub written: EmittedCounts,
-    /// Time from the start of the job to the end of the rank's last event, ns.
+    /// Time from the start of the job to the end of the rank's last event, in ns.
     pub captured_ns: i64,
-    /// Time from the start of the rank's first event to the end of its last event, ns.
+    /// Time from the start of the rank's first event to the end of its last event, in ns.
     pub own_ns: i64,
-    /// Communication time that counts as transfer, ns.
+    /// Communication time that counts as transfer, in ns.
     pub transfer_ns: u64,
-    /// Communication time that counts as waiting, ns.
+    /// Communication time that counts as waiting, in ns.
     pub wait_ns: u64,
 }
 
 impl ConversionSummary {
-    /// Creates the summary from the facts that are known before the ranks are written.
+    /// Creates the summary with the facts that are known before any rank is written.
     pub fn new(
         groups: &[JobGroup],
         inferred: &GroupInference,
@@ -370,8 +372,8 @@ fn describe_repairs<'r>(
     })
 }
 
-/// Returns the device time in the capture, ns: the sum over streams, because work on one stream does not
-/// overlap.
+/// Returns the device time in the capture, in ns. It is summed over streams, because work on one
+/// stream does not overlap.
 fn device_ns(rank: &RankTimeline) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {
@@ -379,7 +381,7 @@ fn device_ns(rank: &RankTimeline) -> u64 {
     })
 }
 
-/// Returns the number of calls that move data, but have no size in the capture.
+/// Returns the number of calls that move data but whose size the capture does not state.
 fn unsized_calls(calls: &CommCalls) -> u64 {
     let list = calls.list.iter();
     list.filter(|call| call.size_unknown()).count() as u64

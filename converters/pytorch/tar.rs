@@ -1,17 +1,17 @@
-//! Reads the files of a tar archive from a stream, in order. The reader writes nothing to disk, and never uses
-//! names as paths on this machine.
+//! Reads the files of a tar archive from a stream, in order. It writes nothing to disk, and never
+//! uses names as paths on this machine.
 
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};
 
-/// Size of a header, in bytes. Entries are padded to multiples of this size.
+/// Size of a header, in bytes; entries are padded to multiples of it.
 const BLOCK: usize = 512;
 
 /// Maximum number of entries. Archives of captures have a few entries per rank.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Returns whether `head`, the first bytes of a file, begins with the header of an entry and its checksum
-/// is valid.
+/// Returns true if a file whose first bytes are `head` begins with an entry's header that has a
+/// valid checksum.
 pub fn is_tar(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());
@@ -89,9 +89,8 @@ mod tests {
             format!("{long}\0").as_bytes(),
         );
         push(&mut tar, "folder/short", b'0', &[2; 512]);
-        // The record "13 path=a/b
-        // " would be 12 bytes long, and "12 path=a/b
-        // " agrees with its length.
+        // The record "13 path=a/b " would be 12 bytes long. "12 path=a/b " states its own length
+        // correctly.
         push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         push(&mut tar, "ab", b'0', b"3");
         assert!(is_tar(&tar));

@@ -1,8 +1,9 @@
-//! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
+//! Computes the bytes that operators on lists of tensors move, such as `aten::cat` and
+//! `aten::_foreach_add_`.
 //!
 //! For a list of tensors, Kineto records the shapes but no element type. The element type is a (C++) template
-//! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a list that is
-//! as long as the longest input list.
+//! argument in the kernel's name. A kernel on tensor lists reads all its input lists, and writes a
+//! list as long as its longest input list.
 
 use super::elements::elements_of;
 use serde_json::Value;
@@ -25,8 +26,9 @@ const ELEMENTS: [(&str, u64); 14] = [
     ("int", 4),
 ];
 
-/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's notation). Returns
-/// `None` if no input is a list of tensors, or the kernel's name contains no element type.
+/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's
+/// notation). Returns `None` if no input is a list of tensors, or if the kernel's name contains no
+/// element type.
 pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
     let is_list = |argument: &&Value| {
@@ -49,7 +51,7 @@ fn element_bytes(kernel: &str) -> Option<u64> {
         let whole = |&(at, _): &(usize, &str)| {
             let before = arguments[..at].chars().next_back();
             let after = arguments[at + name.len()..].chars().next();
-            // `Float8` may continue, as in `Float8_e4m3fn`, but `Int` must not match inside
+            // `Float8` may continue, as in `Float8_e4m3fn`, but `Int` must not match within
             // `UnsignedInt`.
             !before.is_some_and(word) && (name == "Float8" || !after.is_some_and(word))
         };

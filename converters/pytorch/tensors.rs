@@ -1,10 +1,10 @@
 //! Finds the tensors among the arguments of an operator.
 //!
-//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`; only the last entry, a string,
-//! distinguishes a tensor from a list of numbers. Types are nested like the values:
+//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`. Only the last entry,
+//! a string, distinguishes it from a list of numbers. Types are nested in the same way as values:
 //! `GenericList[TensorArg(float), Int]` has one entry per element.
 
-/// Simplified type of a value, which only distinguishes tensors from other values.
+/// Simplified type of a value. It only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArgType {
     /// A value without tensors.
@@ -19,7 +19,7 @@ pub(super) enum ArgType {
 const DEEPEST: usize = 32;
 
 impl ArgType {
-    /// Parses the types of a list of values. Returns `None` if lists nest too deeply.
+    /// Parses the types of a list of values. Returns `None` if lists are nested too deeply.
     pub fn parse_list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
     }
@@ -77,7 +77,7 @@ pub(super) struct TensorArg {
     pub storage: u64,
     /// Size of the tensor in bytes; `None` if the size does not fit in 64 bits.
     pub bytes: Option<u64>,
-    /// Whether the tensor is on a device other than the CPU.
+    /// True if the tensor is on a device other than the CPU.
     pub on_device: bool,
 }
 
@@ -172,7 +172,7 @@ impl<'a> ArgCursor<'a> {
             return None;
         }
         let device = &self.text.as_bytes()[self.at + 1..];
-        // A tensor without memory has an empty device name, and is not on any device.
+        // A tensor without memory has an empty device name, so it is on no device.
         let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
         self.skip_value();
         let [id, storage, _, elements, size] = numbers;

@@ -1,16 +1,15 @@
-//! Events of a joined capture, reduced to the facts that are needed after their times have been copied
-//! to intervals.
+//! Events of a joined capture, without the facts that are not needed after joining.
 
 use super::kineto::{EventCategory, KinetoEvent};
 
-/// An event without its times, and without the ids that are needed only for joining.
+/// An event without its times (which intervals contain) and without ids that only joining needs.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEvent {
     /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
     /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
-    /// Index of the event's name in the texts of the Kineto trace.
+    /// Index of the event's name in the Kineto trace's string table.
     pub name: u32,
     /// Index of the event's details in the Kineto trace; [`NONE`](super::NONE) if there are none.
     pub details: u32,
@@ -19,7 +18,7 @@ pub struct TimelineEvent {
 }
 
 impl TimelineEvent {
-    /// Converts `events` to this smaller form, and frees the memory that is no longer needed.
+    /// Converts `events` to this smaller form, and frees memory that is no longer needed.
     pub fn convert_all(events: Vec<KinetoEvent>) -> Vec<Self> {
         // `collect` reuses the memory of `events`, because two small events fit into the memory of one
         // original event.

@@ -1,20 +1,21 @@
-//! Repairs tokens that Python and scripts write in place of values, although JSON forbids these tokens.
+//! Repairs tokens that JSON forbids but that Python and scripts write in place of values.
 //!
 //! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write
-//! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value.
-//! Scripts that end every element with a comma leave a comma after the last element of lists and objects at any
-//! depth. The extra comma is removed. A comma without a value before it is kept, because a value may be missing.
+//! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a
+//! missing value. Some scripts write a comma after every element, and so leave a comma after the
+//! last element of lists and objects at any depth. This comma is removed. If a comma has no value
+//! before it, a value may be missing, so the comma is kept.
 
 use super::JsonRepairKind;
 
-/// Tokens that are not valid JSON.
+/// Tokens that JSON forbids.
 const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf", "inf"];
 
-/// A JSON value after repair of its invalid tokens.
+/// A JSON value whose invalid tokens were repaired.
 pub(super) struct RepairedTokens {
     /// The value, converted to valid JSON.
     pub text: Vec<u8>,
-    /// Length of the original text, bytes.
+    /// Length of the original text, in bytes.
     pub length: usize,
     /// Offset of the first repair in the original text.
     pub first_at: usize,
@@ -24,8 +25,8 @@ pub(super) struct RepairedTokens {
     pub token: &'static str,
 }
 
-/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if the end of
-/// the object or list is missing.
+/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if
+/// the object or list does not end.
 pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     let mut mended = Vec::new();
     let mut first = None;
@@ -85,7 +86,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     })
 }
 
-/// Returns the bracket if `text` begins with the closing bracket of a list or object. Returns `None` if the
+/// Returns the closing bracket of a list or object if `text` begins with it. Returns `None` if the
 /// text ends first.
 fn closing_bracket(text: &[u8]) -> Option<Option<&'static str>> {
     let next = text.iter().find(|byte| !byte.is_ascii_whitespace())?;

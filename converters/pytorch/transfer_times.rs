@@ -1,29 +1,30 @@
 //! Splits the time of each call into waiting and transfer.
 //!
-//! A collective's member first waits for the start of the last member whose data it needs; the rest of the member's
-//! time is transfer. In a collective without a root, every member needs all others. In a collective with a root, the
-//! root needs all others, and the others need only the root. The send and the receive of a message need each other.
-//! On aligned clocks, with `last` the latest start of the needed members:
+//! A collective's member first waits until the last member whose data it needs has started. The
+//! rest of the member's time is transfer. In a collective without a root, every member needs all
+//! others. In a collective with a root, the root needs all others, and the others need only the
+//! root. The send and the receive of a message need each other. Clocks are aligned, and `last` is
+//! the latest start of the needed members:
 //!
 //! ```text
 //! wait     = last − start
 //! transfer = end − last
 //! ```
 //!
-//! In rooted collectives and in messages, a member may end before the last needed member has started.
-//! A member that ends early did not wait, and is called *eager*. In a collective without a root, no member can end
-//! early. If a member's times show an early end, the clocks are inaccurate or a thread was scheduled late, so the
-//! member's transfer is zero, and the member's whole time is waiting.
+//! In rooted collectives and in messages, a member may end before the last needed member has
+//! started. Such a member did not wait, and is called *eager*. In a collective without a root, no
+//! member can end early. If the times show an early end, the clocks are inaccurate or a thread was
+//! scheduled late. The member's transfer is then zero, and its whole time is waiting.
 //!
 //! One kernel executes all messages of a batch, and ends with the last message. A batched message
 //! ends as soon as either its sender's or its receiver's kernel ends.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The recorded interval of a host message ends when the program has waited for the message, possibly long after the
-//! message arrived. If the program did not block on a message, the transfer time is estimated from messages of the
-//! same size that the program blocked on. The estimate is the median transfer time of these messages, limited by the
-//! message's own recorded times.
+//! The recorded interval of a host message ends when the program has waited for the message. The
+//! message may have arrived long before. If the program did not block on a message, the transfer
+//! time is estimated from messages of the same size on which the program blocked. The estimate is
+//! the median transfer time of these messages, limited by the message's own recorded times.
 
 mod absent_ranks;
 
@@ -40,16 +41,17 @@ use std::collections::BTreeMap;
 /// Waiting and transfer time of a call, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTime {
-    /// Time of waiting for other ranks, ns.
+    /// Time that the call waited for other ranks, in ns.
     pub wait: u64,
-    /// Time from the latest start of the needed members to the end of the call, ns.
+    /// Time from the latest start of the needed members to the end of the call, in ns.
     pub transfer: u64,
-    /// Delay of an inferred rank, ns: the call's start on this rank minus its start on the model (the captured rank
-    /// whose calls are copied).
+    /// Delay of an inferred rank, in ns: the call's start on this rank minus its start on the
+    /// rank's model, the captured rank whose calls are copied.
     pub late: u64,
-    /// Whether the call ended without waiting for the other members.
+    /// True if the call ended without waiting for the other members.
     pub eager: bool,
-    /// Whether the call was matched with calls of other ranks. The whole time of an unmatched call is transfer.
+    /// True if the call was matched with calls of other ranks. The whole time of an unmatched call
+    /// is transfer.
     pub met: bool,
 }
 
@@ -58,21 +60,23 @@ pub struct CallTime {
 pub struct TimeAnomalies {
     /// Number of members of rootless collectives that ended before the last member started.
     pub early: u64,
-    /// Longest time between the end of a member counted in `early` and the start of the last member, ns.
+    /// Longest time, in ns, from the end of a member counted in `early` to the start of the last
+    /// member.
     #[serde(rename = "most_ns")]
     pub most: u64,
     /// Number of messages whose transfer time was estimated from other messages of the same size.
     pub estimated: u64,
-    /// Number of calls with absent partners. The transfer time of these calls comes from calls of the same size
+    /// Number of calls with absent partners. Their transfer times come from calls of the same size
     /// class, or from NCCL's formula.
     pub bounded: u64,
-    /// Number of collectives that an inferred rank starts later than the captured rank that it copies.
+    /// Number of collectives that an inferred rank starts later than its model, the captured rank
+    /// that it copies.
     pub late: u64,
 }
 
 /// A job's calls, with the captures that contain their times.
 pub struct JobCalls<'a> {
-    /// Calls of each rank, by index.
+    /// Calls of each rank, in the order of `models`.
     pub calls: &'a [CommCalls],
     /// For each rank, the capture that it uses.
     pub models: &'a [RankModel],
@@ -125,8 +129,8 @@ pub fn divide_axis(
             if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(clamp_length(needed.saturating_sub(end)));
-                // A member of a rootless collective cannot end early, so the clocks or the scheduling
-                // must be wrong.
+                // A member of a rootless collective cannot end early, so the clocks are inaccurate
+                // or a thread was scheduled late.
                 *time = CallTime {
                     wait: clamp_length(end.saturating_sub(start)),
                     met: true,
@@ -180,9 +184,10 @@ pub fn divide_axis(
     (times, odd)
 }
 
-/// Bounds the ends of batched messages by the ends of the kernels on both sides, because only the end of the whole
-/// kernel is recorded. Without this bound, a message would seem to be in transfer while its kernel waits for another
-/// message's partner. The last message of a kernel ends with the kernel.
+/// Bounds the ends of batched messages by the ends of the kernels on both sides. The capture
+/// records only when the whole kernel ended. Without this bound, a message would seem to be in
+/// transfer while its kernel waits for the partner of another message. A kernel's last message ends
+/// with the kernel.
 fn bound_batches(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,

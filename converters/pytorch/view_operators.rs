@@ -24,8 +24,8 @@ const VIEWS: &[&str] = &[
     "view_as",
 ];
 
-/// Other operators that neither read nor write elements: they allocate tensors, change or query their properties,
-/// or return several views.
+/// Further operators that neither read nor write elements. They allocate tensors, change or query
+/// their properties, or return several views.
 const OTHERS: &[&str] = &[
     "_local_scalar_dense",
     "broadcast_to",
@@ -51,12 +51,14 @@ const OTHERS: &[&str] = &[
     "unbind",
 ];
 
-/// Returns whether an operator only returns a view; `plain` is the operator's name without `aten::`.
+/// Returns true if an operator only returns a view; `plain` is the operator's name without
+/// `aten::`.
 pub(super) fn is_view(plain: &str) -> bool {
     VIEWS.binary_search(&plain).is_ok()
 }
 
-/// Returns whether the operator `plain` moves no data: it returns a view, or allocates without writing.
+/// Returns true if the operator `plain` moves no data: it returns a view, or it allocates without
+/// writing.
 pub(super) fn moves_nothing(plain: &str) -> bool {
     is_view(plain) || OTHERS.binary_search(&plain).is_ok()
 }

@@ -53,7 +53,7 @@ impl RankTimeline {
         this
     }
 
-    /// Numbers threads by the start of their first event; returns the thread of each track.
+    /// Sort the threads, so that their numbers do not depend on the order of the file.
     fn find_threads(&mut self, kept: &[u32]) -> Vec<u32> {
         let mut on_track = vec![NONE; self.kineto.tracks.len()];
         let mut firsts: Vec<(i64, u32)> = Vec::new();
@@ -76,7 +76,7 @@ impl RankTimeline {
         on_track
     }
 
-    /// Moves events into sorted host intervals, thread by thread, and moves communication in flight into
+    /// Moves events into sorted host intervals, thread by thread. Communication in flight goes into
     /// a separate list.
     fn take_host_events(
         &mut self,
@@ -116,8 +116,9 @@ impl RankTimeline {
         }
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
-        // If two intervals start at the same time, the longer interval encloses the shorter one. If two intervals
-        // are equal, the interval that opened first (it has the lower id) encloses the other.
+        // If two intervals start at the same time, the longer interval encloses the shorter one. If
+        // two intervals have the same start and end, the interval that opened first (it has the
+        // lower id) encloses the other.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
@@ -152,8 +153,8 @@ impl RankTimeline {
                 thread = own;
             }
             let ended = |&top: &u32| self.items[top as usize].end <= start;
-            // Close a host interval that ends when the next one starts, because adjacent intervals do
-            // not nest.
+            // Close a host interval that ends when the next one starts, because such intervals are
+            // adjacent and not nested.
             while open.last().is_some_and(ended) {
                 open.pop();
             }
@@ -177,8 +178,8 @@ fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Ve
     let on_host = || events.iter().filter(|event| !is_device(event.category));
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
-        // Include the id after the last operator's id, because this id may belong to that operator's interval in
-        // flight.
+        // Include the id after the last operator's id, because it may belong to this operator's
+        // interval in flight.
         let inside = if flies[event.name as usize] {
             window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {

@@ -1,15 +1,16 @@
-//! Device work and the host calls that launched it.
+//! Finds device work, and the host calls that launched it.
 
 use super::super::event_links::TimeWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
 use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
 
-/// Distance between the lane numbers of successive devices of a process. The lanes of the first device start at 0.
+/// Difference between the lane numbers of successive devices of a process. The lanes of the first
+/// device start at 0.
 const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
-    /// Adds the device work whose start or launch is in `window`.
+    /// Adds the device work that starts or was launched in `window`.
     pub(super) fn place_devices(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
@@ -56,15 +57,16 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // Among events with the same start, sort the longest event last, because the cut at the next start leaves no
-        // time to the others.
+        // If events have the same start, the longest comes last, because cutting at the next start
+        // leaves no time to the others.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
     }
 
-    /// Finds the launches whose kernels are missing from the file. Launches that only capture work into a graph
-    /// run nothing and do not count. Missing kernels cannot be detected if kernels have no correlation id.
+    /// Finds launches whose kernels are missing from the file. Launches that only capture work into
+    /// a graph run nothing and do not count. If kernels have no correlation id, missing kernels
+    /// cannot be detected.
     fn find_dropped(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
@@ -100,9 +102,9 @@ impl RankTimeline {
         }
     }
 
-    /// Cuts off each device event at the start of the next event on its stream, because a stream runs one event at a
-    /// time. If an event ends before an earlier event does, extends it to the earlier event's end, so that the union
-    /// of the intervals stays the same.
+    /// Cuts off each device event where the next event on its stream starts, because a stream runs
+    /// one event at a time. If an event ends before an earlier event ends, extends it to the
+    /// earlier event's end, so that the union of the intervals does not change.
     fn make_streams_serial(&mut self) {
         let mut until = i64::MIN;
         let mut overlaps = self.overlaps;
@@ -146,8 +148,8 @@ impl RankTimeline {
     }
 }
 
-/// Returns whether a call with this name can launch a kernel that starts before the previous kernel on its stream
-/// ends.
+/// Returns true if a call with this name can launch a kernel that starts before the previous kernel
+/// on its stream ends.
 fn is_programmatic(name: &str) -> bool {
     name.contains("LaunchKernelEx")
 }
@@ -180,31 +182,31 @@ fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
     ran
 }
 
-/// Origin of a device event.
+/// Where a device event comes from.
 enum LaunchKey {
-    /// A call launched the event; the value is the call's host interval.
+    /// The call of this host interval launched the event.
     Call(u32),
-    /// The event belongs to an operator; the value is the operator's host interval.
+    /// The event belongs to the operator of this host interval.
     Operator(u32),
     /// A call outside the kept window launched the event.
     Beyond,
-    /// A call before the capture began launched the event; the call is not in the file.
+    /// A call before the capture began, which is not in the file, launched the event.
     Before,
 }
 
-/// Host intervals, indexed by ids that are also in device events.
+/// Finds host intervals by the ids that device events also contain.
 struct LaunchKeys {
-    /// Correlation id and host interval of each runtime call, sorted.
+    /// Correlation id and host interval of each runtime call, sorted by id.
     calls: Vec<(u64, u32)>,
-    /// External id and host interval of each operator, sorted; built on first use.
+    /// External id and host interval of each operator, sorted by id; built on first use.
     operators: Option<Vec<(u64, u32)>>,
-    /// Correlation ids of calls outside the window.
+    /// Correlation ids of calls outside the kept window.
     beyond: Vec<u64>,
 }
 
 impl LaunchKeys {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
-        // A call that launches nothing has correlation id 0, so leave out such calls.
+        // A call that launches nothing has the correlation id 0, so skip it.
         let calls = number_items(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
@@ -235,7 +237,8 @@ impl LaunchKeys {
         if self.beyond.binary_search(&event.correlation).is_ok() {
             return LaunchKey::Beyond;
         }
-        // In traces until 2024, the external id only repeats the correlation id, and does not identify the operator.
+        // In traces until 2024, the external id only repeats the correlation id, so it does not
+        // identify the operator.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
             return LaunchKey::Before;
@@ -252,8 +255,9 @@ impl LaunchKeys {
     }
 }
 
-/// Returns the last host interval with `number` that starts by `time`; if all start later, the first interval with
-/// `number`. Several intervals may have the same number, because numbers wrap around.
+/// Returns the last host interval with `number` that starts at or before `time`. If all such
+/// intervals start later, returns the first one. Several intervals may have the same number,
+/// because numbers wrap around.
 fn latest_with_number(
     list: &[(u64, u32)],
     number: u64,
@@ -269,8 +273,8 @@ fn latest_with_number(
     Some(found.1)
 }
 
-/// Returns the host intervals of a category with their `number`, sorted by number and start. Intervals
-/// without a number are left out.
+/// Returns the host intervals of a category with their `number`, sorted by number and start.
+/// Intervals without a number are omitted.
 fn number_items(
     items: &[HostInterval],
     events: &[KinetoEvent],

@@ -4,24 +4,26 @@ use super::{HostInterval, HostIntervalKind, NONE, RankTimeline, TimeWindow};
 use chakram_trace::format::origin::{CallStacks, PythonCall, profiled_step};
 use std::cmp::Reverse;
 
-/// Python calls around the intervals of a rank.
+/// Python calls around the host intervals of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalStacks {
     /// All calls that were running at the start of an interval.
     pub calls: CallStacks,
-    /// For each interval, the innermost call around it, or [`NONE`]. Empty if there are no calls.
+    /// For each interval, the innermost call around it, or [`NONE`]. Empty if no calls were
+    /// recorded.
     innermost: Vec<u32>,
 }
 
 impl IntervalStacks {
-    /// Returns the number of the innermost call around an interval, counted from 1; 0 if there is none.
+    /// Returns the number, counted from 1, of the innermost call around an interval; 0 if there is
+    /// none.
     pub fn stack_of_item(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))
     }
 }
 
-/// Profiled steps of a rank, sorted by start: each has a number and a time window.
+/// Profiled steps of a rank, sorted by start. Each step has a number and a time window.
 #[derive(Clone, Debug, Default)]
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
@@ -39,7 +41,7 @@ impl StepWindows {
 struct StackInterval {
     start: i64,
     end: i64,
-    /// Index of the function's name in the Kineto trace's texts.
+    /// Index of the function's name in the Kineto trace's string table.
     name: u32,
 }
 
@@ -62,7 +64,7 @@ impl RankTimeline {
     }
 
     /// Finds the Python calls around each interval: the calls that were running on the interval's thread when
-    /// the interval started. Ranges with names of modules count as calls.
+    /// the interval started. Ranges that are named after modules count as calls.
     pub(super) fn find_stacks(&mut self) {
         let texts = &self.kineto.texts;
         let modules = (0..texts.len() as u32).map(|name| CallStacks::is_module(texts.get(name)));
@@ -111,17 +113,17 @@ impl RankTimeline {
     }
 }
 
-/// Calls on any thread that were running at the start of an interval.
+/// All Python calls, on any thread, that were running when some interval started.
 #[derive(Default)]
 struct FoundStacks {
-    /// Name and caller of each call.
+    /// Name and caller of each call, both as indices.
     calls: Vec<(u32, u32)>,
 }
 
 impl FoundStacks {
     /// For each of `items`, finds the innermost of `calls` that contains the item's start. `items` and `calls`
-    /// belong to one thread and are sorted by start. A call that only opens a range ends before the range, so a
-    /// call contains a range only if the call ends later.
+    /// belong to one thread and are sorted by start. A call that only opens a range ends before the
+    /// range does. So a call contains a range only if the call ends later than the range.
     fn place_calls(
         &mut self,
         calls: &[StackInterval],
@@ -153,13 +155,14 @@ impl FoundStacks {
         }
     }
 
-    /// Keeps only calls around intervals, and gives new indices to these calls and their names.
+    /// Keeps only calls that contain intervals, and assigns new indices to these calls and to their
+    /// names.
     fn keep_used(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
         let mut is_used = vec![false; self.calls.len()];
         for &call in innermost.iter().filter(|&&call| call != NONE) {
             is_used[call as usize] = true;
         }
-        // Callers precede their callees, so the reverse order handles callees before their callers.
+        // Callers come before their callees, so the reverse order handles callees first.
         for (call, &(_, caller)) in self.calls.iter().enumerate().rev() {
             if is_used[call] && caller != NONE {
                 is_used[caller as usize] = true;

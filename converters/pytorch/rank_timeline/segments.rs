@@ -1,8 +1,8 @@
-//! Divides a thread's time into segments, each with its innermost open host interval.
+//! Divides a thread's time into segments, in each of which one host interval is innermost.
 
 use super::{HostInterval, NONE, RankTimeline};
 
-/// A period on a thread with one innermost open host interval.
+/// A period of a thread during which one host interval is innermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSegment {
     /// Innermost open host interval; [`NONE`] between intervals.
@@ -14,8 +14,8 @@ pub struct ThreadSegment {
 }
 
 impl RankTimeline {
-    /// Divides a thread's time at every start and end of a host interval. The segments have no gaps from the
-    /// first start to the last end.
+    /// Divides a thread's time at every start and end of a host interval. From the first start to
+    /// the last end, the segments leave no gaps.
     pub fn segments_of_thread(&self, thread: u32) -> Vec<ThreadSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));
@@ -45,8 +45,8 @@ fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(Thr
     advance_until(&mut take, &mut open, &mut now, items, first, last);
 }
 
-/// Assigns the time from `now` to `until` to the innermost open host interval, and closes intervals
-/// that end.
+/// Assigns the time from `now` to `until` to the innermost open host interval, and closes the
+/// intervals that end in this period.
 fn advance_until(
     take: &mut impl FnMut(ThreadSegment),
     open: &mut Vec<u32>,
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn every_instant_of_a_thread_belongs_to_one_item() {
-        // The host interval 0..10 contains 2..4 and 5..9, and 5..9 contains 6..6. A gap follows, and
-        // then 12..13.
+        // The host interval 0..10 contains 2..4 and 5..9, and the interval 5..9 contains 6..6. A
+        // gap follows, and then 12..13.
         let items = [
             item(0, 10),
             item(2, 4),

@@ -14,10 +14,10 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
     }
 }
 
-/// Compares the scan of a reader's elements with the general parser (the oracle). The input is
-/// `texts`, with some positions replaced by one of `parts`. The scan must give the parser's values,
-/// and must be able to read nearly all valid texts. Layouts that are learned from one text are used
-/// for the following texts.
+/// Compares the results of a reader's scanner with the results of the general parser (the oracle).
+/// The inputs are `texts`, in which some positions are replaced by one of `parts`. The scanner must
+/// return the parser's values, and must be able to read nearly all valid texts. Layouts learned
+/// from one text are used for the following texts.
 pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
 where
     for<'de> F::Element<'de>: Debug + PartialEq,
@@ -39,8 +39,8 @@ where
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times, with each of `texts` in turn. In each text, up to two positions are replaced by
-/// one of `parts`.
+/// Calls `check` 100,000 times. Each call uses the next of `texts`. In each text, up to two
+/// positions are replaced by parts from `parts`.
 fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = pseudo_random(5);
     for round in 0..100_000 {

@@ -1,8 +1,10 @@
-//! Layouts of elements: the text between their values, learned from earlier elements.
+//! Reads elements with known layouts. A layout is the text between an element's values, learned
+//! from earlier elements.
 //!
-//! A program prints its elements in a few formats, so the text between two values of an element, such as `, "tid":
-//! `, has usually occurred in an earlier element. If this text matches byte for byte, the keys are known without
-//! parsing. If no layout fits an element, the scanner reads the element key by key, and adds the element's layout.
+//! A program prints its elements in a few formats. So the text between two values, such as `,
+//! "tid": `, has usually occurred in an earlier element. If this text is the same byte for byte,
+//! the keys are known without parsing. If no layout fits an element, the scanner reads the element
+//! key by key, and adds the element's layout.
 
 use super::scanner::JsonScanner;
 
@@ -12,18 +14,19 @@ const NONE: u32 = u32::MAX;
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
 /// Value index of a step that ends the element.
 const END: u8 = u8::MAX;
-/// Maximum number of stored steps. The maximum bounds the memory if a text's keys never repeat.
+/// Maximum number of stored steps. It bounds the memory if the keys of a text never repeat.
 const MOST: usize = 1 << 12;
 /// Maximum number of alternatives that are tried at one position.
 const WIDEST: u32 = 16;
 
-/// Layouts of a text's elements, as a tree: layouts that begin in the same way share their first steps.
+/// Layouts of a text's elements, as a tree: layouts with the same beginning share their first
+/// steps.
 #[derive(Default)]
 pub(in crate::pytorch) struct ElementLayouts {
     steps: Vec<LayoutStep>,
-    /// Texts of the steps as eight-byte words. The last word of each text is zero-padded.
+    /// Texts of all steps, as eight-byte words. The last word of each text is zero-padded.
     words: Vec<u64>,
-    /// Values of the element being learned.
+    /// Recorded values of the element whose layout is being learned.
     values: Vec<RecordedValue>,
 }
 
@@ -32,20 +35,20 @@ struct LayoutStep {
     /// First eight bytes of the text; `first_mask` selects the bits that are compared.
     first: u64,
     first_mask: u64,
-    /// Range in [`ElementLayouts::words`] of the words after the first.
+    /// Range of the text's second and later words in [`ElementLayouts::words`].
     words: std::ops::Range<u32>,
-    /// Mask of the bits of the last word that are compared.
+    /// Mask of the bits of the last word that must match.
     mask: u64,
     length: u32,
     /// Index of the value that follows, or [`END`].
     value: u8,
-    /// Another step at this position, which is tried if this step does not match.
+    /// Another step at the same position, which is tried if this step does not match.
     sibling: u32,
     /// First step after the value.
     next: u32,
 }
 
-/// Index and position of an element's value.
+/// Index of an element's value, and its position in the text.
 struct RecordedValue {
     value: u8,
     start: u32,
@@ -53,9 +56,9 @@ struct RecordedValue {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text` with a known layout. Stores the texts of the element's values in
-    /// `values`, by index, and returns the element's length. Only valid JSON values are accepted; values with an
-    /// index below `plain` must be strings without escapes.
+    /// Reads the element at the start of `text`, if its layout is known. Stores the texts of the
+    /// element's values in `values`, by index, and returns the element's length. Only valid JSON
+    /// values are accepted; values with an index below `plain` must be strings without escapes.
     #[inline]
     pub fn read_by_layout<'a>(
         &self,
@@ -93,7 +96,7 @@ impl ElementLayouts {
 
     #[inline]
     fn matches_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
-        // Near the end, less than a whole word of text may be left; in this case, the step does not match.
+        // Near the end, the text may have less than one word left. Then the step does not match.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };
@@ -101,7 +104,7 @@ impl ElementLayouts {
             && (step.length <= 8 || self.ends_step(step, rest))
     }
 
-    /// Returns whether `text` begins with a step's second and later words.
+    /// Returns true if `text` begins with a step's second and later words.
     #[inline]
     fn ends_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
@@ -152,8 +155,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after `before`; adds the step if necessary. Returns `None` if there are too
-    /// many steps.
+    /// Returns the step with this text after the step `before`, and adds it if necessary. Returns
+    /// `None` if there are too many steps.
     fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,
@@ -250,7 +253,7 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
         );
         learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
-        // The result contains the element's length, and the first value without its quotes.
+        // The result contains the element's length, and the first value without quotes.
         let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
         let expected = (
             text.len() - 11,
@@ -273,8 +276,8 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
         );
         for other in [
-            // The scanner must reject these texts: a different key (in each word of the comparison), extra
-            // blanks, an invalid value, and a value that ends early.
+            // The scanner must reject these texts: a different key (in each word of the
+            // comparison), additional blanks, an invalid value, and a value that ends too early.
             r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
             r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
             r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,

@@ -1,4 +1,4 @@
-//! Elements with their positions in a text, and errors at these positions.
+//! Elements with their positions in a text, and errors that state these positions.
 
 use super::JsonText;
 use crate::pytorch::number;
@@ -21,16 +21,17 @@ pub(in crate::pytorch) struct LocatedElement<'a> {
 }
 
 impl<'a> LocatedElement<'a> {
-    /// Returns the text from the beginning of one of the element's values to the end of another.
+    /// Returns the text from the start of the element's value `first` to the end of its value
+    /// `last`.
     pub fn text_between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
         let start = self.offset_of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.offset_of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
-        // Both values were parsed from this text, so the boundaries are valid UTF-8.
+        // Both values were parsed from this text, so the range is valid UTF-8.
         std::str::from_utf8(text).unwrap_or_default()
     }
 
-    /// Returns the offset of `part`, a slice of the element, from the start of the whole text.
+    /// Returns the offset of `part`, a slice of the element, in the whole text.
     pub fn offset_of(&self, part: &str) -> u64 {
         let apart = (part.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         let inside = if apart < self.text.len() { apart } else { 0 };
@@ -62,7 +63,7 @@ pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     })
 }
 
-/// Builds the error for invalid text at a byte offset.
+/// Builds the error for invalid text at a byte offset of the whole text.
 #[cold]
 pub(super) fn error_at_offset(offset: u64, found: String, hint: &str) -> TraceError {
     let place = TraceLocation {

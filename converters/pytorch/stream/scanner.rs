@@ -1,7 +1,8 @@
 //! A fast scanner for JSON that has the expected form.
 //!
-//! The scanner accepts only valid values, and reads them exactly like the general parser. Any other value ends the
-//! scan. If the scan ends early, the general parser reads the element again, and reports the damage with its offset.
+//! It accepts only valid values, and reads them exactly as the general parser does. Any other value
+//! ends the scan. After an early end, the general parser reads the element again, and reports
+//! damage with its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -16,7 +17,7 @@ impl<'a> JsonText<'a> {
         Self(value.get())
     }
 
-    /// Wraps `text`, which the scanner has found to be valid.
+    /// Wraps `text`, which the scanner has already validated.
     pub fn from_legal(text: &'a str) -> Self {
         Self(text)
     }
@@ -33,13 +34,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
     }
 }
 
-/// Eight bytes with value 1.
+/// Eight bytes, each with the value 1.
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 
-/// Maximum nesting of skipped values. The general parser handles deeper values.
+/// Maximum nesting of skipped values. The general parser handles deeper nesting.
 const DEEPEST: u32 = 32;
 
-/// A position in a text. Methods return `None` to end the scan.
+/// A position in a text. Methods return `None` if the scan must end.
 pub(in crate::pytorch) struct JsonScanner<'a> {
     text: &'a str,
     at: usize,
@@ -51,7 +52,7 @@ impl<'a> JsonScanner<'a> {
         Self { text, at: 0 }
     }
 
-    /// Returns the number of bytes consumed.
+    /// Returns the number of bytes that have been consumed.
     pub fn consumed_bytes(&self) -> usize {
         self.at
     }
@@ -116,7 +117,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..end)
     }
 
-    /// Consumes `null` if it comes next; returns whether it did.
+    /// Consumes `null` if it comes next, and returns whether it did.
     pub fn accept_null(&mut self) -> Option<bool> {
         if self.peek_byte()? != b'n' {
             return Some(false);
@@ -167,13 +168,13 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Skips a list of integers and strings, the form of operator arguments. Lists may be nested. Returns `false`,
-    /// and consumes nothing, if the next value has another form.
+    /// Skips a list of integers and strings, such as the arguments of operators. Lists may be
+    /// nested. If the next value has another form, returns `false` and consumes nothing.
     fn plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
-        // `expected`: whether a value must come next. `optional`: whether the innermost list may end instead,
-        // because it is still empty.
+        // `expected` is true if a value must come next. `optional` is true if the innermost list
+        // may end instead, because it is still empty.
         let (mut expected, mut optional) = (true, false);
         while let Some(&byte) = bytes.get(at) {
             at += 1;
@@ -218,7 +219,7 @@ impl<'a> JsonScanner<'a> {
         false
     }
 
-    /// Reads an object; calls `entry` with each key to read its value.
+    /// Reads an object, and calls `entry` with each key to read the key's value.
     #[inline]
     pub fn read_object(
         &mut self,
@@ -239,7 +240,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Reads a list; calls `element` to read each element.
+    /// Reads a list, and calls `element` for each element.
     #[inline]
     pub fn read_list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take_byte(b'[')?;
@@ -255,7 +256,8 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Consumes a comma or the closing bracket `close`. Returns whether the consumed byte was the bracket.
+    /// Consumes either a comma or the closing bracket `close`. Returns whether the consumed byte
+    /// was the bracket.
     #[inline]
     fn read_separator(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek_byte()?;
@@ -302,7 +304,8 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Set of an object's keys that were read. The element's reader assigns a small number to each key.
+/// The keys of an object that have been read so far. The element's reader assigns a small number to
+/// each key.
 #[derive(Default)]
 pub(in crate::pytorch) struct SeenKeys(u32);
 
@@ -337,8 +340,8 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Returns the offset of the first non-digit from `at` on. Returns `None` if the text ends first, because more
-/// digits may follow.
+/// Returns the offset of the first byte from `at` on that is not a digit. Returns `None` if the
+/// text ends first, because more digits may follow in the next window.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
@@ -369,8 +372,8 @@ fn mark_first_non_digit(word: u64) -> u64 {
     (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }
 
-/// Returns the offset, from `at` on, of the first byte that ends a string's plain part: a quote, a
-/// backslash, or a control character (invalid in strings).
+/// Returns the offset of the first byte from `at` on that ends the plain part of a string: a quote,
+/// a backslash, or a control character (invalid in strings).
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
@@ -388,7 +391,7 @@ fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// the result are undefined.
 #[inline]
 fn mark_string_end(word: u64) -> u64 {
-    // A borrow affects only bytes after the first match.
+    // A borrow affects only the bytes after the first match.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word;
     let control = word.wrapping_sub(ONES * 0x20) & !word;
     let quote = zero(word ^ (ONES * u64::from(b'"')));
@@ -464,7 +467,8 @@ mod tests {
         let mut below = pseudo_random(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
-            // Put the values into a list, because a number at the end of the text might continue beyond the text.
+            // Put the values into a list, because a number at the end of the text might be
+            // incomplete.
             let mut text = String::from("[");
             for _ in 0..=below(6) {
                 text.push_str(parts[below(parts.len())]);
@@ -479,8 +483,8 @@ mod tests {
             let expected = expected.map(|value| (value.get(), values.byte_offset()));
             legal += usize::from(expected.is_some());
             scanned += usize::from(found.is_some());
-            // If the scanner rejects a valid text, the text must contain escapes, which only the general parser
-            // reads.
+            // If the scanner rejects a valid text, the text must contain escapes. Only the general
+            // parser reads escapes.
             if found.is_some() {
                 assert_eq!(found, expected, "{text}");
             } else if expected.is_some() {

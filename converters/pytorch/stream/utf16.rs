@@ -2,8 +2,9 @@
 
 use std::io::{Cursor, Read, Result};
 
-/// Converts `source` to UTF-8 if it is UTF-16; otherwise returns it unchanged. UTF-16 is detected by its byte order
-/// mark, or by a zero byte next to the first character. UTF-8 JSON contains no zero bytes.
+/// Converts `source` to UTF-8 if it is UTF-16, and otherwise returns it unchanged. A byte
+/// order mark identifies UTF-16, and so does a zero byte next to the first character. UTF-8
+/// JSON contains no zero bytes.
 pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + 's>> {
     let mut mark = Vec::with_capacity(2);
     source.by_ref().take(2).read_to_end(&mut mark)?;
@@ -26,16 +27,16 @@ pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + '
 /// A UTF-16 text, decoded in chunks.
 struct Utf16Text<R> {
     source: R,
-    /// Whether the text is big-endian.
+    /// True if the text is big-endian.
     big: bool,
-    /// Bytes that were read but do not form a whole character yet.
+    /// Bytes that were read but are not a whole character yet.
     units: Vec<u8>,
-    /// Decoded text; `given` counts the bytes already returned.
+    /// Decoded text; Decoded text, of which `given` bytes have been returned.
     text: Vec<u8>,
     given: usize,
 }
 
-/// Number of bytes decoded at once.
+/// Number of bytes that are decoded at once.
 const PIECE: u64 = 1 << 16;
 
 impl<R: Read> Utf16Text<R> {

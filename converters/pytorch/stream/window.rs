@@ -1,4 +1,4 @@
-//! A sliding window over a text.
+//! A window that slides over a text.
 
 use super::located_element::{DAMAGED, TRUNCATED, error_at_offset, shorten_first_line};
 use super::utf16::as_utf8;
@@ -7,12 +7,12 @@ use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Size of the window in bytes, which fits the processor's inner caches.
+/// Size of the window in bytes. It fits into the processor's inner caches.
 const WINDOW: usize = 1 << 18;
 /// Maximum size of one array element, in bytes. The observer truncates lists after 4,096 values, so
 /// its elements are shorter than 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;
-/// Maximum length of a value outside the array.
+/// Maximum length, in bytes, of a value outside the array.
 pub(super) const MAX_VALUE: usize = 64 << 20;
 
 /// A window over the text, and the next byte to read.
@@ -22,13 +22,13 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// End (as an index) of the text from `at` on that is known to be valid UTF-8.
+    /// End index of the text that is known to be valid UTF-8; this text starts at `at`.
     valid: usize,
-    /// Offset of the window's first byte in the text.
+    /// Offset of the window's first byte in the whole text.
     base: u64,
     /// Whether the text ends within the window.
     ended: bool,
-    /// Text between the last two objects, including the opening brace of the second.
+    /// Text between the last two objects, including the second object's opening brace.
     separator: Vec<u8>,
 }
 
@@ -64,7 +64,8 @@ impl<'s> TextWindow<'s> {
     /// Returns the valid UTF-8 prefix of [`Self::remaining_bytes`].
     pub fn valid_text(&self) -> &str {
         let text = &self.window[self.at..self.valid];
-        // SAFETY: `validate` checked that `at..valid` is UTF-8, and moves `valid` whenever `at` passes it.
+        // SAFETY: SAFETY: `validate_utf8` checked that `at..valid` is UTF-8, and moves `valid`
+        // whenever `at` passes it.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
 
@@ -96,8 +97,9 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window to the next byte, and fills it. If the window already begins at the next byte, enlarges
-    /// the window instead. Fails if a value has more than `longest` bytes.
+    /// Moves the window's start to the next byte, and fills the window. If the window already
+    /// begins at the next byte, enlarges the window instead. Fails if a value is longer than
+    /// `longest` bytes.
     pub fn refill(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
@@ -115,8 +117,8 @@ impl<'s> TextWindow<'s> {
                 Ok(0) => self.ended = true,
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                // An error without an OS code comes from the decompressor: the compressed data is truncated or
-                // corrupt.
+                // An error without an OS code comes from the decompressor, because the compressed
+                // data is truncated or corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
                     let found = format!("the file cannot be decompressed: {e}");
                     return Err(error_at_offset(
@@ -149,12 +151,13 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// If an object follows, consumes the comma and blanks before it. Returns whether an object follows.
+    /// If an object follows, consumes the comma and the blanks before it. Returns whether an object
+    /// follows.
     #[inline]
     pub fn next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
-        // The separator is usually the same as before the previous object.
+        // The separator is usually the same as the one before the previous object.
         if !separator.is_empty() && text.starts_with(separator) {
             self.at += separator.len() - 1;
             return true;

@@ -1,24 +1,26 @@
-//! Transfer times of collectives with members that have no capture.
+//! Determines the transfer times of collectives that have members without a capture.
 //!
-//! The last member to start may be an absent member, so the time after the last known start is only
-//! an upper bound of the transfer. A *size class* contains all collectives of one kind and group size whose bytes
-//! have the same power of two. A collective with an absent member gets the smallest transfer time of its class and of
-//! the classes with more bytes, because more bytes cannot be faster. The rest of the collective's time is waiting.
+//! The last member to start may have no capture, so the time after the last known start is only an
+//! upper bound of the transfer time. A *size class* contains all collectives of one kind and group
+//! size whose bytes have the same power of two. If a member is absent, a collective gets the
+//! smallest transfer time of its class and of all classes with more bytes, because more bytes
+//! cannot be faster. The rest of the collective's time is waiting.
 //!
 //! If an absent member is always the last to start, even the smallest time contains waiting. If the
 //! smallest time exceeds the 95th percentile of NCCL's kernel times without contention
-//! ([`NcclTime`]), it is assumed to contain waiting, and NCCL's typical time replaces it. NCCL's
+//! ([`NcclTime`]), it is assumed to contain waiting. NCCL's typical time then replaces it. NCCL's
 //! distribution is known for groups within one host over NVLink. For other groups, the smallest
 //! time is used, although it may be too long.
 //!
-//! Host threads that execute a collective usually start late, so the smallest time is an outlier. Assume that each of
-//! `n` members is equally likely to be last, and that `k` members are captured. Then the fraction `k / n` of a
-//! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
-//! times, in other words the quantile `k / 2n` of all times. If all members are captured, the estimate is the median
-//! of the whole class; if few are captured, it is the smallest time.
+//! If host threads execute a collective, they usually start late, so the smallest time is an
+//! outlier. Assume that `k` of `n` members are captured, and that each member is equally likely to
+//! start last. Then the fraction `k / n` of a class's times are true transfers, and these are the
+//! lowest times. The estimate is the median of these lowest times, which is the quantile `k / 2n`
+//! of all times. If all members are captured, this is the median of the whole class, and if few are
+//! captured, it is the smallest time.
 //!
-//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the group's first inferred
-//! member. The inferred member starts later than its model by the length of the wait.
+//! If absent ranks are inferred, waiting that no captured rank explains is attributed to the first
+//! inferred member of the group. This member starts later than its model by the length of the wait.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
@@ -29,7 +31,7 @@ use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns NCCL's expected times for a collective among `members`; `None` if unknown.
+/// Returns NCCL's expected times for a collective among the ranks `members`; `None` if unknown.
 fn expected_time(
     job: &JobCalls<'_>,
     matched: &MatchedCollective,
@@ -52,8 +54,9 @@ fn expected_time(
     rate.expected_time(name, matched.kind, count as u32, whole)
 }
 
-/// Returns the device name if all of a host's `devices` have the same name and all `members` are on one host.
-/// Devices with consecutive ranks count as devices of one host, because launchers number ranks in this way.
+/// Returns the device name if all of a host's `devices` have the same name and all `members` are on
+/// one host. Devices with consecutive ranks count as devices of one host, because launchers number
+/// ranks host by host.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();
@@ -65,20 +68,20 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
 /// Key of a size class: the collective kind's index, the group size, and the base-2 logarithm of the bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
-/// Times of a size class: for each collective, the smallest time among the collective's members.
+/// Times of a size class. For each collective, this is the smallest time of any member.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
-    /// Number of captured members, summed over all collectives. Divided by [`Self::members`], this number is the
-    /// fraction of captured members.
+    /// Number of captured members, summed over all collectives. This number divided by
+    /// [`Self::members`] is the fraction of captured members.
     seen: usize,
     members: usize,
     on_device: bool,
 }
 
 impl SizeClassTimes {
-    /// Returns the transfer time of the class: on devices the smallest time, on hosts the median of the times without
-    /// waiting.
+    /// Returns the transfer time of the class: the smallest time on devices, and the median of the
+    /// times without waiting on hosts.
     fn transfer_time(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {
@@ -123,8 +126,8 @@ pub(super) fn bound_transfers(
     let mut smallest: BTreeMap<SizeClass, u64> = least
         .map(|(class, times)| (class, times.transfer_time()))
         .collect();
-    // Visit the classes in descending order of size, because a smaller collective cannot be slower than a larger
-    // one.
+    // Visit the classes from the largest size to the smallest, because a smaller collective cannot
+    // take longer than a larger one.
     let mut larger: Option<(SizeClass, u64)> = None;
     for (class, least) in smallest.iter_mut().rev() {
         if let Some((above, bound)) = larger
@@ -156,8 +159,9 @@ pub(super) fn bound_transfers(
     changed
 }
 
-/// Returns the number of members of a collective whose starts were observed. An inferred rank counts if its model is
-/// captured, because the model's start was observed in this collective or in a parallel one.
+/// Returns the number of members of a collective whose starts were observed. An inferred rank
+/// counts if its model is captured, because the model's start was observed, in this collective or
+/// in a parallel one.
 fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     let captures = matched
         .members
@@ -167,8 +171,8 @@ fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize 
     captures.len()
 }
 
-/// If every captured member of a collective waits, delays its first inferred member. Returns the number of
-/// changed calls.
+/// If every captured member of a collective waits, delays the collective's first inferred member.
+/// Returns the number of changed calls.
 pub(super) fn delay_inferred(
     times: &mut [Vec<CallTime>],
     matches: &CallMatches,
@@ -199,9 +203,9 @@ pub(super) fn delay_inferred(
 mod tests {
     use super::*;
 
-    /// In eight collectives, half of the members are captured. Four of the times are therefore transfers (1 to
-    /// 4), and the median is the third. If all members are captured, the result is the median of all times; on a
-    /// device, it is the smallest time.
+    /// In eight collectives, half of the members are captured. So four of the times (1 to 4) are
+    /// transfers, and the median is the third. If all members are captured, the result is the
+    /// median of all times; on a device, it is the smallest time.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in
