@@ -1,9 +1,9 @@
-//! Identifies communication kernels by name, if no record or argument describes them.
+//! Identifies communication kernels by name if no record or argument describes them.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Rules that the user added: a part of a kernel's name, and the kind of collective that it identifies. User
-/// rules take effect in addition to the table of known libraries.
+/// Rules that the user added. Each consists of a part of a kernel's name and the kind of collective
+/// that it identifies. User rules apply in addition to the table of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
@@ -18,7 +18,8 @@ impl CommKernels {
     ///
     /// # Errors
     ///
-    /// Returns an error message with the valid kinds if `text` has another form or an unknown kind.
+    /// Returns an error message that lists the valid kinds if `text` has another form or an unknown
+    /// kind.
     pub fn add_rules(&mut self, text: &str) -> Result<(), String> {
         let kinds = || {
             let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
@@ -39,7 +40,7 @@ impl CommKernels {
         Ok(())
     }
 
-    /// Returns the lookup table with the user's rules and the known libraries.
+    /// Returns a lookup table of the user's rules and the known libraries.
     pub(crate) fn lookup_table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
@@ -63,7 +64,7 @@ pub(crate) enum KernelNameHint {
     Communicates(Option<CollectiveKind>),
 }
 
-/// A row in the table of known libraries.
+/// A row of the table of known libraries.
 struct KnownKernel {
     pattern: &'static str,
     /// Kind of collective; `None` if the name does not reveal it.
@@ -112,7 +113,7 @@ fn kind_named(name: &str) -> Option<CollectiveKind> {
     Some(*kind)
 }
 
-/// Converts a name to lower case, and removes its argument types, because they may be types of another
+/// Converts a name to lower case. Removes its argument types, because they may be types of another
 /// library.
 fn normalize_name(name: &str) -> String {
     let name = name
@@ -124,7 +125,8 @@ fn normalize_name(name: &str) -> String {
     }
 }
 
-/// Returns whether `name` contains the parts of `pattern` in order, without a letter directly before the first part.
+/// Returns true if `name` contains the parts of `pattern` in order, with no letter directly before
+/// the first part.
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

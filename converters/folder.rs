@@ -21,7 +21,8 @@ pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// # Errors
 ///
-/// Fails if `own` fails, or finds no files in a folder; the message contains `expected` and `hint`.
+/// Fails if `own` fails, or if it finds no files in a folder. The message then contains `expected`
+/// and `hint`.
 pub(crate) fn files_of(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),

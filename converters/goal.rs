@@ -1,5 +1,5 @@
-//! GOAL schedules, the text format of LogGOPSim and its tracers. Each rank has calculations, sends and receives;
-//! each operation lists the operations that it requires.
+//! Reads and writes GOAL schedules, the text format of LogGOPSim and its tracers. Each rank has
+//! calculations, sends and receives. Each operation lists the operations on which it depends.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -9,21 +9,21 @@ mod emit;
 mod parse;
 mod text;
 
-/// Schedule of a job.
+/// Schedule of a job: one program per rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalSchedule {
     /// Program of each rank.
     pub programs: Vec<GoalProgram>,
 }
 
-/// Program of a rank.
+/// Program of a rank: its operations and their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalProgram {
     /// Operations in the order of the text. Messages with equal tags match in the order of these operations.
     pub operations: Vec<GoalOperation>,
 }
 
-/// Operation of a rank.
+/// A calculation, send or receive of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoalOperation {
     /// Label of the operation; empty if it has none.
@@ -32,15 +32,15 @@ pub struct GoalOperation {
     pub kind: GoalOperationKind,
     /// Processor that the operation occupies.
     pub cpu: u32,
-    /// Indices of operations that must end before this one begins, in ascending order.
+    /// Indices of the operations that must end before this operation begins, in ascending order.
     pub after_end: Vec<u32>,
-    /// Indices of operations that must begin before this one begins, in ascending order.
+    /// Indices of the operations that must begin before this operation begins, in ascending order.
     pub after_begin: Vec<u32>,
     /// Line in the text, from 1; 0 if the operation does not come from a text.
     pub line: usize,
 }
 
-/// Kind of an operation.
+/// What an operation does, with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalOperationKind {
     /// Occupies the processor for `ns` nanoseconds.
@@ -50,11 +50,11 @@ pub enum GoalOperationKind {
     },
     /// Sends or receives a message.
     Message {
-        /// Whether the operation's rank receives (rather than sends) the message.
+        /// True if the operation receives the message, false if it sends the message.
         receive: bool,
         /// Rank at the message's other end.
         peer: u32,
-        /// Size of the message, bytes.
+        /// Size of the message, in bytes.
         bytes: u64,
         /// Tag of the message.
         tag: i32,
@@ -62,11 +62,12 @@ pub enum GoalOperationKind {
 }
 
 impl GoalSchedule {
-    /// Returns whether a file that begins with `head` is a schedule.
+    /// Returns true if a file that begins with `head` is a schedule.
     pub fn begins_as_goal(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Skip comments, which may come first. For comments, the parser returns only the line ends as words.
+        // Skip comments, which may precede the first statement. For comments, the parser returns
+        // only the line ends as words.
         let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }
@@ -75,7 +76,7 @@ impl GoalSchedule {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
+    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }

@@ -1,6 +1,6 @@
 //! Converts traces that other tools capture or describe: one file or folder per format.
 //!
-//! The formats' own types do not leave this crate; its results use chakram's own types.
+//! The formats' own types stay within this crate; its results use chakram's types.
 
 mod comm_kernels;
 mod folder;

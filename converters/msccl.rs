@@ -1,12 +1,12 @@
-//! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of
-//! every GPU. The output is one trace per GPU. With `--custom`, the members of a collective execute the steps of
-//! these traces.
+//! Converts MSCCL algorithms to traces: XML with the steps of every thread block of every GPU
+//! becomes one trace per GPU. With `--custom`, the members of a collective execute these traces'
+//! steps.
 //!
-//! A thread block's steps run in order; a step may also wait for another thread block's step on the same GPU. A step
-//! whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies and
-//! reductions between a receive and a send take no additional time, as in the built-in algorithms. A connection is a
-//! sender, a receiver and a channel. Exactly one thread block sends on a connection, and exactly one receives from
-//! it, in order.
+//! A thread block's steps run in order; a step may also wait for another thread block's step on the
+//! same GPU. If the kind of a step begins with `r` (except `re`), the step receives first. If the
+//! kind ends with `s`, the step sends last. Copies and reductions between a receive and a send take
+//! no additional time, as in the built-in algorithms. A connection is a sender, a receiver and a
+//! channel. On each connection, exactly one thread block sends and exactly one receives, in order.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
@@ -27,7 +27,8 @@ pub struct MscclAlgorithm {
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of whole-buffer sizes, in bytes, that the algorithm is designed for; `None` if the file has no range.
+    /// Range of buffer sizes, in bytes, for which the algorithm is designed; `None` if the file has
+    /// no range.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,
@@ -43,32 +44,33 @@ pub struct MscclGpu {
 /// A thread block: its connections and its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadBlock {
-    /// GPU that the thread block sends to.
+    /// GPU to which the thread block sends, if any.
     pub send: Option<u32>,
-    /// GPU that the thread block receives from.
+    /// GPU from which the thread block receives, if any.
     pub receive: Option<u32>,
-    /// Channel of both connections.
+    /// Channel of the send connection and the receive connection.
     pub channel: u32,
     /// Steps in execution order.
     pub steps: Vec<MscclStep>,
     line: (usize, usize),
 }
 
-/// Step of a thread block.
+/// A step of a thread block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MscclStep {
-    /// Operation of the step: a combination of receive, reduce, copy and send.
+    /// What the step does: a combination of receive, reduce, copy and send.
     pub kind: StepKind,
-    /// First chunk that the step reads or forwards, by index in the buffer.
+    /// Index, in the buffer, of the first chunk that the step reads or forwards.
     pub source: u64,
     /// Number of consecutive chunks that the step processes.
     pub count: u64,
-    /// Thread block and step on the same GPU that must end before this step starts.
+    /// Indices of a thread block and of its step, on the same GPU, that must end before this step
+    /// starts.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
 
-/// Kind of a step.
+/// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// `s`: sends.
@@ -118,13 +120,13 @@ impl StepKind {
     }
 }
 
-/// Returns the text after the first `end`.
+/// Returns the text after the first occurrence of `end`.
 fn text_after<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
     let at = text.windows(end.len()).position(|part| part == end)?;
     Some(&text[at + end.len()..])
 }
 
-/// Returns the text after the first `end` that is outside quotes.
+/// Returns the text after the first occurrence of `end` outside quotes.
 fn text_after_unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
     let mut quote = None;
     for (at, byte) in text.iter().enumerate() {
@@ -139,7 +141,7 @@ fn text_after_unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
 }
 
 impl MscclAlgorithm {
-    /// Returns whether a file that begins with `head` is XML with an algorithm as its root element.
+    /// Returns true if a file that begins with `head` is XML whose root element is an algorithm.
     pub fn begins_as_msccl(head: &[u8]) -> bool {
         let mut rest = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         loop {
@@ -168,7 +170,7 @@ impl MscclAlgorithm {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
+    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }

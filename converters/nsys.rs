@@ -1,12 +1,13 @@
 //! Converts Nsight Systems reports that were exported to SQLite. Each process that uses devices becomes one trace.
 //!
-//! An export has one table per kind of event. The converter reads the tables row by row, and converts each process
-//! to a set of host and device events in the form of a Kineto trace. The PyTorch converter does the rest: it links
-//! launches to kernels by correlation id, matches communication across ranks, aligns clocks, and finds waits.
+//! An export has one table per kind of event. The converter reads the tables row by row. It
+//! converts each process to host and device events in the form of a Kineto trace. The PyTorch
+//! converter does the rest: it links launches to kernels by correlation id, matches communication
+//! across ranks, aligns clocks, and infers waits.
 //!
-//! - `sqlite` reads pages, rows and values of a file;
-//! - `report` reads the events of processes;
-//! - `nccl` reads sizes and communicators from NCCL's ranges.
+//! - `sqlite` reads the pages, rows and values of a file;
+//! - `report` reads the events of each process;
+//! - `nccl` reads sizes and communicators from the ranges that NCCL writes.
 
 mod nccl;
 mod report;
@@ -28,12 +29,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Returns whether a file that begins with `head` is an SQLite database.
+/// Returns true if a file that begins with `head` is an SQLite database.
 pub fn begins_as_sqlite(head: &[u8]) -> bool {
     head.starts_with(sqlite::MAGIC)
 }
 
-/// Returns whether the file at `path` is an SQLite database, whatever program wrote it.
+/// Returns true if the file at `path` is an SQLite database, whichever program wrote it.
 pub fn is_database(path: &Path) -> bool {
     let mut head = Vec::new();
     let stream = DecompressedStream::open_path(path);
@@ -41,32 +42,32 @@ pub fn is_database(path: &Path) -> bool {
     read.is_ok() && begins_as_sqlite(&head)
 }
 
-/// Returns whether the database at `path` has tables of an Nsight Systems export.
+/// Returns true if the database at `path` has the tables of an Nsight Systems export.
 pub fn is_export(path: &Path) -> bool {
     report::is_export(path)
 }
 
-/// Source of the ranks' numbers.
+/// How the ranks' numbers were determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// Rank in NCCL's largest communicator.
+    /// A rank is its process's rank in NCCL's largest communicator.
     Nccl,
-    /// Processes are sorted by file, then by device, then by process id.
+    /// Ranks follow the processes, sorted by file, then by device, then by process id.
     Devices,
 }
 
-/// Conversion summary, with facts that only Nsight Systems exports contain.
+/// Conversion summary, with further facts that only Nsight Systems exports contain.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysSummary {
     /// Summary that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
-    /// Source of the ranks' numbers.
+    /// How the ranks' numbers were determined.
     pub order: RankOrder,
     /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
-    /// Number of kernels whose communication is described by NCCL's ranges.
+    /// Number of kernels whose communication NCCL's ranges describe.
     pub stated: u64,
 }
 
@@ -124,9 +125,9 @@ pub fn convert_exports(
     Ok((summary, written))
 }
 
-/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, the
-/// communicator determines the ranks, and its name is returned. If no communicator contains all processes, sorts
-/// the processes by file, device and process id.
+/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all
+/// processes, it determines the ranks, and its name is returned. Otherwise the processes are sorted
+/// by file, device and process id.
 fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
@@ -150,7 +151,7 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
         processes.sort_by_key(|process| process.trace.rank);
         return (RankOrder::Nccl, largest.map(|(name, _)| name));
     }
-    // Files keep the order of the user's arguments.
+    // Files keep the order in which the user listed them.
     let mut files: Vec<PathBuf> = Vec::new();
     for process in &*processes {
         if !files.contains(&process.file) {
@@ -167,11 +168,11 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
     (RankOrder::Devices, None)
 }
 
-/// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number of
-/// kernels that got arguments. If `all` names a communicator of all processes, the communicator's ranks become the
-/// job's ranks.
+/// Adds the arguments of calls, which NCCL's ranges state, to kernels, and adds the members of
+/// communicators. Returns the number of kernels that got arguments. If `all` names a communicator
+/// of all processes, its ranks are the job's ranks.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
-    // Per communicator name: the number of members, and the job rank of each known member.
+    // For each communicator, by name: the number of members, and the job rank of each known member.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
         let own = process.trace.rank.unwrap_or(0);
@@ -223,8 +224,8 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
             };
             let mut arguments = call.list_arguments(peer);
             if members.is_none() {
-                // If a communicator's members are unknown, its size may still be known. The size is not needed
-                // if the job has only one communicator.
+                // The size of a communicator may be known even if its members are not. If the job
+                // has only one communicator, the size is not needed.
                 let size = name
                     .and_then(|name| communicators.get(name))
                     .map(|(ranks, _)| *ranks);

@@ -3,7 +3,7 @@
 //! A calculation becomes host work of the same duration on its processor's lane. A lane runs one
 //! calculation at a time, in the order in which calculations become ready. Messages occupy no
 //! processor. If operation B requires the end of A, B depends on A. If B requires only the
-//! beginning of A, B depends on A's predecessors, because B may begin when A begins.
+//! beginning of A, B depends on A's predecessors, because B may begin as soon as A begins.
 
 use super::{GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;
@@ -69,7 +69,7 @@ impl GoalSchedule {
 }
 
 impl GoalProgram {
-    /// For each operation, returns the operations that must end before it.
+    /// Returns, for each operation, the operations that must end before it begins.
     fn dependencies_of(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();
         let mut waits = vec![0_u32; count];

@@ -73,16 +73,16 @@ impl<'t> Iterator for GoalWords<'t> {
 /// A parser with one word of lookahead.
 struct GoalParser<'t> {
     words: std::iter::Peekable<GoalWords<'t>>,
-    /// Number of the line that contains the last word read, counted from 1.
+    /// Number of the line that contains the word read last, counted from 1.
     line: usize,
 }
 
-/// A dependency between labels that are not resolved yet.
+/// A dependency between labels that have not been resolved yet.
 struct LabelledDependency<'t> {
     line: usize,
     later: &'t str,
     earlier: &'t str,
-    /// Whether the earlier operation only needs to begin (`irequires`).
+    /// True if the earlier operation only needs to begin (`irequires`).
     begins: bool,
 }
 
@@ -91,8 +91,8 @@ impl GoalSchedule {
     ///
     /// # Errors
     ///
-    /// Fails at a line that is neither an operation nor a dependency; at unknown or duplicate labels; at missing,
-    /// duplicate or too large ranks; and at receives from any rank or with any tag.
+    /// Fails in four cases: a line is neither an operation nor a dependency; a label is unknown or
+    /// duplicate; a rank is missing, duplicate or too large; a receive accepts any rank or any tag.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut parser = GoalParser {
             words: GoalWords::new(text).peekable(),
@@ -267,8 +267,8 @@ impl<'t> GoalParser<'t> {
         Ok(program)
     }
 
-    /// Consumes the next word if it is the keyword of a dependency. Returns whether the earlier operation only needs
-    /// to begin.
+    /// Consumes the next word if it is the keyword of a dependency. Returns true if the earlier
+    /// operation only needs to begin.
     fn read_relation(&mut self) -> Option<bool> {
         if self.is_next("requires") {
             Some(false)
@@ -370,7 +370,7 @@ impl<'t> GoalParser<'t> {
         Ok((kind, cpu as u32))
     }
 
-    /// Reads a size, `10b` or `10 b`.
+    /// Reads a size in bytes, written `10b` or `10 b`.
     fn read_size(&mut self) -> Result<u64, TraceError> {
         const EXPECTED: &str = "bytes, such as `10b`";
         let word = self.words.peek().map_or("", |(_, word)| word);
@@ -402,7 +402,7 @@ impl<'t> GoalParser<'t> {
 
 const OPERATION: &str = "`calc`, `send` or `recv`";
 const FORM: &str = "lines such as `l1: send 10b to 1 tag 5`, `l1: calc 100` and `l2 requires l1`";
-/// Maximum duration of a calculation, ns: the duration in picoseconds must fit in 64 bits.
+/// Maximum duration of a calculation, in ns. In picoseconds, the duration must fit in 64 bits.
 const MOST_NS: u64 = u64::MAX / 1000;
 const MOST_CPU: u64 = 1 << 16;
 const MOST_BYTES: u64 = i64::MAX as u64;

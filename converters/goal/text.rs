@@ -1,9 +1,9 @@
 //! Converts traces to GOAL schedules, and writes schedules as text.
 //!
-//! Nodes that occupy a lane become calculations that last their recorded duration plus their delay. If a
-//! communication node has a delay, a calculation with the delay's length precedes the communication. Times are
-//! rounded to nanoseconds. GOAL has neither collectives nor kernel work, so traces with collectives or without
-//! times are rejected.
+//! A node that occupies a lane becomes a calculation. It lasts as long as the node's recorded
+//! duration and delay together. If a communication node has a delay, a calculation of this length
+//! precedes the communication. Times are rounded to nanoseconds. GOAL has neither collectives nor
+//! kernel work, so traces with collectives or without times are rejected.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
@@ -14,15 +14,15 @@ use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalProgram {
-    /// Converts the trace `graph` of a rank to its program. `peers` translates each peer index of the trace to a
-    /// rank of the job.
+    /// Converts the trace `graph` of one rank to the rank's program. `peers` maps each peer index
+    /// of the trace to a rank of the job.
     ///
     /// # Errors
     ///
-    /// Fails at collectives, at kernels without a recorded time, and at negative tags.
+    /// Fails if the trace contains collectives, kernels without a recorded time, or negative tags.
     pub fn from_graph(graph: &Graph, peers: &[u32]) -> Result<Self, TraceError> {
         let mut program = Self::default();
-        // For each node, the index of the last operation that the node became.
+        // For each node, the index of its last operation in the program.
         let mut place: Vec<u32> = vec![0; graph.len()];
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); graph.len()];
         for node in graph.nodes() {
@@ -70,8 +70,8 @@ impl GoalProgram {
     }
 }
 
-/// Returns the nodes in topological order. Where dependencies allow, nodes keep their order in the trace, so that
-/// messages match in the same order.
+/// Returns the nodes in topological order. Where dependencies allow, nodes keep the order of the
+/// trace, so that messages match in this order.
 fn sort_topologically(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
     let mut ready: std::collections::BTreeSet<u32> = graph
@@ -141,7 +141,7 @@ fn operation_of(
     }
 }
 
-/// Returns a time in nanoseconds, rounded to nearest.
+/// Returns a time in nanoseconds, rounded to the nearest.
 fn round_to_ns(span: Span) -> u64 {
     span.0 / 1000 + u64::from(span.0 % 1000 >= 500)
 }

@@ -1,4 +1,4 @@
-//! Connections between thread blocks, and the messages on them.
+//! Finds the connections between thread blocks, and the messages on each connection.
 
 use super::{MscclAlgorithm, error_at};
 use chakram_trace::format::TraceError;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Connection between GPUs: sender, receiver and channel.
 pub(super) type Connection = (u32, u32, u32);
 
-/// One end of a connection: its thread block, and the steps that send or receive on it, in order.
+/// One end of a connection: its thread block, and the steps that use the connection, in order.
 #[derive(Clone, Debug, Default)]
 struct ConnectionEnd {
     block: Option<u32>,
@@ -15,9 +15,9 @@ struct ConnectionEnd {
 }
 
 impl MscclAlgorithm {
-    /// Checks that each connection has one thread block at each end, and that both ends agree on the number and sizes
-    /// of its messages. Maps each connection to its messages, in order; a message is identified by its first chunk in
-    /// the sender's buffer.
+    /// Checks that each connection has one thread block at each end, and that both ends agree on
+    /// the number and the sizes of messages. Maps each connection to its messages, in order.
+    /// Each message is given as its first chunk in the sender's buffer.
     pub(super) fn match_connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {

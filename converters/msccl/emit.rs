@@ -1,4 +1,4 @@
-//! Writes the traces of an algorithm for a given buffer size.
+//! Writes an algorithm's traces for a given buffer size.
 
 use super::MscclAlgorithm;
 use super::connections::Connection;
@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
 
-/// Traces of an algorithm.
+/// An algorithm and a buffer size, from which traces are written.
 #[derive(Debug)]
 pub struct MscclScripts<'a> {
     algorithm: &'a MscclAlgorithm,
     /// For each connection, the first chunk of each message.
     messages: BTreeMap<Connection, Vec<u64>>,
-    /// Bytes of the whole buffer.
+    /// Size of the whole buffer, in bytes.
     buffer: u64,
 }
 
@@ -24,7 +24,7 @@ impl<'a> MscclScripts<'a> {
     ///
     /// # Errors
     ///
-    /// Fails where [`MscclAlgorithm::parse`] fails.
+    /// Fails for the same reasons as [`MscclAlgorithm::parse`].
     pub fn new(algorithm: &'a MscclAlgorithm, buffer: u64) -> Result<Self, TraceError> {
         Ok(Self {
             algorithm,
@@ -50,8 +50,8 @@ impl<'a> MscclScripts<'a> {
         let io = |source: std::io::Error| TraceError::from_io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
-        // A step waits for the last node of another step, so compute the ids of all last nodes in
-        // advance.
+        // A step may wait for the last node of a step that is written later, so compute the ids of
+        // all last nodes first.
         let mut next = 1;
         let mut last: Vec<Vec<u64>> = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -94,8 +94,8 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // A local step takes no time, so write a node without work instead of a kernel whose time is
-                // unknown.
+                // A local step takes no time. Write a node without work, because a kernel would
+                // have an unknown time.
                 if !step.kind.has_receive() && !step.kind.has_send() {
                     put(Op::NoOp, &data)?;
                 }

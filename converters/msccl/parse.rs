@@ -1,15 +1,15 @@
-//! Parses MSCCL's XML. An `algo` element contains `gpu` elements, which contain `tb` elements (thread blocks), which
-//! contain `step` elements.
+//! Parses MSCCL's XML. An `algo` element contains `gpu` elements. They contain `tb` elements
+//! (thread blocks), which contain `step` elements.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape_name};
 use roxmltree::{Document, Node};
 
-/// Maximum number of chunks, of GPUs, of channels, of thread blocks per GPU, and of steps per thread
-/// block; far above MSCCL's own limits.
+/// Maximum for each of these numbers: chunks, GPUs, channels, thread blocks per GPU, and steps per
+/// thread block. It is far above MSCCL's own limits.
 const MOST: u64 = 1 << 15;
 
-/// Collectives by the value of the attribute `coll`.
+/// Values of the attribute `coll`, with the collectives that they name.
 const COLLECTIVES: [(&str, CollectiveKind); 8] = [
     ("allreduce", CollectiveKind::AllReduce),
     ("allgather", CollectiveKind::AllGather),
@@ -109,10 +109,10 @@ impl MscclAlgorithm {
     ///
     /// # Errors
     ///
-    /// Fails if the format is violated, if a peer or step does not exist, or if a message's send and receive do not
-    /// match. The error contains the line.
+    /// Fails if the text violates the format, if a peer or step does not exist, or if a message's
+    /// send and receive do not match. The error states the line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        // Keep a byte order mark, because the XML parser skips it.
+        // Do not remove a byte order mark, because the XML parser skips it.
         let document = Document::parse(text).map_err(|error| {
             let place = TraceLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
@@ -168,7 +168,7 @@ impl MscclAlgorithm {
                     algo.number_attribute("minBytes", most)?,
                     algo.number_attribute("maxBytes", most)?,
                 );
-                // Tools write zeros if the size has no bounds.
+                // Tools write zeros if the algorithm fits any size.
                 Some((least, most)).filter(|(_, most)| *most > 0)
             }
             _ => None,
@@ -302,8 +302,8 @@ fn step_of(step: &XmlElement<'_>) -> Result<MscclStep, TraceError> {
 mod tests {
     use super::*;
 
-    /// Builds two GPUs with one thread block each, which are connected in both directions. GPU 0 runs
-    /// `first`, and GPU 1 runs `second`.
+    /// Builds two GPUs, each with one thread block. The GPUs are connected in both directions. GPU
+    /// 0 runs `first`, and GPU 1 runs `second`.
     fn two(first: &str, second: &str) -> String {
         let gpu = |id: u32, steps: &str| {
             let peer = 1 - id;

@@ -1,16 +1,16 @@
-//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems, and assigns them to the kernels that execute
-//! them.
+//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems. Assigns each call to the
+//! kernel that executes it.
 //!
-//! A range has a name such as `ncclAllReduce` and a payload: the message size, the root or peer, and (since NCCL
-//! 2.24) the communicator. Some NCCL builds write all of these fields into the name
-//! (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`); such names are supported too. NCCL launches the kernels
-//! of a group of calls when the group ends. A call therefore belongs to the next launch of the same kind on the same
-//! thread.
+//! A range has a name such as `ncclAllReduce`, and a payload with the message size, the root or
+//! peer, and (since NCCL 2.24) the communicator. Some NCCL builds write all these fields into the
+//! name (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`), which is also supported. NCCL
+//! launches the kernels of a group of calls when the group ends. A call therefore belongs to the
+//! next launch of the same kind on the same thread.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// NCCL's function names, each with the name of the operation in PyTorch's records.
+/// NCCL's function names, each with the operation's name in PyTorch's records.
 const KINDS: [(&str, &str); 9] = [
     ("ncclAllReduce", "allreduce"),
     ("ncclAllGather", "allgather"),
@@ -44,18 +44,18 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the message, or of one rank's buffer in a collective. `None` if the export does not contain the
-    /// size.
+    /// Bytes of a message, or of one rank's buffer in a collective. `None` if the export does not
+    /// state the size.
     pub bytes: Option<u64>,
-    /// Root of a collective, or peer of a message, by its rank within the communicator.
+    /// Root of a collective or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator; `None` if the export does not contain the name.
+    /// Name of the communicator; `None` if the export does not state the name.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is not a
-    /// communication range of NCCL.
+    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is
+    /// not one of NCCL's communication ranges.
     pub fn parse_range(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
@@ -81,7 +81,7 @@ impl NcclRange {
     }
 }
 
-/// Fields in the text of a range.
+/// Fields that the text of a range states.
 #[derive(Default)]
 struct NcclRangeArguments {
     bytes: Option<u64>,
@@ -143,20 +143,20 @@ impl NcclRangeArguments {
 pub(super) enum ThreadNcclEvent {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel. The values are the index of the kernel's event, and the operation at the start of the
-    /// kernel's name (`None` if the name shows no operation).
+    /// Launch of a kernel. The values are the index of the kernel's event, and the operation with
+    /// which the kernel's name begins (`None` if the name shows no operation).
     Launch(u32, Option<&'static str>),
 }
 
-/// Maps each kernel (by its event index) to the call that it executes. Leaves out kernels whose call or size cannot
-/// be determined. `threads` contains the events of each thread, sorted by time. If one kernel executes several calls
-/// of a group, they become one call with their total bytes.
+/// Maps each kernel (by its event index) to the call that it executes. Omits kernels whose call or
+/// size cannot be determined. `threads` contains the events of each thread, sorted by time. If one
+/// kernel executes several calls of a group, it gets one call with their total bytes.
 pub(super) fn calls_of_kernels(
     threads: BTreeMap<u32, Vec<(i64, ThreadNcclEvent)>>,
 ) -> BTreeMap<u32, NcclCall> {
     let mut found = BTreeMap::new();
     for mut moments in threads.into_values() {
-        // If a call and a launch have the same time, the launch comes after the call.
+        // If a call and a launch have the same time, the call comes first.
         moments
             .sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadNcclEvent::Launch(..))));
         let mut pending: Vec<NcclCall> = Vec::new();
@@ -179,8 +179,8 @@ pub(super) fn calls_of_kernels(
     found
 }
 
-/// Assigns a group's calls to the launches that follow, separately for each kind. If there is one kernel, the kernel
-/// gets all calls; otherwise the numbers of calls and kernels must be equal.
+/// Assigns a group's calls to the launches after the group, separately for each kind. A single
+/// kernel gets all calls. Otherwise there must be as many kernels as calls.
 fn assign_calls(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
@@ -193,14 +193,14 @@ fn assign_calls(
             continue;
         }
         let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
-        // Kernels for messages and for all-to-all have the same name, which does not reveal the kind.
+        // Kernels for messages and for all-to-all have the same name, which does not show the kind.
         let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
             Some(named) => named == kind,
             None => is_message(kind) || kind == "alltoall",
         };
         let mut kernels = launches.iter().filter(of_kind).map(|(event, _)| *event);
         let kernels: Vec<u32> = kernels.by_ref().collect();
-        // If a kernel both sends and receives, it cannot be assigned to calls of one kind.
+        // A kernel that both sends and receives cannot be assigned to calls of one kind.
         let is_mixed = is_message(kind)
             && calls
                 .iter()
@@ -232,8 +232,8 @@ fn assign_calls(
 }
 
 impl NcclCall {
-    /// Returns the call's arguments as PyTorch's records name them. `peer` is the job rank of the root or of the
-    /// message's peer.
+    /// Returns the call's arguments under the names of PyTorch's records. `peer` is the job rank of
+    /// the root or of the message's peer.
     pub fn list_arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),

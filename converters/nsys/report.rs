@@ -12,14 +12,14 @@ use chakram_trace::graph::{Interner, NameTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Tables of device work; an export must have at least one.
+/// Tables of device work, of which an export must have at least one.
 const WORK: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
 ];
-/// First columns of every table of device work.
+/// Columns with which every row of device work begins.
 const WORK_COLUMNS: [&str; 6] = [
     "start",
     "end",
@@ -30,9 +30,9 @@ const WORK_COLUMNS: [&str; 6] = [
 ];
 /// Advice for exports without tables of device work.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
-/// Event types of NVTX push/pop ranges: 59 with a plain text, 70 with another message.
+/// Event types of NVTX push/pop ranges: 59 with a plain text, 70 with any other message.
 const PUSHED: [i64; 2] = [59, 70];
-/// Kinds of copies, by CUPTI's number.
+/// Kinds of copies, with CUPTI's numbers.
 const COPIES: [(i64, &str); 8] = [
     (1, "Memcpy HtoD"),
     (2, "Memcpy DtoH"),
@@ -52,7 +52,7 @@ const SYNCS: [(i64, &str); 4] = [
 ];
 const STREAM_WAIT: i64 = 2;
 
-/// A process of an export.
+/// A process of an export, with its events.
 #[derive(Debug)]
 pub(super) struct ProcessCapture {
     /// Process id.
@@ -61,7 +61,8 @@ pub(super) struct ProcessCapture {
     pub file: PathBuf,
     /// Events of the process.
     pub trace: KinetoTrace,
-    /// Devices that the process uses.
+    /// Communicators that the process joined: name, rank of the process in the communicator, number
+    /// of members.
     pub devices: BTreeSet<i32>,
     /// The process's communicators: name, the process's rank in the communicator, number of members.
     pub members: Vec<(String, u32, u32)>,
@@ -70,16 +71,16 @@ pub(super) struct ProcessCapture {
     details: Interner<EventDetails>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
-    /// Communication kernels by correlation id: the event's index, and the operation in the kernel's
-    /// name.
+    /// Communication kernels by correlation id: the index of the event, and the operation in the
+    /// kernel's name.
     kernels: BTreeMap<u64, Vec<(u32, Option<&'static str>)>>,
-    /// Records of CUDA events by event id: correlation id and stream of each record.
+    /// Records of each CUDA event, by event id: correlation id and stream of each record.
     records: BTreeMap<i64, Vec<(u64, i64)>>,
     left_out: BTreeMap<String, u64>,
 }
 
 impl ProcessCapture {
-    /// Adds arguments that describe a kernel's communication to the kernel's event.
+    /// Adds arguments that describe communication to a kernel's event.
     pub fn add_arguments(&mut self, event: u32, arguments: Vec<(String, String)>) {
         let args = self.trace.args.len() as u32;
         self.trace.args.push(arguments);
@@ -100,7 +101,7 @@ impl ProcessCapture {
     }
 }
 
-/// Returns whether the database at `path` has tables of an Nsight Systems export.
+/// Returns true if the database at `path` has the tables of an Nsight Systems export.
 pub(super) fn is_export(path: &Path) -> bool {
     let is_known = |database: SqliteDatabase| {
         let mut tables = WORK.iter().chain(&["NVTX_EVENTS", "StringIds"]);
@@ -146,14 +147,14 @@ struct ReportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
     texts: NameTable,
-    /// Index in the trace of each text, by the text's id in the export.
+    /// For each text id of the export, the index of the text in the trace.
     text_of: BTreeMap<i64, u32>,
-    /// For each text (by index): what it reveals about communication if it is a kernel's name.
+    /// For each text, by index: what it shows about communication if it is a kernel's name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
-    /// Start of the profiling session, ns since 1970.
+    /// Start of the profiling session, in ns since 1970.
     base: i64,
-    /// Whether the rows of device work contain a process id.
+    /// True if the rows of device work contain a process id.
     has_processes: bool,
     processes: BTreeMap<u64, ProcessCapture>,
 }
@@ -161,7 +162,7 @@ struct ReportReader<'d> {
 /// Callback that processes one row for a reader.
 type RowHandler<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
-/// Fields of an event that is not in a trace yet.
+/// Fields of an event before it is added to a trace.
 struct KinetoEventFields<'e> {
     name: &'e str,
     category: EventCategory,
@@ -210,7 +211,7 @@ impl<'d> ReportReader<'d> {
                 Ok(())
             },
         )?;
-        // A clock beyond the year 2116 must be wrong.
+        // A time beyond the year 2116 must be wrong.
         this.base = base.filter(|base| (0..1 << 61).contains(base)).unwrap_or(0);
         Ok(this)
     }
@@ -226,8 +227,8 @@ impl<'d> ReportReader<'d> {
         for_each_row(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the device work table `name`, if it exists. A row contains the
-    /// columns [`WORK_COLUMNS`], then `more`.
+    /// Calls `take` with each row of the table of device work `name`, if it exists. A row contains
+    /// the columns [`WORK_COLUMNS`], then `more`.
     fn for_each_work_row(
         &mut self,
         name: &str,
@@ -237,8 +238,8 @@ impl<'d> ReportReader<'d> {
         self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
-    /// Returns the process that a row belongs to. The process id is in the bits of the global id above
-    /// the lowest 24 bits.
+    /// Returns the process to which a row belongs. The bits of the global id above the lowest 24
+    /// contain the process id.
     fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.to_integer().map_or(0, |id| id.cast_unsigned() >> 24),
@@ -261,8 +262,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the start and the duration of a row on the host's clock. Counts a row without start or
-    /// duration as left out.
+    /// Returns the start and the duration of a row, by the host's clock. A row without start or
+    /// duration is counted as left out.
     fn host_time(
         &mut self,
         row: &[SqliteValue<'_>],
@@ -359,7 +360,7 @@ impl<'d> ReportReader<'d> {
         self.text_of.get(&id.to_integer()?).copied()
     }
 
-    /// Returns what the name with this index reveals about communication.
+    /// Returns what the name with the index `name` shows about communication.
     fn kernel_hint(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
@@ -414,8 +415,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads the launches of CUDA graphs that the profiler traced as a whole. Each graph becomes one
-    /// kernel on the stream that ran the graph.
+    /// Reads the launches of CUDA graphs that the profiler traced as a whole. Each launched graph
+    /// becomes one kernel, on the stream that ran it.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
@@ -428,8 +429,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track that contains a thread's events. The thread id is in the lowest 24 bits of the
-    /// thread's global id.
+    /// Returns the track that contains a thread's events. The lowest 24 bits of the thread's global
+    /// id contain the thread id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.to_integer().unwrap_or(0).cast_unsigned();
         let process = self.process_of(global);
@@ -521,8 +522,8 @@ impl<'d> ReportReader<'d> {
                 let members = &mut this.process_of(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
-            // Skip ranges that end on another thread, because they are not nested, and marks, because
-            // they have no end.
+            // Skip ranges that end on another thread, because they are not nested, and skip marks,
+            // because they have no end.
             let kind = row[3].to_integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
@@ -550,7 +551,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads the records of CUDA events, because streams wait for such events.
+    /// Reads the records of CUDA events, for which streams wait.
     fn read_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.for_each_row(
@@ -746,7 +747,8 @@ fn device_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
     }
 }
 
-/// Returns the name of a call without its API version: for `cudaLaunchKernel_v7000`, `cudaLaunchKernel`.
+/// Returns the name of a call without its API version: `cudaLaunchKernel` for
+/// `cudaLaunchKernel_v7000`.
 fn without_version(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((plain, version))

@@ -1,14 +1,16 @@
-//! Reads tables of SQLite files row by row. The reader supports only the SQLite features that profiler exports use.
+//! Reads tables of SQLite files row by row. It supports only the SQLite features that profiler
+//! exports use.
 //!
-//! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
-//! is a b-tree ordered by row id: inner pages list the numbers of their children, and leaves contain rows. A row is a
-//! header with the types of its values, followed by the values. A row that does not fit into a page continues in a
-//! chain of overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has seven bits in
-//! each of the first eight bytes and eight bits in a ninth byte, most significant bits first.
+//! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a
+//! long row. A table is a b-tree that is ordered by row id: inner pages list the numbers of their
+//! children, and leaves contain rows. A row has a header with the types of its values, and then the
+//! values. If a row does not fit into a page, it continues in a chain of overflow pages. Integers
+//! are big-endian. A *varint* (an integer of variable length) has seven bits in each of its first
+//! eight bytes, and eight bits in a ninth byte; the most significant bits come first.
 //!
 //! The reader loads one page at a time and keeps only the path from the root to a leaf, so memory does not grow with
-//! the file. A table contains each page once. A walk that visits more pages than the file has must therefore be in a
-//! cycle, and ends with an error.
+//! the file. A table contains each page once. So if a walk visits more pages than the file has, it
+//! is in a cycle, and ends with an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::{TraceError, TraceLocation, escape_name};
@@ -20,14 +22,14 @@ use std::path::{Path, PathBuf};
 
 /// Magic bytes at the start of every SQLite file.
 pub(crate) const MAGIC: &[u8] = b"SQLite format 3\0";
-/// Size of the file header that precedes the header of the first page, bytes.
+/// Size, in bytes, of the file header, which precedes the page header of the first page.
 const HEADER: usize = 100;
 /// Maximum number of inner pages above a leaf. A deeper tree with two children per page would have more than
 /// 2^40 leaves.
 const DEEPEST: usize = 40;
-/// Maximum number of columns that a caller may request at once.
+/// Maximum number of columns that a caller may request together.
 const MOST_COLUMNS: usize = 16;
-/// Maximum length of a row, bytes.
+/// Maximum length of a row, in bytes.
 const LONGEST_ROW: u64 = 64 << 20;
 /// Advice in errors about damaged files.
 const DAMAGED: &str = "export the report again: nsys export -t sqlite REPORT.nsys-rep";
@@ -131,13 +133,13 @@ enum DatabaseBytes {
 pub(crate) struct SqliteDatabase {
     path: PathBuf,
     storage: DatabaseBytes,
-    /// Size of a page, bytes.
+    /// Size of a page, in bytes.
     page: usize,
-    /// Bytes of a page that can contain data; the remaining bytes are reserved.
+    /// Number of bytes of a page that can contain data. The other bytes are reserved.
     usable: usize,
     /// Number of pages.
     pages: u32,
-    /// Size of the file, bytes.
+    /// Size of the file, in bytes.
     bytes: u64,
     encoding: TextEncoding,
     /// Tables by name.
@@ -149,7 +151,8 @@ impl SqliteDatabase {
     ///
     /// # Errors
     ///
-    /// Fails if the file is not an SQLite file, is damaged, or has newer changes in a separate log file.
+    /// Fails if the file is not an SQLite file, if it is damaged, or if a separate log file has
+    /// newer changes.
     pub fn open_database(path: &Path) -> Result<Self, TraceError> {
         let io = |source| TraceError::from_io(path, "read", source);
         let mut file = File::open(path).map_err(io)?;
@@ -214,7 +217,7 @@ impl SqliteDatabase {
         };
         (this.page, this.usable) = (page, usable);
         this.pages = u32::try_from(bytes / page as u64).unwrap_or(u32::MAX);
-        // The header's page count is valid only if its two change counters are equal.
+        // The page count in the header is valid only if the header's two change counters are equal.
         let stated = read_u32(&header, 28).filter(|_| header[24..28] == header[92..96]);
         if let Some(stated) = stated.filter(|stated| *stated > this.pages) {
             let found = format!(
@@ -228,7 +231,7 @@ impl SqliteDatabase {
         Ok(this)
     }
 
-    /// Rejects a file if its newest pages are in its write-ahead log.
+    /// Rejects a file whose newest pages are only in its write-ahead log.
     fn check_log(&self, logs: bool) -> Result<(), TraceError> {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
@@ -247,7 +250,7 @@ impl SqliteDatabase {
         ))
     }
 
-    /// Returns the size of the file, bytes.
+    /// Returns the size of the file, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.bytes
     }
@@ -257,7 +260,7 @@ impl SqliteDatabase {
         self.tables.get(name)
     }
 
-    /// Reads the list of tables, which is itself a table with its root at page 1.
+    /// Reads the list of tables, which is itself a table whose root is page 1.
     fn read_tables(&mut self) -> Result<(), TraceError> {
         let schema = SqliteTable {
             name: "sqlite_master".to_owned(),
@@ -302,7 +305,7 @@ impl SqliteDatabase {
     ///
     /// # Errors
     ///
-    /// Fails if the file is damaged, or `take` fails.
+    /// Fails if the file is damaged, or if `take` fails.
     pub fn for_each_row(
         &self,
         table: &SqliteTable,
@@ -328,7 +331,7 @@ impl SqliteDatabase {
         walk.run(take)
     }
 
-    /// Reads `length` bytes at `offset` into `into`, and removes the previous contents of `into`.
+    /// Reads `length` bytes at `offset` into `into`, whose previous contents are dropped.
     fn read_at(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
@@ -385,7 +388,8 @@ struct TableRowReader<'d> {
     database: &'d SqliteDatabase,
     table: &'d SqliteTable,
     places: &'d [Option<usize>],
-    /// Number of pages that the walk may still read. A table that needs more pages contains a cycle.
+    /// Number of pages that the walk may still read. A table that would need more pages contains a
+    /// cycle.
     left: u64,
     row: Vec<u8>,
     overflow: Vec<u8>,
@@ -486,8 +490,8 @@ impl TableRowReader<'_> {
         Ok(())
     }
 
-    /// Reads one row, including its overflow pages, into `row`; `at` is the offset of the row's
-    /// cell in the page. Returns the row id.
+    /// Reads a row into `row`, including its overflow pages; `at` is the offset of the row's cell
+    /// in the page. Returns the row id.
     fn read_row(
         &mut self,
         number: u32,
@@ -506,8 +510,8 @@ impl TableRowReader<'_> {
             );
             return Err(self.damaged_page(number, &found));
         }
-        // If a row exceeds a page, the file format requires that the page contains only a prefix of the row. The
-        // prefix's length is chosen so that the rest of the row fills whole overflow pages.
+        // If a row exceeds a page, the file format requires that only a prefix of the row is in the
+        // page. The length of the prefix makes the rest of the row fill whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length
@@ -578,7 +582,7 @@ impl TableRowReader<'_> {
         Some(())
     }
 
-    /// Counts a page as read. Fails if a table has more pages than the file.
+    /// Counts a page as read. Fails if a table would have more pages than the file.
     fn count_page(&mut self, number: u32) -> Result<(), TraceError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
@@ -609,7 +613,8 @@ impl TableRowReader<'_> {
     }
 }
 
-/// Offset of the page header within a page. In page 1, the page header follows the file header.
+/// Returns the offset of the page header within a page. In page 1, the page header follows the file
+/// header.
 fn header_at(page: u32) -> usize {
     if page == 1 { HEADER } else { 0 }
 }
@@ -681,8 +686,8 @@ fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
 /// A word, and whether the word is quoted.
 type SqlWord = (String, bool);
 
-/// Splits the contents of the outermost parentheses of `sql` at commas. Returns the words of each part, without
-/// the words in inner parentheses.
+/// Splits the contents of `sql`'s outermost parentheses at commas. Returns the words of each part.
+/// Words in inner parentheses are omitted.
 fn split_parentheses(sql: &str) -> Vec<Vec<SqlWord>> {
     let mut chars = sql.chars().peekable();
     let mut depth = 0_u32;

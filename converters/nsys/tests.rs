@@ -43,8 +43,9 @@ fn values(
     Ok(found)
 }
 
-/// Rows of all sizes, in trees of one to four levels, are read back in order. The statement also contains comments
-/// and constraints, which must not count as columns. The row-id column is stored as null.
+/// Rows of all sizes, in trees with one to four levels, are read back in order. The statement also
+/// contains comments and constraints, which must not count as columns. The row-id column is stored
+/// as null.
 #[test]
 fn rows_are_read_as_they_were_written() {
     let mut numbers = RandomNumbers(7);
@@ -110,7 +111,7 @@ fn damage_ends_in_an_error() {
     };
     let at = (root - 1) * 512;
     let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
-    // The tree has only 400 rows, but a cycle of pages would return rows again and again.
+    // The tree has only 400 rows, but because of a cycle of pages, the rows would never end.
     for (file, expected) in [
         (last_child(root as u32), "form a cycle"),
         (last_child(9999), "a reference to page 9999"),
@@ -131,19 +132,19 @@ fn damage_ends_in_an_error() {
     }
 }
 
-/// Columns of the generated table of kernels, in an arbitrary order.
+/// Columns of the generated table of kernels, in arbitrary order.
 const KERNEL: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, shortName INT, demangledName INT";
 const COPY: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, bytes INT, copyKind INT";
 const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlationId INT";
 
-/// A generated export, with the correct results.
+/// A generated export, with the results that the conversion must give.
 #[derive(Default)]
 struct MadeExport {
     kernels: Vec<Vec<StoredValue>>,
     copies: Vec<Vec<StoredValue>>,
     calls: Vec<Vec<StoredValue>>,
     ranges: Vec<Vec<StoredValue>>,
-    /// Intervals of each stream of each process.
+    /// Intervals of work, for each stream of each process.
     busy: BTreeMap<(u64, i64), Vec<(i64, i64)>>,
     bytes: u64,
     sized: u64,
@@ -243,7 +244,8 @@ impl MadeExport {
         writer.file(page)
     }
 
-    /// Returns a process's busy time in ns: the sum over streams of the time covered by at least one interval.
+    /// Returns how long a process was busy, in ns: for each stream, the time covered by at least
+    /// one interval, summed over streams.
     fn union(&self, process: u64) -> i64 {
         let own = self.busy.iter().filter(|((of, _), _)| *of == process);
         let union = own.map(|(_, intervals)| {
@@ -269,8 +271,8 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     Ok(converted.0)
 }
 
-/// The conversion loses no kernel and no bytes, and it preserves each stream's busy time (the union of its intervals)
-/// to the nanosecond.
+/// The conversion loses no kernel and no bytes. It preserves each stream's busy time (the union of
+/// its intervals) to the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();
@@ -318,8 +320,8 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// In the communicator of two processes, the second process has rank 0, so the first trace belongs to the second
-/// process.
+/// In the communicator of the two processes, the second process has rank 0, so the first trace is
+/// the second process's.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Writes SQLite files according to the published file format. Shares no code with the reader.
+//! Writes SQLite files according to the published file format, and shares no code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ impl From<&str> for StoredValue {
     }
 }
 
-/// Tables, each with the columns of its `CREATE TABLE` statement and its rows.
+/// Tables, each with its rows and the columns of its `CREATE TABLE` statement.
 #[derive(Default)]
 pub struct SqliteWriter {
     tables: Vec<(String, String, Vec<Vec<StoredValue>>)>,
@@ -42,7 +42,8 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
         match value {
             StoredValue::Null => types.extend(varint(0)),
             StoredValue::Integer(number) => {
-                // An integer takes 1, 2, 3, 4, 6 or 8 bytes: the smallest size that suffices.
+                // An integer takes the smallest size that is large enough: 1, 2, 3, 4, 6 or 8
+                // bytes.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
                     let bits = 8 * bytes - 1;
@@ -58,7 +59,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
             }
         }
     }
-    // The header's length includes the length field, and the size of this field depends on the length.
+    // The header's length includes the length field, whose own size depends on the length.
     let mut length = types.len() as u64 + 1;
     while varint(length).len() as u64 + types.len() as u64 != length {
         length += 1;
@@ -103,10 +104,10 @@ impl SqliteWriter {
     }
 }
 
-/// Appends a tree of `rows` to `pages`. Returns the number of its root, which is the last page. The first `gap`
-/// bytes of the root stay free.
+/// Appends a tree of `rows` to `pages`. Returns the number of its root, which is the last page. In
+/// the root, the first `gap` bytes stay free.
 fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
-    // Encoded rows (leaf cells), each with its row id.
+    // Encoded rows (leaf cells), with their row ids.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
     for (id, row) in (1..).zip(rows) {
         let payload = record(row);
@@ -139,8 +140,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     }
     let mut level = pack_level(13, cells, page, gap, pages);
     while level.len() > 1 {
-        // Each child page except the last becomes a cell (entry) with the child's page number and
-        // largest row id.
+        // Each child page except the last becomes a cell (entry) that contains the child's page
+        // number and largest row id.
         let cells = level
             .iter()
             .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
@@ -149,8 +150,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Distributes cells (encoded entries) over pages. If one page suffices, it is the root and gets
-/// the gap. If the cells need several pages, these pages get no gap, because the root is one level above them.
+/// Distributes cells (encoded entries) over pages. If one page is enough, it is the root and gets
+/// the gap. Otherwise the pages get no gap, because the root is one level above them.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -169,7 +170,8 @@ fn pack_level(
     made
 }
 
-/// Distributes cells (encoded entries) over pages. Returns the largest row id and the page number of each page.
+/// Distributes cells (encoded entries) over pages. For each page, returns its largest row id and
+/// its page number.
 fn pack(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,

@@ -64,7 +64,7 @@ impl<'s> TextWindow<'s> {
     /// Returns the valid UTF-8 prefix of [`Self::remaining_bytes`].
     pub fn valid_text(&self) -> &str {
         let text = &self.window[self.at..self.valid];
-        // SAFETY: SAFETY: `validate_utf8` checked that `at..valid` is UTF-8, and moves `valid`
+        // SAFETY: `validate_utf8` checked that `at..valid` is UTF-8, and moves `valid`
         // whenever `at` passes it.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
