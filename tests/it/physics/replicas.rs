@@ -263,3 +263,47 @@ fn a_representative_waits_for_the_ranks_that_it_represents() {
     let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
     assert_eq!(without_path(folded), without_path(whole));
 }
+
+/// Four rings of eight ranks, which compute and reduce over their ring. Rank 5 is slow, so the members of its ring end at
+/// different times, and each of them is replayed. In the other rings, all ranks do the same work at the same time, so one
+/// rank represents the other 23.
+#[test]
+fn a_slow_rank_keeps_the_members_that_end_at_different_times() {
+    use DimensionShape::{FullyConnected, Ring};
+    let dims = [
+        dim(FullyConnected, 4, CollectiveAlgorithm::Direct),
+        dim(Ring, 8, CollectiveAlgorithm::Ring),
+    ];
+    let rings: Vec<Vec<u32>> = (0..4)
+        .map(|first| (0..8).map(|i| first + 4 * i).collect())
+        .collect();
+    let names = ["a", "b", "c", "d"];
+    let lines = |rank: usize| {
+        let sum = call(K::AllReduce, 8000).group(names[rank % 4]);
+        vec![kernel(100).on(0), sum.on(1).after(&[1])]
+    };
+    let ranks: Vec<_> = (0..32).map(lines).collect();
+    let groups: Vec<_> = names
+        .iter()
+        .copied()
+        .zip(rings.iter().map(Vec::as_slice))
+        .collect();
+    let (workload, machine) = (job(&ranks, &groups), machine(&dims));
+    let replayed = |slow: Vec<(Rank, f64)>| {
+        let options = ReplayOptions::with_changes(|o| {
+            o.network = Some(NetworkModel::ContentionFree);
+            o.changes.slow = slow;
+        });
+        let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
+        let (whole, ()) = report::replay_to_report(&prepared, ()).unwrap();
+        let folded = report::replay_folded(&prepared).unwrap().unwrap();
+        assert_eq!(without_path(folded), without_path(whole));
+        let count = prepared.replay_folded(|folded| {
+            folded.part.run(())?;
+            Ok(folded.part.workload().instances().len())
+        });
+        count.unwrap().unwrap()
+    };
+    assert_eq!(replayed(Vec::new()), 1);
+    assert_eq!(replayed(vec![(Rank(5), 1.5)]), 8 + 1);
+}
