@@ -1,5 +1,5 @@
-//! Limits on the process's memory and on the expansion of compressed input. Both limits are checked before memory is
-//! allocated.
+//! Limits on the process's memory and on the expansion of compressed input. The memory limit and the expansion limit
+//! are both checked before memory is allocated.
 //!
 //! Limits are global to the process and never change a result: they either cause an error or have no effect. If an
 //! amount is known in advance, [`check_fits`] rejects it with a message that names its purpose. The binary's allocator

@@ -1,5 +1,5 @@
-//! Configuration files in TOML. Every value is stored with its key and line, so that errors can name both. No type of
-//! the `toml` package is part of the interface.
+//! Configuration files in TOML. Every value is stored with its key and line, so that errors can name both. The
+//! interface contains no type of the `toml` package.
 //!
 //! Every text yields either values or an error, never a panic. A table is opened with a list of allowed keys; any other
 //! key causes an error immediately.

@@ -40,7 +40,7 @@ impl Dtype {
         (Self::Int8, "int8"),
     ];
 
-    /// Returns the number of bytes per element, including the element's share of the scale of its block.
+    /// Returns the number of bytes per element, including the element's part of its block's scale.
     pub fn element_bytes(self) -> f64 {
         match self {
             Self::Fp64 => 8.0,

@@ -43,7 +43,8 @@ impl MemoryBoundKernel {
     ];
 }
 
-/// Class and shape of a kernel. The number format is not included, because the node states it.
+/// Class and shape of a kernel. The number format is not part of the class and shape, because the node states the
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelShape {
     /// `batch` multiplications of an `m x k` by a `k x n` matrix.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Statistics of the errors of predictions. The error of a run is predicted / measured - 1, as a fraction.
+/// Statistics of prediction errors. The error of a run is predicted / measured - 1, as a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
     /// Number of scored runs.

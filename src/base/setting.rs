@@ -15,7 +15,7 @@ pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 static NAMES: OnceLock<NameWriter> = OnceLock::new();
 
-/// Registers the names that messages use for settings. Later calls have no effect.
+/// Registers the names that messages use for settings. Calls after the first have no effect.
 pub fn name_as(write_name: NameWriter) {
     // The first registration is kept, because two programs in one process cannot both use their own names.
     let _ = NAMES.set(write_name);
@@ -32,11 +32,11 @@ pub enum SettingKey {
     Aggregate,
     /// Bandwidth of each dimension, for a machine given as a list of dimensions.
     Bandwidth,
-    /// Source of the times of uncontended collectives.
+    /// Source of times for uncontended collectives.
     Collectives,
-    /// Source of the times of collectives and messages.
+    /// Source of times for collectives and messages.
     Comm,
-    /// Source of the durations of kernels.
+    /// Source of kernel durations.
     Compute,
     /// Custom algorithm for one kind of collective.
     Custom,
@@ -70,7 +70,7 @@ pub enum SettingKey {
     Grid,
     /// Groups of ranks that traces do not declare.
     Groups,
-    /// Source of the times of host work.
+    /// Source of times for host work.
     Host,
     /// Interpolation between the rates of a table.
     Interpolate,

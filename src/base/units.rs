@@ -215,7 +215,7 @@ impl Bandwidth {
 pub struct InverseRate(f64);
 
 impl InverseRate {
-    /// The value for a path without links.
+    /// The inverse rate of a path without links.
     pub const ZERO: Self = Self(0.0);
 
     /// Returns the inverse rate after adding `links` links of `bandwidth` each.
@@ -255,8 +255,8 @@ impl Frequency {
 
 /// A share of a buffer: `bytes / parts` bytes.
 ///
-/// The number of parts need not divide the number of bytes. A share is an exact fraction, so all shares are equal and
-/// together cover exactly the buffer. Rounding happens only once, when a time is computed.
+/// The number of parts need not divide the buffer's number of bytes. A share is an exact fraction, so all shares are
+/// equal and together cover exactly the buffer. Rounding happens only once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferShare {
     /// Bytes of the whole buffer.

@@ -69,9 +69,8 @@ pub fn compare_machines<'a>(
     }
 }
 
-/// Calls `work` with each index below `count` on `threads` threads; by default, there is one thread
-/// per core. On a terminal, shows progress; `doing` contains the name of the work and of the
-/// counted items.
+/// Calls `work` with each index below `count` on `threads` threads; by default, there is one thread per core. On a
+/// terminal, shows progress; `doing` names the work and the counted items.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,

@@ -44,7 +44,7 @@ impl<G> OptionArgs<G> {
             .compute
     }
 
-    /// Describes the sources of the durations of `kernels`.
+    /// Describes the sources of durations for `kernels`.
     pub fn describe_durations(&self, kernels: &KernelBasis) -> String {
         let times = match self.compute_model() {
             ComputeModel::Scaled(factor, _) => format!(", times {}", format_factor(factor)),

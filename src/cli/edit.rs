@@ -39,7 +39,7 @@ pub struct EditArgs {
     output: OutputArgs,
 }
 
-/// JSON summary of the edits of a job.
+/// JSON summary of a job's edits.
 #[derive(Serialize)]
 struct EditDocument {
     ranks_before: usize,

@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command can read. All other inputs are considered foreign.
+/// Inputs that a command can read. Inputs of any other kind are considered foreign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.

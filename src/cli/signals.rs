@@ -64,8 +64,8 @@ mod unix {
             return;
         }
         remove_temporaries();
-        // If the last line is a progress bar, clear it. Otherwise end the line, because the
-        // terminal shows `^C` in the line.
+        // If the last line is a progress bar, clear it. If the last line is no progress bar, end this line, because the
+        // terminal shows `^C` in it.
         write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die_by_signal(signal);

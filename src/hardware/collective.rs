@@ -158,7 +158,7 @@ pub fn decompose_collective(
         });
     };
     let size = |d: &usize| extent.phases[*d].size;
-    // S divided by the sizes of the first `k` phases of an order.
+    // S divided by the sizes of the first `k` phases in `order`.
     let shrunk = |order: &[usize], k: usize| whole.nth_part(order[..k].iter().map(size).product());
     // S divided by the sizes of all phases outside phase d.
     let outside = |d: usize| {

@@ -60,9 +60,9 @@ pub struct NpuClass {
     pub curves: KernelCurves,
     /// The memory of one NPU. `None` if the machine does not describe its NPUs; their peak rates are then also unknown.
     pub memory: Option<LocalMemory>,
-    /// Maximum number of lanes on which an NPU can run work at the same time, at least 1.
+    /// Maximum number of the NPU's lanes that can run at the same time, at least 1.
     pub lanes: u32,
-    /// Maximum number of lanes on which an NPU's share of the host can run work at the same time, at least 1.
+    /// Maximum number of host lanes that can run at the same time for one NPU, at least 1.
     pub host_lanes: u32,
     /// Factor by which each kernel takes longer, under every compute model; at least 1.
     pub slowdown: f64,
@@ -164,7 +164,7 @@ impl Machine {
     /// - A name that contains a `/` or ends in `.toml` is a file.
     /// - The notation of the ASTRA-sim 2.0 paper lists dimensions: `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`. If the
     ///   name of a preset comes first, the preset supplies the NPU: `h100:Ring(8):50 GB/s:500 ns`.
-    /// - Any other name is a preset, as in [`Machine::load_preset`].
+    /// - A name of any other form is a preset, as in [`Machine::load_preset`].
     ///
     /// # Errors
     ///
@@ -354,8 +354,8 @@ impl Machine {
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the smallest size of the outermost dimension at which the machine has at least `ranks` NPUs. All other
-    /// dimensions keep their sizes.
+    /// Returns the smallest size of the outermost dimension at which the machine has at least `ranks` NPUs. All
+    /// dimensions except the outermost keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
             (self.topology.dimensions().split_last()).expect("machines have dimensions");

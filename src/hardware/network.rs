@@ -190,8 +190,8 @@ impl NetworkMessage {
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
-    /// Value by which the caller identifies the transfer in the notice of its end. The value is unused if the model
-    /// sends no notice.
+    /// Value by which the caller identifies the transfer in the notice of its end. If the model sends no notice, the
+    /// value is unused.
     pub op: OpIndex,
     /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),

@@ -36,7 +36,7 @@ pub use switching::SwitchingMode;
 pub use tile_grid::LinkCount;
 pub use tile_grid::TileGrid;
 
-/// Wiring of the NPUs of one dimension.
+/// Wiring of the NPUs along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DimensionShape {
     /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
@@ -298,8 +298,8 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// Fails if every route to `b` has a faulty link. The error is the first faulty link, as (core at its lower end,
-    /// dimension).
+    /// Fails if every route to `b` has a faulty link. The error is the first faulty link, as (core at the link's lower
+    /// end, dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
         match self.tile_grid() {
@@ -356,7 +356,7 @@ impl Topology {
         &self.dimensions
     }
 
-    /// Returns the rate of a link of dimension `d`.
+    /// Returns the rate of one link along dimension `d`.
     #[inline]
     pub fn link_bandwidth(&self, d: usize) -> Bandwidth {
         self.links[d]

@@ -25,8 +25,8 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
 /// Makes the allocator only count memory, so that the process survives a task that exceeds the limit. If the system
-/// itself has no memory left, the thread calls `exhausted`. If `exhausted` returns, the process ends. Later calls have
-/// no effect.
+/// itself has no memory left, the thread calls `exhausted`. If `exhausted` returns, the process ends. Calls after the
+/// first have no effect.
 pub fn count_without_exit(exhausted: fn()) {
     // The first call decides the policy for the whole process.
     let _ = EXHAUSTED.set(exhausted);

@@ -35,7 +35,8 @@ impl ConfigLiteral {
         self.to_toml().to_string()
     }
 
-    /// Parses a word of a command line as a number, or as `true` or `false`. Any other word is a string.
+    /// Parses a word of a command line as a number, or as `true` or `false`. Any word that is neither a number nor a
+    /// boolean is a string.
     pub fn from_word(word: &str) -> Self {
         if let Ok(number) = word.parse() {
             return Self::Whole(number);

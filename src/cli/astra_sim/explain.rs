@@ -40,7 +40,7 @@ impl QuirkVariation {
     }
 }
 
-/// Result of the replay of one variation.
+/// Outcome of replaying one variation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QuirkReplayResult {
     After(Span),

@@ -202,7 +202,7 @@ pub fn replay_to_outcome(
     Ok(outcome)
 }
 
-/// Iterates over the nodes of an instance in the order of their completion.
+/// Iterates over an instance's nodes in the order in which they completed.
 fn completed_nodes<'a>(
     workload: &'a Workload,
     spans: &'a SpanRecorder,

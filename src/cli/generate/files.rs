@@ -17,8 +17,7 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Number of nodes of all traces above which a note warns about large files before they are
-/// written.
+/// Total number of nodes in all traces above which a note warns about large files before they are written.
 const MANY: u64 = 20_000_000;
 
 /// Rules that decide which ranks share a file.

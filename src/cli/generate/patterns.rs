@@ -1,4 +1,4 @@
-//! Arguments of patterns of generated work. Each pattern is a subcommand.
+//! Arguments for each pattern of generated work. Each pattern is a subcommand.
 
 use super::TargetArgs;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};

@@ -1,4 +1,4 @@
-//! Tests the widths and lengths of the help of all commands.
+//! Tests the widths and lengths of all commands' help texts.
 
 use super::*;
 

@@ -49,7 +49,7 @@ struct DimensionDocument<'a> {
     algorithm: &'static str,
 }
 
-/// JSON of all properties of a machine.
+/// JSON with all properties of a machine.
 #[derive(Serialize)]
 pub(super) struct MachineDetails<'a> {
     #[serde(flatten)]

@@ -32,7 +32,7 @@ pub(super) struct ModelSummary<'a> {
     tokens: u64,
 }
 
-/// JSON of all properties of a model.
+/// JSON with all properties of a model.
 #[derive(Serialize)]
 pub(super) struct ModelDetails<'a> {
     #[serde(flatten)]
@@ -49,7 +49,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<LayersDocument<'a>>,
 }
 
-/// JSON of a run of consecutive identical layers. The counts are for one of these layers.
+/// JSON for a run of consecutive identical layers. The counts are for one of these layers.
 #[derive(Serialize)]
 struct LayersDocument<'a> {
     first: &'a str,

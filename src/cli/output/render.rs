@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 
 impl RunArgs {
-    /// Describes the sources of the durations of kernels and communication.
+    /// Describes the sources of durations for kernels and communication.
     fn basis_text(&self, kernels: &KernelBasis) -> String {
         let kernels = self.timing.describe_durations(kernels);
         match self

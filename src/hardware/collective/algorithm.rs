@@ -165,9 +165,9 @@ impl CollectiveAlgorithm {
     /// form is proven exact.
     ///
     /// Closed forms are proven exact only for primitives without a root. In these primitives, the members' programs
-    /// differ only by a rotation or exchange of indices, so all members finish together. The module of each algorithm
-    /// has a table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after
-    /// another, so trees have no closed form.
+    /// differ only by a rotation or exchange of indices, so all members finish together. Each algorithm's module has a
+    /// table of its formulas; tests compare the formulas with the event loop. Members of a tree end one after another,
+    /// so trees have no closed form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports_primitive(stage.primitive, n) {
             return None;
@@ -211,9 +211,9 @@ impl CollectiveAlgorithm {
     }
 
     /// Approximates a stage among `n` members that has no closed form: by equal messages, sent one after another.
-    /// Returns the size and the number of these messages. The number is at least 1. Trees and the doubling algorithms
-    /// send the whole buffer from level to level, and `direct` sends the whole buffer to one member after another. All
-    /// other algorithms send shares.
+    /// Returns the size and the number of these messages. The number of messages is at least 1. Trees and the doubling
+    /// algorithms send the whole buffer from level to level, and `direct` sends the whole buffer to one member after
+    /// another. All algorithms other than trees, doubling and `direct` send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();

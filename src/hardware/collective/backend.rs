@@ -280,7 +280,7 @@ pub trait CollectiveBackend {
     ) -> ChunkSchedule<Self::Stage>;
 
     /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
-    /// members' positions, the other strand the [`LinePosition::reversed`] positions.
+    /// members' positions, and the other strand uses the [`LinePosition::reversed`] positions.
     fn is_bidirectional(&self, _: &Self::Stage) -> bool {
         false
     }

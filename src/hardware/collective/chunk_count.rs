@@ -18,7 +18,7 @@
 //! chunks keep all dimensions busy; in trees, several chunks keep all levels busy.
 //!
 //! The estimate is exact for a schedule that has only closed forms and one active chunk, and for a single tree stage.
-//! All other estimates only select the number of chunks and never enter a result.
+//! Estimates for all other schedules only select the number of chunks and never enter a result.
 //!
 //! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
 //! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers of
@@ -130,7 +130,7 @@ fn path_key(path: NetworkPath) -> [u64; 3] {
     ]
 }
 
-/// A collective, for the choice of its number of chunks.
+/// Properties of a collective that affect its number of chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedCollective<'a> {
     pub of: (CollectiveKind, u64),
@@ -395,8 +395,8 @@ impl CountedCollective<'_> {
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
     }
 
-    /// Returns the life and the interval of a stage of a collective with `chunks` chunks. For trees, the result is only
-    /// a lower bound if `exact` is false.
+    /// For a stage of a collective with `chunks` chunks, returns the life and the interval. For trees, the result is
+    /// only a lower bound if `exact` is false.
     fn estimate_stage_cost(
         &self,
         assignment: &StageAssignment,

@@ -12,7 +12,7 @@
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 
-/// Entry of a chunk into a stage of its route.
+/// A chunk's entry into a stage of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StageEntry {
     /// Index of the chunk.
@@ -30,7 +30,7 @@ pub struct AdmissionOrder {
     pub capacity: Vec<u32>,
 }
 
-/// Schedule of the chunks of a collective through their stages.
+/// Schedule that takes the chunks of a collective through their stages.
 #[derive(Clone, Debug)]
 pub struct ChunkSchedule<S> {
     stages: Vec<S>,
@@ -134,7 +134,7 @@ impl<S: Copy> ChunkSchedule<S> {
         &self.stages
     }
 
-    /// Returns the index of the route of `chunk`.
+    /// Returns the index of the route that `chunk` takes.
     #[inline]
     pub fn route_of_chunk(&self, chunk: u32) -> usize {
         if self.route_of.is_empty() {

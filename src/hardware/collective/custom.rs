@@ -17,7 +17,7 @@ mod matched;
 
 pub use matched::ScriptFault;
 
-/// One operation of a script of a custom algorithm.
+/// One operation in a script of a custom algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptOp {
     /// A message to another position.

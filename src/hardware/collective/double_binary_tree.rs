@@ -8,8 +8,8 @@
 //! 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!
-//! One chunk takes the same time as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most 2hα + (4h−2)t,
-//! and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.
+//! One chunk takes the same time in two trees as in a single [`tree`]. With h = ⌈log2 n⌉, an all-reduce takes at most
+//! 2hα + (4h−2)t, and a broadcast or reduce at most hα + (2h−1)t. Two trees are faster than one only for many chunks.
 
 use super::{CollectiveStage, LinePosition, SendStep, tree};
 

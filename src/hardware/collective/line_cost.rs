@@ -142,7 +142,7 @@ impl<'a> LineCostModel<'a> {
         LoadedPath { path, load }
     }
 
-    /// Returns the sum of `time` over all distances, and the longest time of a first byte of `message`.
+    /// Returns the sum of `time` over all distances, and the longest time until the first byte of `message` arrives.
     pub(super) fn slowest_over_all(
         &self,
         message: BufferShare,

@@ -46,11 +46,12 @@ pub struct NativeBackend<'a> {
     /// applies.
     pub custom: &'a [CustomCollective],
     /// Measured collectives along each dimension. Measured times replace the machine's algorithms for undisturbed
-    /// collectives. The list may be empty.
+    /// collectives. The list of curves may be empty.
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
-    /// The library's protocols along each dimension, for collectives without a curve. The list may be empty.
+    /// The library's protocols along each dimension, for collectives without a curve. The list of protocols may be
+    /// empty.
     pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].

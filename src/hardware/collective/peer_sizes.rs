@@ -267,7 +267,7 @@ mod tests {
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
         // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, and member 2 sends 4 and receives 5.
-        // The result is 5 · 3 / 2, rounded up.
+        // The equivalent size is 5 · 3 / 2, rounded up.
         assert_eq!(sizes.equivalent_bytes(), 8);
     }
 

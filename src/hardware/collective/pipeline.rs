@@ -21,7 +21,7 @@ pub struct ChunkPipeline {
 }
 
 impl ChunkPipeline {
-    /// Maximum number of equal chunks of a collective.
+    /// Maximum number of equal chunks into which a collective is divided.
     pub const MOST_CHUNKS: u32 = 1 << 12;
 }
 

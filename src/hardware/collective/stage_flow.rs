@@ -32,10 +32,11 @@ struct MemberProgram {
     receives: u32,
 }
 
-/// The programs of the members of a line.
+/// Programs for the members of a line.
 #[derive(Clone, Debug)]
 pub(super) struct StageFlow {
-    /// Programs for each kind of chunk and each member. There are two kinds if chunks alternate between two trees.
+    /// Programs for each kind of chunk and each member. Members have two kinds of programs if chunks alternate between
+    /// two trees.
     programs: Vec<MemberProgram>,
     members: u32,
     ports: usize,

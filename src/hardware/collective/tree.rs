@@ -34,7 +34,7 @@ pub(super) struct TreeNeighbours {
 }
 
 impl TreeNeighbours {
-    /// Returns the neighbours of the member numbered `x` of `n`.
+    /// Returns the neighbours of the member with number `x`, out of `n` members.
     pub fn of_member(n: u32, x: u32) -> Self {
         if x == 0 {
             return Self {

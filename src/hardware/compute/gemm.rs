@@ -59,7 +59,7 @@ pub struct GemmEstimate {
     pub seconds: f64,
     /// Memory time (`M` in the module documentation) divided by the time of the best tile.
     pub memory_part: f64,
-    /// Number of tiles divided by the number of multiprocessors, for the best tile, before rounding up.
+    /// For the best tile: number of tiles divided by the number of multiprocessors, before rounding up.
     pub waves: f64,
     /// Number of the NPU's multiprocessors.
     pub multiprocessors: f64,

@@ -40,7 +40,7 @@ pub struct MeasuredGemms {
     points: Vec<ResidualPoint>,
     /// Minimum and maximum of each size (m, n, k) over all points.
     within: [[u64; 2]; 3],
-    /// Relative error of a shape inside the range of measured sizes, one standard deviation.
+    /// Relative error (one standard deviation) for shapes inside the range of measured sizes.
     pub error: f64,
 }
 

@@ -3,7 +3,7 @@
 use super::scaled;
 use chakram_base::units::Span;
 
-/// Source of the durations of host work: host nodes, and delays before nodes.
+/// Source of durations for host work: host nodes, and delays before nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum HostTiming {
     /// Host work takes its recorded duration.

@@ -4,7 +4,7 @@
 //! p along a row and q along a column, weights r along a row and s along a column. (A matrix product of M × K by K × N
 //! has p = M, c = K, k = N.). An accelerator has levels of memory, numbered from the innermost, and an array of units
 //! between two of these levels. A mapping divides each loop among the levels and the array, orders the loops of each
-//! level, and selects the tensors that each level keeps. All other tensors bypass the level.
+//! level, and selects the tensors that each level keeps. All tensors that a level does not keep bypass the level.
 //!
 //! # Cycles
 //!
@@ -108,8 +108,8 @@ impl LoopNestPrice {
 }
 
 impl LoopNestModel {
-    /// Returns the cycles and energy of the best mapping of a layer. The layer's numbers have `word` bytes each.
-    /// Returns `None` if none of the tried mappings fits the accelerator.
+    /// Returns the cycles and energy that a layer takes with its best mapping. The layer's numbers have `word` bytes
+    /// each. Returns `None` if none of the tried mappings fits the accelerator.
     pub fn price_layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.build_accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
@@ -126,7 +126,7 @@ impl LoopNestModel {
 
     /// Returns the cycles and energy of `kernel`. Matrix multiplications, including both multiplications of attention,
     /// use the best mapping. Any other kernel takes the longer of two times: the time of its operations on all units,
-    /// and the time of its memory traffic. The kernel's energy is the sum of the energies of its operations and its
+    /// and the time of its memory traffic. A kernel's energy is the energy of its operations plus the energy of its
     /// memory traffic. Returns `None` if the kernel has neither operations nor bytes.
     pub fn price_kernel(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word_bytes(kernel.dtype);

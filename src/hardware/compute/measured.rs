@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 /// Mean time of kernels with the same number of FLOPs and bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredTime {
-    /// Number of operations of the kernels.
+    /// Number of operations per kernel.
     pub flops: u64,
     /// Bytes read and written.
     pub bytes: u64,

@@ -161,7 +161,8 @@ mod tests {
         assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
         // The kernel is memory-bound on the recording class and compute-bound on the new class. On the two classes, the
-        // kernel's 20 GFLOP take 20 and 10 us, and its 45 MB take 22.5 and 9 us. The result is 10 + 100 x 10 / 22.5.
+        // kernel's 20 GFLOP take 20 and 10 us, and its 45 MB take 22.5 and 9 us. The scaled duration is 10 + 100 x 10 /
+        // 22.5.
         let both = KernelProfile {
             flops: 20_000_000_000,
             bytes: 45_000_000,

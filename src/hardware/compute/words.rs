@@ -144,7 +144,7 @@ impl fmt::Display for LoopNestModel {
     }
 }
 
-/// Sets the value of a key of the accelerator, such as `clock`.
+/// Sets the accelerator's value for a key such as `clock`.
 ///
 /// # Errors
 ///

@@ -2,11 +2,11 @@
 //! files.
 //!
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
-//! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. If the name of a
-//! preset or NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the preset's `npu` tables. If the
-//! notation does not begin with a preset or an NPU, the rates of the NPUs are unknown. If several presets have an NPU
-//! with this name, the first of these presets in the list is used. For each collective, the number of chunks is chosen
-//! automatically, as for every machine file that does not state the number.
+//! each dimension; then the latency of each dimension's links. A single bandwidth or latency may apply to all
+//! dimensions. If the name of a preset or NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`, the machine has the
+//! preset's `npu` tables. If the notation does not begin with a preset or an NPU, the rates of the NPUs are unknown. If
+//! several presets have an NPU with this name, the first of these presets in the list is used. For each collective, the
+//! number of chunks is chosen automatically, as for every machine file that does not state the number.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;

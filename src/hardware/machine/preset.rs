@@ -124,8 +124,8 @@ pub fn load_for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     load_for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each value is given by its
-/// path in the file.
+/// Loads the machine called `name` as [`load_for_ranks`] does, with some values replaced. Each replaced value is given
+/// by its path in the file.
 ///
 /// # Errors
 ///

@@ -21,7 +21,8 @@ pub(super) struct AccessHop {
 }
 
 impl AccessHop {
-    /// Creates a hop over one of `alike` identical servers of a stage. This server carries every byte of the access.
+    /// Creates a hop over one of `alike` identical servers of a stage. The server of the hop carries every byte of the
+    /// access.
     ///
     /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, not only the bytes of the n /
     /// `alike` NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these

@@ -1,4 +1,4 @@
-//! Busy times of links between cores and of memory ports.
+//! Busy times of memory ports, and of links between cores.
 
 use super::servers::{IN, ServerTable};
 use crate::topology::Topology;

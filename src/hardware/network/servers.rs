@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 /// Indices of the two servers of a port: egress and ingress.
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
-/// Maximum number of servers of an NPU along a dimension.
+/// Maximum number of servers that an NPU has along a dimension.
 const SIDES: usize = 4;
 
 /// Identifies a server.

@@ -92,7 +92,8 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a link goes only one way, or if a chip cannot be reached. The error names the first such link or chip.
+    /// Fails if a link goes only one way, or if a chip cannot be reached. The error names the first link or chip that
+    /// violates a condition.
     pub fn new(
         name: String,
         dimensions: u32,

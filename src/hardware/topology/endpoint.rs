@@ -12,7 +12,8 @@ use chakram_base::units::{Bandwidth, InverseRate, Span};
 /// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySite {
-    /// At an NPU, with its own link. Other NPUs reach the memory over the links of the network.
+    /// At an NPU, with its own link. NPUs other than the memory's own NPU reach the memory over the links of the
+    /// network.
     Npu(Npu),
     /// Beyond the fabric of this dimension. Every NPU reaches the memory through its own port into the dimension.
     Fabric(usize),
@@ -42,7 +43,7 @@ impl Topology {
         self.memories.get(index as usize)
     }
 
-    /// Returns the rate and latency of the link of memory `number`.
+    /// Returns the rate and latency of the link that connects memory `number`.
     pub fn memory_link(&self, number: u32) -> (Bandwidth, Span) {
         let memory = &self.memories[number as usize];
         (memory.bandwidth, memory.latency)
@@ -76,8 +77,8 @@ impl Topology {
         })
     }
 
-    /// Returns the links of a graph of this topology, then the links of the memories in their order. A memory beyond a
-    /// fabric has only a placeholder in the list, because its bytes pass through the port of the NPU.
+    /// Returns the links of a graph of this topology, followed by the memories' links in the order of the memories. A
+    /// memory beyond a fabric has only a placeholder in the list, because its bytes pass through the port of the NPU.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {

@@ -29,7 +29,7 @@ pub const MOST_NPUS: u32 = 2048;
 /// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
-/// Maximum number of links of a graph. Each direction counts as a link.
+/// Maximum number of links of a graph. Each direction of a link counts as one link.
 pub const MOST_LINKS: usize = 1 << 20;
 
 /// Distance that marks an unreachable vertex.

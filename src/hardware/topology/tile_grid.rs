@@ -199,7 +199,7 @@ impl TileGrid {
     ///
     /// # Errors
     ///
-    /// Fails if every route has a faulty link. The error is the first faulty link, as (core at its lower end,
+    /// Fails if every route has a faulty link. The error is the first faulty link, as (core at the link's lower end,
     /// dimension).
     pub(super) fn first_dimension(
         &self,

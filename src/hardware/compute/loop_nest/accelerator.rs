@@ -39,7 +39,7 @@ pub struct LoopNestAccelerator {
     pub levels: Vec<MemoryLevel>,
     /// Number of inner levels that belong to each unit. All units of the array share each outer level.
     pub own_levels: usize,
-    /// Numbers of rows and columns of units.
+    /// Numbers of rows and columns in the array of units.
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,

@@ -42,8 +42,8 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level fills over all steps: for one unit, and in total for all units. The number for all units counts
-/// shared words once.
+/// Words that a level fills over all steps: for one unit, and in total for all units. The number for all units counts a
+/// word only once if several units share the word.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,

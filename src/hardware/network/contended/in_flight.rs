@@ -27,7 +27,7 @@ pub(super) struct InFlightMessage {
     transit: Span,
     /// δ of the slowest link from `stop` on, where δ is the serialization of the remainder after the first segment.
     slowest_rest: Span,
-    /// Rate of the slowest link of the whole route, or `None` after the message has passed a link with this rate.
+    /// Rate of the route's slowest link, or `None` after the message has passed a link with this rate.
     slowest: Option<Bandwidth>,
     /// Sum of the inverse rates of the links that the message has passed, except one of the slowest links and all links
     /// in the dimension of `stop`.

@@ -5,9 +5,9 @@ use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
-/// Index of a server among the servers of an NPU along a dimension. With a ring or mesh, `UP` and `DOWN` are the links
-/// to the next higher and to the next lower coordinate. With a switch, `UP` is the link to the switch, and `DOWN` the
-/// link from the switch. In a fully connected dimension, `UP` is the egress and `DOWN` the ingress for all peers.
+/// Index of a server among an NPU's servers along a dimension. With a ring or mesh, `UP` and `DOWN` are the links to
+/// the next higher and to the next lower coordinate. With a switch, `UP` is the link to the switch, and `DOWN` the link
+/// from the switch. In a fully connected dimension, `UP` is the egress and `DOWN` the ingress for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
 /// Offset that is added to a port's side if NPUs are wired to their neighbours: it selects the egress downwards and the
@@ -167,7 +167,7 @@ pub(in crate::network) fn iter_servers_between<'t>(
     loaded.into_iter().chain(way).chain(stored)
 }
 
-/// Returns the coordinate of the lower end of a link between neighbours.
+/// Returns the coordinate at the lower end of a link between neighbours.
 #[inline]
 fn lower_end(place: ServerId, topology: &Topology) -> u32 {
     let x = topology.coordinate_of(place.npu, place.dimension);

@@ -52,7 +52,7 @@ fn messages_share_a_link_while_both_are_there() {
     assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
 }
 
-/// Three messages from NPU 0 get a third of the link of NPU 0 each. The message from NPU 2 gets the rest of the link to
+/// Three messages from NPU 0 each get a third of that NPU's link. The message from NPU 2 gets the rest of the link to
 /// NPU 1.
 #[test]
 fn rates_are_max_min_fair() {

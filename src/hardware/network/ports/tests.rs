@@ -152,7 +152,7 @@ fn claims_are_touched_at_either_end() {
 fn alone_is_alone() {
     let t = create_topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortNetwork::new(&t);
-    // The time is 50 + 20 + 4,000 ps. A message to the same NPU has no uncontended time.
+    // The uncontended time is 50 + 20 + 4,000 ps. A message to the same NPU has no uncontended time.
     let alone = |b| network.uncontended_time((Npu(0), Npu(b)), BufferShare::from_bytes(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

@@ -61,7 +61,8 @@ impl GraphBuilder {
         self.npus + self.switches.len() as u32 - 1
     }
 
-    /// Returns true if `switches` more switches and `links` more links fit the limits. Each direction counts as a link.
+    /// Returns true if `switches` more switches and `links` more links fit the limits. Each direction of a link counts
+    /// as one link.
     pub fn has_room(&self, switches: u64, links: u64) -> bool {
         self.switches.len() as u64 + switches <= u64::from(MOST_SWITCHES)
             && self.links.len() as u64 + links <= MOST_LINKS as u64
@@ -87,7 +88,7 @@ impl GraphBuilder {
         self.add_link(b, a);
     }
 
-    /// Adds the links of a line of NPUs along a dimension with this name and shape.
+    /// Adds the links between a line of NPUs, along a dimension with this name and shape.
     fn add_line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
         let (size, first) = (ends.len(), ends[0]);
         let at = |x: usize| ends[x % size];
@@ -116,7 +117,7 @@ impl GraphBuilder {
         }
     }
 
-    /// Adds the links of a graph of chips.
+    /// Adds the links of a chip graph.
     fn add_chips(&mut self, ends: &[u32], chips: &ChipGraph) {
         for from in 0..chips.chip_count() {
             for &(to, distance) in chips.neighbours_of(from) {
@@ -173,8 +174,8 @@ impl ClosLevels {
 }
 
 impl LinkGraph {
-    /// Builds the links of the dimensions of `topology`, with the dimensions' rates and latencies. `links` has one
-    /// entry per dimension.
+    /// Builds links for the dimensions of `topology`, with the dimensions' rates and latencies. `links` has one entry
+    /// per dimension.
     ///
     /// # Errors
     ///

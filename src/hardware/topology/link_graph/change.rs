@@ -2,7 +2,7 @@
 
 use super::{Bandwidth, LinkGraph, Npu, Span};
 
-/// A change of the rate or latency of links: all links of an NPU along a dimension, or the links between two NPUs.
+/// A change to the rate or latency of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkChange {
     /// NPUs at the ends of the links. `between` decides whether one end or both ends must be in the list.

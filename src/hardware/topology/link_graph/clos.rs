@@ -9,7 +9,7 @@ use super::{MOST_NPUS, Topology};
 pub struct ClosLevels {
     /// For each level, the number of NPUs or switches below a switch.
     pub children: Vec<u32>,
-    /// For each level except the highest, the number of uplinks of a switch.
+    /// For each level except the highest, the number of uplinks per switch.
     pub uplinks: Vec<u32>,
 }
 

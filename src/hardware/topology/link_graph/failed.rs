@@ -3,7 +3,7 @@
 use super::{LinkGraph, LinkRoute, Npu};
 use std::collections::VecDeque;
 
-/// Maximum number of neighbours of a vertex that an error message lists.
+/// Maximum number of a vertex's neighbours that an error message lists.
 const NAMED: usize = 8;
 
 impl LinkGraph {
@@ -85,8 +85,8 @@ impl LinkGraph {
         !self.failed[link as usize]
     }
 
-    /// Returns the graph without the links `failed`. All other links keep their numbers. If failed links leave no path
-    /// along a dimension, messages take a route with the fewest links over any dimensions ([`Self::find_route`]).
+    /// Returns the graph without the links `failed`. The remaining links keep their numbers. If failed links leave no
+    /// path along a dimension, messages take a route with the fewest links over any dimensions ([`Self::find_route`]).
     pub fn without_links(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {

@@ -209,7 +209,7 @@ fn two_tiers(
     LinkGraph::new(&topology, &[DimensionLinks::OfShape, clos]).unwrap()
 }
 
-/// Returns the dimensions of the links of a route, starting at the sender.
+/// Returns the dimension of each link on a route, starting at the sender.
 fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
     let route = graph.route_between(Npu(a), Npu(b));
     let links = route.links.iter();
