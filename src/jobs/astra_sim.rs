@@ -64,7 +64,7 @@ impl AstraSimJob {
     ///
     /// # Errors
     ///
-    /// Fails under the same conditions as [`Self::open_inputs`].
+    /// Fails in the same cases as [`Self::open_inputs`].
     pub fn load_inputs(
         flags: &AstraFlags,
         hash: bool,
@@ -319,8 +319,8 @@ fn traces_beyond(
     }
 }
 
-/// Reads the custom algorithm from the files whose names begin with `prefix`: one per position, and
-/// at most one per NPU.
+/// Reads the custom algorithm from files that begin with `prefix`: one per position, and at most
+/// one per NPU.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixedTraceFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has_rank(rank));

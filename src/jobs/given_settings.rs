@@ -1,5 +1,5 @@
-//! Finds settings that have no effect: compares a run with other runs, each of which lacks one of
-//! the given settings.
+//! Finds settings without effect. Each setting is omitted once, and the run without it is compared
+//! with the given run.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -132,9 +132,9 @@ pub struct MachineEdit {
     pub without: Option<Machine>,
 }
 
-/// Returns the values that differ between the file `text` of `machine` and the preset of the same
-/// name, sorted by key. The list is empty for a preset, and for a file that has no preset of the
-/// same name. Error messages name the text `file`.
+/// Returns the values that differ between `machine`'s text, called `file`, and the preset with the
+/// machine's name, sorted by key. The list is empty for a preset, and for a file that has no preset
+/// of the same name. Error messages name the text `file`.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = read_preset_text_text(machine.name()) else {
         return Vec::new();

@@ -7,7 +7,7 @@ use chakram_trace::format::file::{self, FoundTraces, RankFile};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// Name of a machine file that belongs to the traces in the same folder.
+/// Name of a machine file in the folder of the traces.
 pub const CASE_MACHINE: &str = "machine.toml";
 
 /// Describes an input file, with the hash of its bytes.

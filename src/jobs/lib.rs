@@ -127,7 +127,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Fails under the same conditions as [`Self::open_job`].
+    /// Fails in the same cases as [`Self::open_job`].
     pub fn open_job_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobOptions,
@@ -196,8 +196,7 @@ impl Job {
         &self.edits
     }
 
-    /// Returns the number of ranks that have no trace and were completed from captured ranks of the same
-    /// role.
+    /// Returns how many ranks have no trace and copy captured ranks of the same role.
     pub fn completed_ranks(&self) -> u64 {
         self.completed
     }
@@ -212,7 +211,7 @@ impl Job {
 ///
 /// # Errors
 ///
-/// Fails under the same conditions as [`Job::replay_on`].
+/// Fails in the same cases as [`Job::replay_on`].
 pub fn replay_workload(
     workload: &Workload,
     machine: &Machine,

@@ -236,7 +236,7 @@ struct ReadTrace<R> {
 }
 
 /// Number of files that each thread reads before they are added to the workload. The number is
-/// large enough that threads rarely wait for one another.
+/// large enough that threads rarely wait for each other.
 const FILES_OF_THREAD: usize = 16;
 
 /// Reads `files` with `read` on all processors, and adds them to `builder`. A file that has several names
@@ -289,8 +289,8 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // The content is the same for every rank that names this file, unless the content
-                // refers to the rank itself.
+                // Every rank that names this file gets the same content, unless the content refers
+                // to the rank itself.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];

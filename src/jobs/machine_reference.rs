@@ -1,8 +1,8 @@
 //! References to machines in job files: a preset's name, or a file's path relative to the folder of the job
 //! file.
 //!
-//! Because paths are relative, a job can be replayed from any working folder, and can be moved
-//! together with its machine.
+//! Because paths are relative, a job can be replayed from any working folder. It can also be moved,
+//! if its machine moves with it.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ pub fn resolve_machine_name(name: &str, job: &Path) -> String {
     }
 }
 
-/// Returns the reference with which the job file `job` must name the machine `name`.
+/// Returns the text that the job file `job` must contain to name the machine `name`.
 pub fn store_machine_reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();

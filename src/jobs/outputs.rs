@@ -42,7 +42,7 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
 /// Writes a trace that is not complete yet.
 pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 
-/// A job whose files are being written.
+/// A job that is being written.
 #[derive(Debug)]
 pub struct JobOutputs {
     prefix: PathBuf,

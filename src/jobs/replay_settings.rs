@@ -1,8 +1,8 @@
 //! Declares each option of a replay of traces once: its key, words, help and effect.
 //!
 //! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the words of options, and
-//! studies use their keys. So the command line, archives and studies accept the same options, and
-//! parse them in the same way.
+//! studies use their keys. The command line, archives and studies therefore accept the same
+//! options, and parse them in the same way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -406,7 +406,7 @@ pub struct ReplaySettings {
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValue>,
-    /// The machine on which the kernels' durations were recorded.
+    /// The machine that ran the kernels when their durations were recorded.
     pub recorded_on: Option<String>,
     /// If the roofline model times a kernel, the kernel reaches this fraction of the peak rates.
     pub efficiency: Option<RooflineEfficiency>,
@@ -590,8 +590,7 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails under the same conditions as [`Self::options_without_files`], and if a file cannot be
-    /// read.
+    /// Fails in the same cases as [`Self::options_without_files`], and if a file cannot be read.
     pub fn replay_options(
         &self,
         inputs: Option<&mut Vec<HashedInput>>,
@@ -643,7 +642,7 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails under the same conditions as [`Self::with_machine_values`], and if a value is invalid.
+    /// Fails in the same cases as [`Self::with_machine_values`], and if a value is invalid.
     pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
@@ -718,7 +717,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
-        // A switch with the value false has the same effect as a switch that is not given.
+        // A switch with the value false equals an omitted switch.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

@@ -20,9 +20,9 @@ pub struct MachineText<'a> {
     pub file: &'a str,
 }
 
-/// Words in key names that denote rates, for which a higher value is faster.
+/// Words in the keys of rates. A higher value is faster.
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
-/// Words in key names that denote times, for which a lower value is faster.
+/// Words in the keys of times. A lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
 /// Smallest factor on a time, which makes it nearly zero; a factor of 0 would need an infinite
 /// rate.

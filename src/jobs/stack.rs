@@ -120,7 +120,7 @@ pub enum StackError {
     OtherNpus {
         /// Name of the stack, for the message.
         stack: String,
-        /// NPU classes for which the stack has durations.
+        /// NPU classes that have durations in the stack.
         known: String,
         /// Name of the machine, for the message.
         machine: String,
@@ -241,9 +241,9 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`. Skips options for which `is_given` returns true. Records
-    /// both the set and the skipped options in `report`. An option that the plan rejects is left
-    /// out, and the reason is recorded.
+    /// Sets the stack's options in `plan`. Skips the options that `is_given` selects. Records both
+    /// the set and the skipped options in `report`. If the plan rejects an option, the option is
+    /// omitted and the reason is recorded.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,

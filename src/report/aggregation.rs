@@ -1,6 +1,6 @@
 //! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. For each
-//! replay, the results state how many groups there were, how many stayed together to the end, and the first
-//! difference between ranks of a group.
+//! replay, the results state three facts: the number of groups, how many of them stayed together to the end,
+//! and the first difference between ranks of a group.
 
 use super::Observer;
 use super::summary::format_thousands;
@@ -20,10 +20,10 @@ pub struct RankAggregation {
     pub groups: u32,
     /// Number of ranks in such groups at the start of the replay.
     pub ranks: u32,
-    /// Number of groups whose ranks behaved identically until the end, so that one rank was enough to simulate each
-    /// group.
+    /// Number of groups that behaved identically until the end. One rank was simulated for each of them.
     pub together: u32,
-    /// Number of times that ranks separated from their group were joined again because they had reached the same state.
+    /// Ranks that had separated from their group may reach the same state again. Counts how often such ranks were
+    /// joined.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events that the event loop processed.
@@ -37,7 +37,7 @@ pub struct RankAggregation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankDifference {
-    /// Time at which the group was split, relative to the start of the replay.
+    /// Time of the group's split, relative to the start of the replay.
     #[serde(rename = "at_ps")]
     pub at: Span,
     /// Name of the operation.

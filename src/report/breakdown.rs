@@ -3,8 +3,8 @@
 //! Each instant of an NPU's time is attributed to the first category that applies, in this order: compute, transfer,
 //! waiting, memory, host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host
 //! time. A communication (collective or message) counts as waiting until all of its partners have begun, and as
-//! transfer afterwards. If no compute runs at the same time, transfer and waiting are *exposed communication*. Waiting
-//! for another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
+//! transfer afterwards. Transfer and waiting without simultaneous compute are *exposed communication*. Waiting for
+//! another pipeline stage ([`PipelineStages`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
 //! several communications are in progress, the instant is charged to the earliest transfer. If no communication
@@ -36,7 +36,7 @@ const COLLECTIVES: usize = 2;
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTimeTracker {
-    /// Time up to which the NPU's time has been attributed to categories.
+    /// The NPU's time before this time has been attributed to categories.
     until: Time,
     /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
@@ -57,7 +57,7 @@ struct NpuTimeTracker {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
-    /// Time in which a partner had not begun. Partners are the other members of a collective, the sender of a receive,
+    /// Time before all partners had begun. Partners are the other members of a collective, the sender of a receive,
     /// and the receiver of a send (unless the send completes without its receive).
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
@@ -70,8 +70,8 @@ pub struct ChargedTime {
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting` in which the NPU waited for another pipeline stage. Zero in reports of older
-    /// versions, which do not record this part.
+    /// Part of `exposed_waiting`: waiting for another pipeline stage. Zero in reports of older versions,
+    /// which do not record this part.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }
@@ -141,8 +141,9 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Creates an observer of all ranks in the simulated part of a folded job (a job in which one rank represents
-    /// many). Each instance has labels of its own, because instances represent different numbers of ranks.
+    /// Creates an observer of all ranks in the simulated part of a folded job. In a folded job, one rank
+    /// represents many. Each instance has its own labels, because instances represent different numbers of
+    /// ranks.
     pub(super) fn of_part(prepared: &'a CompiledReplay<'a>) -> Self {
         let instances = prepared.workload().instances().iter();
         let labels = |of: &RankInstance| COLLECTIVES + of.groups.len() * KINDS;

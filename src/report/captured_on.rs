@@ -1,4 +1,4 @@
-//! Devices, hosts and software on which the traces of a job were captured.
+//! Devices, hosts and software that were used to capture a job.
 
 use chakram_base::setting::SettingKey;
 use chakram_hardware::devices::preset_of_device;
@@ -145,7 +145,7 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
-        // Both names mean the same kind of device. If the devices differ or a device has no name, the user must specify
+        // Both names denote one kind of device. If the devices differ or a device has no name, the user must specify
         // the device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));

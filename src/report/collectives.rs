@@ -43,7 +43,7 @@ pub struct CollectiveTally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
-    /// Bytes of all buffers together.
+    /// Sum of all buffers' bytes.
     pub sum: u64,
     /// Size of the smallest buffer.
     pub smallest: u64,
@@ -90,8 +90,8 @@ impl CollectiveObserver {
     }
 
     /// Converts the results for the simulated part of a folded job to results for the whole job. Each group of the
-    /// whole job gets the tallies of the group that represents it. A wait for a member of the representative group is
-    /// attributed to the member with the same index in the represented group.
+    /// whole job gets the tallies of the group that represents it. If a rank waited for a member of the
+    /// representative group, the wait is attributed to the member with this index in the represented group.
     pub(super) fn into_whole_groups(
         self,
         whole: &CompiledReplay<'_>,
@@ -226,7 +226,7 @@ pub struct CollectiveRow {
     /// True if the times were measured on a machine of this kind and no other communication slows the collectives.
     #[serde(default)]
     pub measured: bool,
-    /// Links on which the times were measured, if they differ from the machine's links. The times in this row are then
+    /// Links that the times were measured on, if they differ from the machine's links. The times in this row are then
     /// derived from the measured ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
@@ -247,7 +247,7 @@ pub struct CollectiveRow {
     pub role: Option<String>,
 }
 
-/// Links on which collectives were measured, and the machine's links.
+/// Links that collectives were measured on, and the machine's links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MeasuredLinks {
@@ -297,7 +297,7 @@ impl MeasuredLinks {
     }
 }
 
-/// The rank for which the rest of its group waited longest.
+/// The rank that the rest of its group waited for longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LatestRank {

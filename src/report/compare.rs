@@ -3,8 +3,8 @@
 //!
 //! The parts of an NPU's time sum to the makespan, so the means of the parts over NPUs also sum to the makespan. From
 //! one machine to another, the changes of the parts therefore add up to the change of the makespan;
-//! [`MakespanExplanation`] sorts the changes by size. A communication is compared with the communication of the same
-//! kind and group name on the other machine.
+//! [`MakespanExplanation`] sorts the changes by size. A communication on one machine is compared with the
+//! communication of the same kind and group name on the other.
 
 use super::Report;
 use super::TimeCategory;
@@ -39,9 +39,9 @@ pub use text::render_text as text;
 pub struct MachineColumn<'a> {
     /// Name of the machine in the comparison.
     pub name: String,
-    /// The machine on which the job was replayed.
+    /// The machine that the job was replayed on.
     pub machine: &'a Machine,
-    /// Report of the replay on this machine, or the error with which the replay failed.
+    /// Report of the replay on this machine, or the error that ended it.
     pub result: Result<Report, ReplayError>,
 }
 
@@ -54,7 +54,7 @@ pub struct MachineComparison<'a> {
     pub title: &'a str,
     /// Options of the job's replays.
     pub options: &'a ReplayOptions,
-    /// Machines with their results, in the order in which the user gave them.
+    /// Machines with their results, in the user's order.
     pub columns: Vec<MachineColumn<'a>>,
 }
 
@@ -113,7 +113,7 @@ pub struct MakespanExplanation {
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
     /// Duration of host nodes (mean over NPUs). If nodes overlap, each is counted with its full duration.
     pub host: SpanChange,
-    /// Time between a rank's last node and the end of the replay, as a mean over ranks.
+    /// Mean time over ranks from a rank's last node to the end of the replay.
     pub after_last: SpanChange,
 }
 
@@ -144,8 +144,8 @@ impl CommunicationChange {
         self.time_change(|side| side.mean.exposed_time())
     }
 
-    /// Returns `time` of the communication on both machines; zero for a machine on which the communication did not
-    /// occur.
+    /// Returns `time` of the communication on both machines. If the communication did not occur on a machine, its
+    /// time is zero.
     pub fn time_change(&self, time: impl Fn(&MachineCommunication) -> Span) -> SpanChange {
         let time = |side: &Option<MachineCommunication>| side.as_ref().map_or(Span::ZERO, &time);
         SpanChange {
@@ -176,8 +176,8 @@ impl<'a> MachineComparison<'a> {
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// Explains why all parts of the time are equal on machine `other` and on the machine of `column`, whose report is
-    /// `report`.
+    /// All parts of the time are equal on machine `other` and on the machine of `column`. Explains why; `report`
+    /// belongs to `column`.
     fn explain_nothing_moved(
         &self,
         column: &MachineColumn<'_>,
@@ -193,7 +193,7 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // Compiling cannot fail here, because the same replay was compiled before.
+            // The same replay was compiled before, so compiling cannot fail here.
             Err(_) => "nothing changed".to_owned(),
         }
     }
@@ -331,7 +331,8 @@ fn rows_by_key(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     rows
 }
 
-/// Key of similar groups: groups of equal size that make the same number of calls of one kind with the same algorithm.
+/// Key of similar groups. They have the same size, and make the same number of calls of one kind with the same
+/// algorithm.
 type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,

@@ -74,7 +74,7 @@ struct CostBasis {
     tokens_per_s: Option<f64>,
     /// Lower and upper end of the makespan's 90 % interval, each divided by the makespan.
     ends: Option<[f64; 2]>,
-    /// Mean power of all kernels together in watts; unknown if the energy of any kernel is unknown.
+    /// Mean power of all kernels, summed, in watts; unknown if the energy of any kernel is unknown.
     watts: Option<f64>,
 }
 
@@ -146,7 +146,7 @@ impl Report {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // The whole step and the simulated part have the same tokens per sample, so tokens scale by the ratio of
+            // The whole step and the simulated part have equal tokens per sample, so tokens scale by the ratio of
             // the sample rates.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
@@ -266,7 +266,7 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
 ];
 
 /// A figure on a page: its label, its path in the report, its value, the displayed value, and a note
-/// beside the value.
+/// next to the value.
 pub(super) type CostFigure = (String, &'static str, f64, String, String);
 
 /// Returns the figures about cost for pages.

@@ -7,10 +7,11 @@
 //! The segments of the path are contiguous and sum to the makespan.
 //!
 //! The *slack* of a node is how much later the node could have ended without delaying the end of the run. The
-//! computation keeps all durations and the order of nodes on lanes. The slack is bounded by the node's successors, the
-//! next node on the same lane, the members of its collective and the receiver of its message. Waits for a turn in a
-//! group's launch order are ignored, so the slack of a node with such a wait is an upper bound. The method is the
-//! critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
+//! computation keeps all durations and the order of nodes on lanes. Four things limit the slack: the node's
+//! successors, the next node on its lane, the members of its collective, and the receiver of its message. Waits for a
+//! turn in a group's launch order are ignored, so the slack of a node with such a wait is an upper bound. The method
+//! is the critical path method of project planning (Kelley and Walker 1959), on the graph of dependencies and
+//! resources.
 
 mod node_rows;
 mod recorder;
@@ -37,7 +38,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes in a replay for which the critical path is computed. The limit bounds memory: each node
+/// If a replay has more nodes than this, its critical path is not computed. The limit bounds memory: each node
 /// needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
 /// Maximum number of operators, and of ranks, in the report of a critical path.

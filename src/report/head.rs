@@ -9,7 +9,7 @@ use chakram_base::units::format_percent_change;
 /// Layout of a head line in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
-    /// The label and the text are a heading; `rest` follows on the same line.
+    /// The label and the text are a heading; `rest` continues the same line.
     Heading,
     /// A single line.
     Line,
@@ -42,7 +42,7 @@ impl HeadLine {
         }
     }
 
-    /// Returns whether the line is a warning.
+    /// Returns true if the line is a warning.
     pub fn is_warning(&self) -> bool {
         matches!(self.style, HeadStyle::Warning | HeadStyle::WrappedWarning)
     }

@@ -49,11 +49,11 @@
 //! ```
 //!
 //! If a [correction](chakram_hardware::machine::PriceCorrection) of the machine applies, `s` is the error that
-//! remains after the correction. The prediction then already includes stragglers, because the steps from which the
-//! correction was measured had stragglers.
+//! remains after the correction. The prediction then already includes stragglers: the correction comes from
+//! measured steps, and these steps had stragglers.
 //!
 //! The time of each class is taken from the critical path, or from the mean NPU if no path was computed. Waiting and
-//! idle time result from the other times, so they have no error of their own.
+//! idle time result from the other times, so they have no separate error.
 
 use super::TimeCategory;
 use super::text::format_share;
@@ -141,7 +141,7 @@ pub struct PredictionInterval {
     pub of_mean: bool,
 }
 
-/// Time on the critical path for which one method is the source.
+/// Time on the critical path that comes from one method.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalPart {
     pub time: Span,
@@ -344,7 +344,7 @@ fn host_lateness_share(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
     };
-    // Many groups have the same size, so compute the integral once per size.
+    // Many groups have the same size, so compute the integral only once per size.
     let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
     for row in &report.collectives {
         *calls.entry(row.members).or_default() += row.tally.calls * u64::from(row.present);
@@ -390,8 +390,8 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs for which the logarithm of the slowdown exceeds x. P
-        // passes through the study's two points; the expected value is the solution of 0.393 P(x) = 0.05.
+        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs with a logarithm of the slowdown above x. P passes
+        // through the study's two points; the expected value is the solution of 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();
         let all = 0.1 * (-(STRAGGLERS - tenth) / scale).exp();

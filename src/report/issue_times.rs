@@ -1,8 +1,8 @@
 //! Issue times of the nodes in progress, for observers that compute durations.
 //!
 //! A node occupies its lane until it completes, so one time per lane is enough. A receive occupies no lane, so each
-//! receive has a time of its own. Nodes that do no work end when they begin, so they may use the time of a lane. With
-//! one time per node, every access would miss the cache.
+//! receive has its own time. Nodes that do no work end when they begin, so they may use the time of a lane. With one
+//! time per node, every access would miss the cache.
 
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -58,7 +58,7 @@ impl<'a> IssueTimes<'a> {
             }
     }
 
-    /// Stores the time `now` at which `node` is issued.
+    /// Stores `now` as the issue time of `node`.
     #[inline]
     pub fn set_issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let place = self.slot_of_node(instance, node, kind);

@@ -140,7 +140,7 @@ pub(super) fn build_launch_sections(report: &Report, medium: ReportMedium) -> Ve
 /// Counts for the launches of one program.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaunchTally {
-    /// Time at which the last node of any launch completed.
+    /// Completion time of the last node of any launch.
     end: Time,
     nodes: u64,
     messages: u64,
@@ -221,7 +221,7 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.tally.nodes += 1;
         let alone =
             |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
-        // A sender without a trace has no send node of its own, so its message is counted at the receive.
+        // A sender without a trace has no send node, so its message is counted at the receive.
         if program.prepared.comm_timing() == CommTiming::Model
             && (kind == NodeKind::Send || alone(kind))
         {

@@ -126,7 +126,7 @@ pub struct Report {
     /// Program and inputs that produced the report; absent inside a document with several reports.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
-    /// Machine on which the job was replayed.
+    /// Machine that the job was replayed on.
     pub machine: MachineName,
     /// Number of ranks of the job, with or without a trace.
     pub ranks: u32,
@@ -136,10 +136,10 @@ pub struct Report {
     /// The makespan, and counts of the replayed nodes, messages and collectives.
     #[serde(flatten)]
     pub outcome: ReplayOutcome,
-    /// Time at which the captured run ended, if every trace states when its rank ended.
+    /// End time of the captured run, if every trace states when its rank ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// Devices, hosts and software on which the job was captured, if the traces state them.
+    /// Devices, hosts and software that were used to capture the job, if the traces state them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
     /// Facts that the traces do not state, and how the affected nodes were timed.
@@ -172,7 +172,7 @@ pub struct Report {
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub mean_parts: [Span; TimeCategory::COUNT],
-    /// Time with communication in progress, as a mean over NPUs.
+    /// Mean time over NPUs with communication in progress.
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
     /// One row per rank with a trace, sorted by rank.
@@ -205,7 +205,7 @@ pub struct Report {
     /// User settings that have no effect, or an unknown effect.
     #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
     pub settings: GivenSettings,
-    /// Memory of NPUs. One row per rank whose trace contains allocations or frees, sorted by rank.
+    /// Memory of NPUs. One row per rank with allocations or frees in its trace, sorted by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
         any(test, feature = "schema"),
@@ -227,7 +227,7 @@ pub struct Report {
     /// The speedups that would shorten the makespan most, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
-    /// Software stack with which the job runs, if kernels are timed by curves or the user chose a stack.
+    /// The job's software stack, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackReport>,
     /// Edits that were applied to the job and its machine before the replay.

@@ -4,8 +4,8 @@
 //! Bytes of messages, loads and stores are counted if requested, with any network model. A transfer is counted on every
 //! link of its route ([`LinkTraffic`](chakram_hardware::parse_network::LinkTraffic)). A load or store is also counted
 //! on the link between the memory and its NPU. The *load* of a link is the time that its bytes take at the link's rate,
-//! divided by the makespan. If several jobs share a machine, the bytes of all jobs are counted together, in the report
-//! of the first job. Loads are then relative to the end of the last job instead of the makespan.
+//! divided by the makespan. If several jobs share a machine, the first job's report contains the sum of all jobs'
+//! bytes. Loads are then relative to the end of the last job instead of the makespan.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -49,9 +49,9 @@ pub struct DimensionRow {
     pub links: u64,
     /// Bytes summed over the links, so a message over three links counts three times.
     pub bytes: u64,
-    /// Bytes that an NPU sent over these links (for a memory: loaded and stored), as a mean over NPUs.
+    /// Mean bytes per NPU that were sent over these links (for a memory: loaded and stored).
     pub bytes_per_npu: u64,
-    /// Busy time of a link, as a mean over the links.
+    /// Mean busy time of a link.
     #[serde(rename = "mean_busy_ps")]
     pub mean_busy: Span,
     /// Busy time of the busiest link.

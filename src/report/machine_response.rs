@@ -50,7 +50,7 @@ impl ComputeShares {
         let basis = prepared.pricing_coverage();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
-        // Rounded down, so that no part exceeds the whole.
+        // Round down, so that no part exceeds the whole.
         let share = modelled as f64 / all.max(1) as f64;
         let roofline = Span((compute.0 as f64 * share) as u64).min(compute);
         Self {
@@ -158,7 +158,8 @@ impl Report {
     }
 }
 
-/// Lists the parts of `whole` whose share does not round to zero, as in ` (host 27.5 %, memory 1.0 %)`.
+/// Lists the parts of `whole`, as in ` (host 27.5 %, memory 1.0 %)`. Omits parts with a share that
+/// rounds to zero.
 fn describe_parts<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts

@@ -48,9 +48,9 @@ struct MemoryPeak {
     bytes: u64,
     /// Bytes at the peak, by class.
     classes: BytesByClass,
-    /// Time at which the peak was first reached.
+    /// Time when the peak was first reached.
     at: Time,
-    /// Node whose allocation first reached the peak.
+    /// Node with the allocation that first reached the peak.
     node: Option<NodeIndex>,
 }
 
@@ -95,10 +95,10 @@ pub struct MemoryRow {
         schemars(with = "by_class::Classes<u64>")
     )]
     pub classes: BytesByClass,
-    /// Time at which the peak was first reached.
+    /// Time when the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
-    /// Node whose allocation first reached the peak; `None` if nothing was allocated.
+    /// Node with the allocation that first reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
     /// True if the peak fits into the memory that is available to the rank; null if the capacity is unknown.
@@ -285,7 +285,7 @@ pub mod fitting {
     pub struct MemoryRows<'r> {
         /// True if every rank's peak fits into its memory; null if some capacity is unknown.
         pub fits: Option<bool>,
-        /// One row per rank whose trace contains allocations or frees, sorted by rank.
+        /// One row per rank with allocations or frees in its trace, sorted by rank.
         pub npus: Cow<'r, [MemoryRow]>,
     }
 

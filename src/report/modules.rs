@@ -53,7 +53,7 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
 /// Maximum number of rows in a text report; JSON and CSV contain all rows.
 const ROWS: usize = 10;
 
-/// Modules that share a table row, because their paths consist of the same class names.
+/// Modules that share a table row, because the class names in their paths are equal.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
     /// Index in the report of the last of these modules.
@@ -285,7 +285,7 @@ impl ModuleTimes<'_> {
         while let Some((at, path)) = open.pop() {
             let inside = under[at as usize].iter();
             open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
-            // A row without calls belongs to a module in which no node ran, so leave it out.
+            // A row without calls belongs to a module without nodes that ran, so omit it.
             if self.sums[at as usize].calls > 0 {
                 rows.push(row(at, path));
             }

@@ -261,7 +261,8 @@ impl NodeTable {
 pub struct RowLimit;
 
 impl RowLimit {
-    /// Maximum number of rows of a table, and of nodes of a replay whose critical path is computed.
+    /// Maximum number of rows of a table. Also the maximum number of nodes of a replay with a
+    /// critical path.
     pub const MOST: u64 = 8 << 20;
 
     /// Checks that a table with `nodes` rows is allowed.

@@ -1,4 +1,4 @@
-//! Communications in progress on an NPU, and the choice of the one to which the current time is charged.
+//! Communications in progress on an NPU. Selects the communication that the current time is charged to.
 //!
 //! A communication first waits until all partners have begun, then it transfers. Time is charged to the transfer that
 //! started first. If no transfer is in progress, time is charged to the wait that started first.
@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Marks the label of a communication that has ended, and the number of a communication that has not started.
 const OVER: u32 = u32::MAX;
 
-/// Progress of the communication to which time is charged.
+/// Progress of the charged communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommProgress {
     /// All partners have begun, so the communication transfers.
@@ -24,8 +24,7 @@ pub enum CommProgress {
 /// A communication that has started, and may have ended.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of the sum to which the communication's time is charged, or [`OVER`] after the communication has
-    /// ended.
+    /// Index of the sum that gets the communication's time, or [`OVER`] after the communication has ended.
     label: u32,
     progress: CommProgress,
 }
@@ -98,8 +97,8 @@ impl OpenComms {
         }
     }
 
-    /// Returns the label and progress of the communication to which time is charged now; `None` if no communication is
-    /// in progress.
+    /// Returns the label and progress of the currently charged communication; `None` if no communication is in
+    /// progress.
     #[inline]
     pub fn charged_comm(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;

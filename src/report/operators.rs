@@ -135,7 +135,7 @@ pub struct OperatorObserver<'a> {
     /// For each graph and name, a sum over nodes. Only nodes with the kind of the name's first completed node are
     /// summed.
     sums: Vec<Vec<OperatorSum>>,
-    /// By graph, name and kind: sums over nodes whose kind differs from the kind in `sums`.
+    /// Sums over nodes that have another kind than in `sums`, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -285,8 +285,8 @@ impl NamedNodes {
         }
     }
 
-    /// Groups the nodes of `graph` by name. The first result is indexed by name, and covers nodes of the same kind as
-    /// the name's first node. The second result covers nodes of other kinds, by name and kind.
+    /// Groups the nodes of `graph` by name. The first result is indexed by name. It covers nodes that have the same
+    /// kind as the name's first node. The second result covers nodes of other kinds, by name and kind.
     fn group_by_name(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::empty_for_kind(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();

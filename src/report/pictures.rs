@@ -24,7 +24,7 @@ pub struct ReplayPictures {
     /// the most informative ones are kept: ranks that run out of memory, ranks with the shortest or longest time in a
     /// category, ranks that finish last, and ranks for which others waited. Next, one rank of each NPU class is kept.
     pub ranks: Vec<RankPicture>,
-    /// Number of ranks whose activity was recorded. In a job with many ranks, only some ranks of each graph and NPU
+    /// Number of ranks with recorded activity. In a job with many ranks, only some ranks of each graph and NPU
     /// class are recorded.
     #[serde(default)]
     pub watched: Option<u32>,
@@ -70,8 +70,8 @@ pub struct FormatPeak {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks with identical activity. This number includes ranks that were not recorded, if they run
-    /// the same graph on the same NPU class and spend the same time in each category.
+    /// Number of other ranks with identical activity. This number includes unrecorded ranks, if they run the same
+    /// graph on the same NPU class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
     /// Intervals in order of time; idle intervals are omitted.

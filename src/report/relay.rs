@@ -16,8 +16,8 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes of a run for which a second thread is started. Delivering the events of this many nodes
-/// takes a millisecond; starting a thread takes a tenth of that.
+/// If a run has at least this number of nodes, a second thread is started. Delivering the events of this many
+/// nodes takes a millisecond; starting a thread takes a tenth of that.
 const LEAST_NODES: u64 = 20_000;
 /// Maximum number of events in a batch. With this size, the threads rarely synchronize, and a batch fits into the
 /// cache.
@@ -77,8 +77,8 @@ impl StepRecord {
     }
 }
 
-/// Events that are delivered together: the node events in order, then the collective events in order. The order changes
-/// no results, because no observer of a report depends on the order between node and collective events.
+/// A batch of events: the node events in order, then the collective events in order. The order changes no results,
+/// because no observer of a report depends on the order between node and collective events.
 #[derive(Debug, Default)]
 struct RecordBatch {
     steps: Vec<StepRecord>,

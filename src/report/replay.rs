@@ -183,7 +183,7 @@ fn replay_part(
     let (outcome, observers) = run_relayed(nodes, watch, None, |relay| part.run_inline(relay));
     let outcome = outcome?;
     let (_, (collectives, _)) = &observers;
-    // Messages of withdrawn answers and of tiles cannot be attributed to the ranks that are left out.
+    // Messages of withdrawn answers and of tiles cannot be attributed to the omitted ranks.
     let attributed = part.count_sends() + collectives.count_messages();
     if outcome.unfolded + outcome.recorded > 0 || outcome.messages != attributed {
         return Ok(None);
@@ -611,8 +611,8 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which collectives of `kind` in a group were measured; `None` if the measured links equal the
-/// machine's links.
+/// Returns the links that were used to measure collectives of `kind` in a group; `None` if the measured links equal
+/// the machine's links.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -28,7 +28,8 @@ use std::collections::BTreeMap;
 
 /// Maximum number of classes of kernels.
 const KERNEL_CLASSES: usize = 16;
-/// Maximum number of factors between 1 and the end of the range at which replays check the slope.
+/// Replays check the slope at no more than this number of factors between 1 and the end of the
+/// range.
 const STEPS: u32 = 32;
 /// Number of bisections between the last factor on the slope and the first factor off the slope.
 const HALVINGS: u32 = 4;
@@ -48,7 +49,7 @@ pub struct SensitivityRow {
     pub setting: String,
     /// Change of the makespan, in picoseconds, per unit of the factor on these durations.
     pub slope_ps: i64,
-    /// Lowest factor down to which the makespan follows this slope.
+    /// Lowest factor at which the makespan still follows this slope.
     pub holds_to: f64,
     /// Makespan if these durations are a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
@@ -105,7 +106,7 @@ enum DurationChange {
     Nothing,
 }
 
-/// Inputs of the replay whose sensitivities are computed.
+/// Inputs of a replay, for computing its sensitivities.
 #[derive(Clone, Copy)]
 pub struct SensitivityRun<'a> {
     /// Workload of the replay.
@@ -279,8 +280,8 @@ impl SensitivityReport {
     }
 }
 
-/// Returns the lowest factor down to which the makespan follows the slope at factor 1. `now` is the run's end at factor
-/// 1, and `none` is the end at factor 0. `at` computes the end at other factors.
+/// Returns the lowest factor at which the makespan still follows the slope at factor 1. `now` is the run's end at
+/// factor 1, and `none` is the end at factor 0. `at` computes the end at other factors.
 fn find_end_of_slope(
     now: ScaledEnd,
     none: ScaledEnd,

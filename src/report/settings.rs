@@ -84,7 +84,7 @@ impl GivenSettings {
         self.without_effect.is_empty() && self.unchecked.is_empty()
     }
 
-    /// Returns one sentence for each setting without effect, and one sentence for all untested settings together.
+    /// Returns one sentence for each setting without effect, and one for the untested settings.
     pub fn to_sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
             let keys: Vec<String> = self

@@ -39,13 +39,13 @@ pub struct StepRow {
     /// Part of `communication` without a kernel of the step in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time in which the step's communication waits or transfers.
+    /// Time with communication of the step waiting or transferring.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time in which loads or stores of the step are in progress, but no kernel or communication of the step.
+    /// Time with loads or stores of the step in progress, but no kernel or communication of the step.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time in which host work or delays of the step are in progress, but no node of another category.
+    /// Time with host work or delays of the step in progress, but no node of another category.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// The remaining part of `time`, without any node of the step in progress.

@@ -27,7 +27,7 @@ pub enum ReportSchema {
 pub struct Provenance {
     /// Version of the program.
     pub tool_version: String,
-    /// Options with which the program was called, by name.
+    /// Options of the program's call, by name.
     pub options: Map<String, Value>,
     /// Input files and presets, with their hashes.
     pub inputs: Vec<HashedInput>,
@@ -128,7 +128,7 @@ pub struct ExposedRow {
     pub role: Option<String>,
 }
 
-/// Name that users see for all sends and receives together.
+/// Name that users see for all sends and receives.
 pub(super) const MESSAGES: &str = "messages between ranks";
 /// Name that users see for communication with an unknown operation or unknown partners.
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";

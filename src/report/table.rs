@@ -320,7 +320,7 @@ impl<'h> TextTable<'h> {
     }
 }
 
-/// Minimum width to which a name is shortened.
+/// Names are not shortened below this width.
 const MIN_NAME: usize = 16;
 
 fn max_line_width(style: TextStyle) -> usize {
@@ -422,7 +422,7 @@ mod tests {
             ..TextStyle::default()
         };
         assert!(cells(details).contains(&name));
-        // If rows are written one by one, names are shortened in the same way.
+        // If rows are written one by one, names are shortened too.
         let mut out = String::new();
         let table = TextTable::new([
             right_aligned_column("time", 6),

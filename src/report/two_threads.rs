@@ -3,11 +3,11 @@
 use chakram_base::interrupt::inherit_token;
 use std::thread;
 
-/// Minimum number of nodes of a run for which a second thread is started. A sum over so many nodes takes a millisecond;
-/// starting a thread takes a tenth of that.
+/// If a run has at least this number of nodes, a second thread is started. A sum over so many nodes takes a
+/// millisecond; starting a thread takes a tenth of that.
 const LEAST_NODES: usize = 50_000;
 
-/// Computes the results of `here` and `beside`, each of which iterates over the run's `nodes` nodes. If there are
+/// Computes the results of `here` and `beside`. Each of them iterates over the run's `nodes` nodes. If there are
 /// many nodes, `beside` runs on a second thread.
 pub fn run_both<A, B: Send>(
     nodes: usize,

@@ -7,7 +7,7 @@ use chakram_base::units::{Span, format_percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Nodes for which the traces lack one fact that is needed to estimate their time.
+/// Nodes that lack one fact in the traces, which is needed to estimate their time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
@@ -86,8 +86,8 @@ impl UnknownFact {
     }
 }
 
-/// Returns one row for each fact that the traces lack. `captured` is the captured time summed over ranks; `dropped` is
-/// the number of kernels whose records the profiler dropped.
+/// Returns one row for each fact that the traces lack. `captured` is the captured time summed over ranks; `dropped`
+/// is the number of kernels that lack records because the profiler dropped them.
 pub(super) fn list_unknown(
     basis: &PricingCoverage,
     dropped: u64,

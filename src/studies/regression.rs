@@ -52,7 +52,7 @@ pub enum RegressionError {
     /// The machine lacks a property that an option needs.
     #[error(transparent)]
     Option(#[from] OptionRefusal),
-    /// Options contradict one another, or name files that cannot be read.
+    /// Options contradict each other, or name files that cannot be read.
     #[error(transparent)]
     Settings(#[from] ReplaySettingsError),
     /// The replay failed, for example because of a deadlock.

@@ -34,8 +34,8 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers whose outputs this sub-layer reads. All these indices are smaller
-    /// than the sub-layer's own index.
+    /// Indices of the sub-layers that provide this sub-layer's inputs. All these indices are
+    /// smaller than the sub-layer's own index.
     pub after: Vec<u32>,
     /// Index of the piece that the sub-layer reads from each of these outputs; `None` if the whole
     /// outputs are read.

@@ -140,7 +140,7 @@ pub struct PredictedRun {
 ///
 /// # Errors
 ///
-/// Fails if `ended` fails, with the same error. After such an error, no further run begins.
+/// If `ended` fails, returns its error. After such an error, no further run begins.
 pub fn score_runs(
     table: &RunTable,
     options: &ReplayOptions,
@@ -164,7 +164,7 @@ pub fn score_runs(
     score_in_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
-/// Returns, for each run, the index of the first run that has the same model, plan and machine.
+/// For each run, returns the index of the first run with the same model, plan and machine.
 fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let runs = table.runs.iter().enumerate();

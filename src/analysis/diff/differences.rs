@@ -144,7 +144,7 @@ fn compare_dependencies(
         }
     };
     let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
-    // Usually, both lists have the same order. In this case, they need not be sorted.
+    // Both lists usually have the same order. In this case, they need not be sorted.
     if a.len() == b.len() && a.iter().zip(b).all(same) {
         return;
     }

@@ -49,7 +49,7 @@ pub enum NodeField {
     Wait,
     /// Estimated time that the profiler added to the node.
     Profiler,
-    /// Recorded duration in whole microseconds. Compared only if the more precise durations are equal.
+    /// Recorded duration in whole microseconds. Compared only if the more precise durations agree.
     Micros,
     /// Recorded start time.
     Start,
@@ -72,7 +72,7 @@ pub enum DiffAspect {
     Bytes,
 }
 
-/// A field of a node whose values differ between the traces.
+/// A node's field that has different values in the two traces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     /// The field that differs.
@@ -84,7 +84,7 @@ pub struct FieldChange {
 }
 
 impl NodeField {
-    /// Returns the aspect to which a change of this field belongs.
+    /// Returns the aspect of the job that a change of this field affects.
     pub fn aspect_of_field(&self) -> DiffAspect {
         match self {
             Self::Duration

@@ -5,7 +5,7 @@
 use super::node_labels::mix_bits;
 use super::side::{ComparedTrace, EdgeDirection};
 
-/// Number of rounds in which labels spread among nodes that are on cycles or depend on cycles.
+/// Labels spread this many times among nodes that are on cycles or depend on cycles.
 const LOOSE_ROUNDS: usize = 4;
 
 /// Returns a neighbour's contribution to a node's label. Contributions are summed, so that the order of neighbours

@@ -137,7 +137,7 @@ pub(super) fn match_nodes(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMa
     pairs
 }
 
-/// The content from which a node's label is computed. A compared trace stores its labels of each kind.
+/// The part of a node that determines its label. A compared trace stores its labels of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
     /// The whole record, except id and dependencies.
@@ -160,8 +160,8 @@ impl LabelKind {
 
 /// Pairs nodes with equal surroundings: first with equal transitive neighbours, then with an equal wide vicinity, then
 /// with an equal narrow vicinity. `base` selects the label of a node without its surroundings. Callers must begin
-/// with labels of whole records. If an edit inserted a new node with the same work before a node, only labels of
-/// whole records distinguish the two nodes.
+/// with labels of whole records. An edit may have inserted a new node with the same work before an old one. In
+/// this case, only labels of whole records distinguish the two nodes.
 fn pair_by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     pair_by_refinement(sides, pairs, base, |side, base| {
         labels::hash_ancestry(side, base, EdgeDirection::Predecessors)
@@ -211,7 +211,8 @@ fn pair_by_refinement(
     classes.pair_in_order();
 }
 
-/// Pairs the neighbours of pairs, and nodes at the same position between pairs in program order.
+/// Pairs two groups of nodes: neighbours of pairs, and nodes at the same position between pairs in
+/// program order.
 fn pair_by_neighbours(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     use propagate::{AmbiguityPolicy, pair_neighbours};
     const ROUNDS: usize = 3;

@@ -38,13 +38,13 @@ pub struct ThresholdVerdict {
 pub struct DiffThresholds {
     /// Maximum change of any total in percent, whether increase or decrease.
     pub threshold: Option<f64>,
-    /// Aspects in which no difference is allowed.
+    /// Aspects that must not differ.
     pub aspects: Vec<super::DiffAspect>,
 }
 
 impl DiffThresholds {
-    /// Checks the changes of `totals` against the threshold, and the aspects in which no difference is allowed.
-    /// `differs` returns true if the jobs differ in an aspect.
+    /// Checks the changes of `totals` against the threshold, and checks that the forbidden aspects do not
+    /// differ. `differs` returns true if the jobs differ in an aspect.
     pub(super) fn evaluate_totals(
         &self,
         totals: &[(&str, super::AmountChange)],

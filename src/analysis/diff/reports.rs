@@ -51,7 +51,7 @@ pub struct TimePartChange {
     pub rest: i128,
 }
 
-/// Change of collectives with the same kind and group.
+/// Change of the collectives that have the same kind and group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CollectiveChange {
     /// Name of the group and of the kind.

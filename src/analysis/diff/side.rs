@@ -20,7 +20,7 @@ pub(super) struct ComparedTrace<'o> {
     by_id: OnceLock<Vec<(u64, u32)>>,
 }
 
-/// Direction in which the dependencies of a node are followed.
+/// Direction for following a node's dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EdgeDirection {
     /// Follows a node's dependencies to its predecessors.

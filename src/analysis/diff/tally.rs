@@ -76,7 +76,7 @@ pub struct ChangeKey {
 pub struct ChangeOccurrences {
     /// Number of changed nodes or dependencies, summed over ranks.
     pub count: u64,
-    /// Ranks on which the change occurs, in ascending order.
+    /// Ranks that have this change, in ascending order.
     pub ranks: Vec<u32>,
     /// Ids of the first changed node, on the lowest of these ranks, in both traces.
     pub ids: [Option<u64>; 2],
@@ -155,7 +155,7 @@ pub struct DiffTallyOptions {
 pub struct DiffTally {
     /// Ranks that were compared node by node.
     pub compared: Vec<u32>,
-    /// Ranks whose files in both jobs are identical byte for byte.
+    /// Ranks that have byte-identical files in both jobs.
     pub identical: Vec<u32>,
     /// Ranks that are only in the first job, and ranks that are only in the second.
     pub only: [Vec<u32>; 2],

@@ -133,8 +133,8 @@ impl TraceAnonymiser {
 
     fn hash_name(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives a node, a group and a lane of the same name different hashes, so that the hashes do not
-        // reveal that the names are equal.
+        // The prefix gives a node, a group and a lane of the same name different hashes. The hashes therefore do
+        // not reveal that the names are equal.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();

@@ -44,7 +44,7 @@ pub struct TraceAudit {
     pub texts: u64,
 }
 
-/// Maximum nesting depth at which unknown messages are decoded. Deeper messages are searched as bytes.
+/// Unknown messages are decoded up to this nesting depth. Deeper messages are searched as bytes.
 const DEEPEST: usize = 12;
 
 /// Attributes with values that are always private.

@@ -234,7 +234,8 @@ impl JobScaling {
     }
 
     /// Returns how many steps along the dimension separate a message's receiver from its sender, and the peer's other
-    /// coordinates. Returns `None` if both ends have the same coordinate along the dimension.
+    /// coordinates. Returns `None` if sender and receiver have the same coordinate along the
+    /// dimension.
     fn ring_step(
         &self,
         rank: u32,

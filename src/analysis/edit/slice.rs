@@ -18,9 +18,9 @@
 //!
 //! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node depends on,
 //! directly or through other cut nodes. A new dependency is a data dependency if all dependencies on the path to the
-//! kept node are data dependencies, and otherwise a control dependency. If more than [`MOST_BEHIND`] kept nodes would
-//! replace a cut node, the cut node becomes a *joint*: a node with the same id that does no work and depends on those
-//! kept nodes. Joints ensure that the number of dependencies grows only by a constant factor.
+//! kept node are data dependencies, and otherwise a control dependency. A cut node may need more than [`MOST_BEHIND`]
+//! kept nodes as replacements. It then becomes a *joint*: a node with the same id that does no work and depends on
+//! those kept nodes. Joints ensure that the number of dependencies grows only by a constant factor.
 //!
 //! # Times
 //!
@@ -77,7 +77,7 @@ pub struct SliceSummary {
     pub kept: u64,
     /// Number of joints, which do no work and replace cut nodes.
     pub joints: u64,
-    /// Number of kept nodes whose dependencies changed.
+    /// Number of kept nodes that have changed dependencies.
     pub mended: u64,
     /// True if control dependencies form a cycle, so that the slice has no control dependencies.
     pub cyclic: bool,
@@ -124,7 +124,7 @@ impl RankSelection {
         self.first
     }
 
-    /// Also cuts the nodes whose communication partners were cut on other ranks.
+    /// Also cuts communication nodes if their partners were cut on other ranks.
     pub fn drop_unmatched(&mut self, unmatched: &UnmatchedCommunication) {
         for &node in unmatched.kept_by(self.rank) {
             self.kept[node as usize] = false;

@@ -45,7 +45,7 @@ struct EditCounts {
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels scaled by a line, which was fitted to kernels of the same name.
+    /// Number of kernels that were scaled by a line fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
     /// Number of kernels on parameters, and of transfers of parameters. Their work is assumed to be proportional to
@@ -108,7 +108,7 @@ pub struct EditedJob {
     pub found: FoundTraces,
     /// The groups that are declared outside the traces.
     pub groups: DeclaredGroups,
-    /// One row per edit, in the order in which the edits were applied.
+    /// One row per edit, in the order of application.
     pub rows: Vec<EditRow>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,

@@ -5,7 +5,7 @@
 //! therefore sum to the time of the run. If the times of all ranks have a common origin, the path crosses ranks: if a
 //! node waited for another rank, the path continues on that rank. A collective began when its last member arrived,
 //! and a message when both its sender and its receiver had arrived. The path continues on the rank that arrived last,
-//! from the time at which it arrived.
+//! starting at its arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -49,8 +49,8 @@ impl CriticalPath {
     }
 }
 
-/// Returns the track and node of the rank that arrived last at the same collective or message as `step` of a track.
-/// Returns `None` unless this rank arrived after `start` and before `end`.
+/// Several ranks meet at the collective or message of `step` on a track. Returns the track and node of the rank
+/// that arrived last. Returns `None` unless this rank arrived after `start` and before `end`.
 fn find_last_arrival(
     matches: &CommMatches<'_>,
     tracks: &[PathInput],
@@ -77,7 +77,7 @@ pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath>
     let (mut end, std::cmp::Reverse(mut at), mut node) = ends.max()?;
     let mut path = CriticalPath::default();
     // Follow the path backwards from cause to cause, because each node has one known cause. A search for the longest
-    // path would have to visit all edges.
+    // path would visit all edges.
     loop {
         let track = &tracks[at as usize];
         let start = track.start[node as usize];

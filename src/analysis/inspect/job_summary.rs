@@ -18,7 +18,7 @@ pub fn inspect_job(
     inspect_job_with(files, filter, threads, &|| ())
 }
 
-/// Does the same as [`inspect_job`], and calls `read` after each file.
+/// Like [`inspect_job`], but also calls `read` after each file.
 pub fn inspect_job_with(
     files: &[RankFile],
     filter: &NodeFilter,

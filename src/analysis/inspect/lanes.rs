@@ -24,15 +24,15 @@ pub fn group_label(group: GroupName<'_>) -> String {
 pub enum LaneKey {
     /// A host thread.
     Host(Option<i64>),
-    /// Kernels for which the trace states no stream.
+    /// Kernels without a stated stream.
     Compute,
     /// A stream of the NPU.
     Stream(i64),
-    /// Loads and stores for which the trace states no stream.
+    /// Loads and stores without a stated stream.
     Memory,
-    /// Collectives of a group for which the trace states no stream.
+    /// Collectives of a group without a stated stream.
     Group(String),
-    /// Sends to a rank for which the trace states no stream.
+    /// Sends to a rank without a stated stream.
     Peer(u32),
     /// No lane: receives and empty nodes occupy none.
     None,

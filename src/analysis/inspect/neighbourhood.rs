@@ -50,7 +50,7 @@ pub struct NearbyNodes<'a> {
 pub struct NodeNeighbourhood<'a> {
     /// The node in the centre.
     pub node: NodeRecord<'a>,
-    /// Nodes on which `node` depends, directly or through other nodes.
+    /// Nodes that `node` depends on, directly or through other nodes.
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on `node`, directly or through other nodes.
     pub after: NearbyNodes<'a>,

@@ -108,7 +108,7 @@ impl PathInput {
         self.names.get(self.name_of[node as usize])
     }
 
-    /// Returns the time at which the last node ends; `None` if no node runs.
+    /// Returns the end time of the last node; `None` if no node runs.
     pub fn end_of_last_node(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }

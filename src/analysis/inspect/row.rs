@@ -23,7 +23,7 @@ pub struct NodeRow<'a> {
     pub delay: Span,
     /// Type of the node.
     pub class: NodeClass,
-    /// Lane on which the node ran.
+    /// The node's lane.
     pub lane: LaneKey,
     /// Name of the node in its file.
     pub name: &'a str,

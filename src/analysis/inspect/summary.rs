@@ -312,8 +312,8 @@ pub struct JobInspection {
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// For each schema version, the number of ranks with this version.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it,
-    /// the number of ranks that have it, and true if all these ranks have the same value.
+    /// Attributes of metadata records, by name and type. For each attribute: the value on the first rank that has it;
+    /// the number of ranks that have it; and true if these ranks agree on the value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that the files declare. If a group's list of members is empty, the group contains all
     /// ranks.

@@ -147,8 +147,8 @@ fn detect_group_threads(
         let earlier = deps
             .chain([before[node as usize]])
             .filter(|&d| d != RawDependency::MISSING && d != NONE)
-            // If two nodes start at the same time, only the one with the lower id may be the other's cause, so that
-            // chains of causes never form a cycle.
+            // If two nodes start at the same time, only the node with the lower id may cause the other's start.
+            // Otherwise, causes could form a cycle.
             .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
         let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));
         run.cause[node as usize] = cause.unwrap_or(NONE);

@@ -74,7 +74,8 @@ impl<'a> InspectedTrace<'a> {
         Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
     }
 
-    /// Does the same as [`Self::read_trace`]. At the same time, runs `beside` on the raw trace on another thread.
+    /// Like [`Self::read_trace`], with additional work. Meanwhile, another thread runs `beside` on the raw
+    /// trace.
     pub(super) fn read_with<R: Send>(
         rank: u32,
         contents: &'a [u8],
@@ -125,7 +126,7 @@ impl<'a> InspectedTrace<'a> {
         self.raw.nodes[node as usize].view.total_duration()
     }
 
-    /// Returns the part of the node's duration in which it waited for other ranks.
+    /// Returns how long the node waited for other ranks; this time is part of its duration.
     pub fn wait_of_node(&self, node: u32) -> Span {
         if self.classes[node as usize].is_communication() {
             self.raw.nodes[node as usize].view.wait

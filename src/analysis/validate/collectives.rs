@@ -88,8 +88,8 @@ impl<'a> GroupCalls<'a> {
         }
     }
 
-    /// Reports the first collective in which members differ. Returns true if the members do not
-    /// differ.
+    /// Reports the first collective that differs between members. Returns true if the members do
+    /// not differ.
     fn compare_members(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
         let Some((first, others)) = sequences.split_first() else {
             return true;
@@ -104,8 +104,8 @@ impl<'a> GroupCalls<'a> {
             let said = sequence.call_at(k).map(|at| self.signature_of_call(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // Assume that the majority of members is right. If both sides have the same number of members, assume that the
-        // side with the lowest rank is right.
+        // Assume that the majority of members is right. If both sides have the same number of members, assume that
+        // the lowest rank's side is right.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {

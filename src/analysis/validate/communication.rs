@@ -181,13 +181,13 @@ impl DigestCollector {
             id: item.view.id,
             bytes,
             record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
-            // If the name table is full, further names are left out.
+            // If the name table is full, further names are omitted.
             name: self.facts.names.intern_name(name).unwrap_or(NONE),
             place: i,
         }
     }
 
-    /// Returns the declared groups, to which the caller adds the groups of metadata nodes.
+    /// Returns the declared groups. The caller adds the groups of metadata nodes.
     pub fn declared_groups(&mut self) -> &mut DeclaredGroups {
         &mut self.facts.declared
     }

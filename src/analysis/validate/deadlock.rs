@@ -17,7 +17,7 @@ use chakram_trace::graph::cycle::find_short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
 /// The graph of waits, over all ranks. The vertices of each trace come first, then one vertex for each collective of
-/// each party (group). The vertex of a collective represents the moment at which all required members have arrived.
+/// each party (group). A collective's vertex represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// For each trace, the index of its first vertex.
@@ -47,7 +47,7 @@ pub(super) fn check_deadlock(
         .iter()
         .map(|(_, trace)| take(trace.facts.waits.len()))
         .collect();
-    // Only parties whose members agree have sequences, so the first member has all collectives of its party.
+    // Only parties without differences have sequences, so the first member has all collectives of its party.
     let rendezvous = sequences.iter().map(|all| {
         let calls = all.first().map_or(0, |first| first.calls.len());
         take(calls)

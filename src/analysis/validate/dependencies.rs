@@ -115,7 +115,7 @@ impl DependencyChecker {
         findings.add_defect(kind, || (DefectLocation::of_node(item), found));
     }
 
-    /// Reports repeated dependencies of one kind on the same node.
+    /// Reports repeated dependencies of one kind on one node.
     #[inline]
     fn report_repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
         /// Up to this number of dependencies, comparing all pairs is faster than sorting.
@@ -235,7 +235,7 @@ impl DependencyChecker {
         }
         let rows = build_successors(raw, with_control);
         // For each unreachable node, the nearest node that blocks it. The search must start at all blocking nodes
-        // together, which searches of petgraph cannot do.
+        // at once. Searches of petgraph cannot do this.
         let mut origin = vec![NONE; rows.row_count()];
         let mut queue = Vec::new();
         for &node in cycle.iter().chain(&self.seeds) {

@@ -203,7 +203,7 @@ impl GroupBinder {
     ) {
         let (coordinates, partial) = match (mask, &options.dimensions) {
             (None, _) => (Vec::new(), None),
-            // If the machine is unknown, assume that equal masks mean the same ranks.
+            // Without a machine, assume that equal masks mean the same ranks.
             (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
             (Some(mask), Some(sizes)) => (coordinates_in_mask(rank, mask, sizes), None),
         };

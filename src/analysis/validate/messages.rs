@@ -32,7 +32,7 @@ impl<'a> MessageLookup<'a> {
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
-    /// Describes the next collective or message on the same rank after one end of a message.
+    /// Describes the collective or message that follows one end of a message on the same rank.
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.find_message(half);
         let next = facts.next(Some(message.node.place));

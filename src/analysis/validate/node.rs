@@ -71,7 +71,7 @@ impl ValidationRole {
 pub(super) struct NotableNodes<'a> {
     /// Names and operations of nodes that must agree with other ranks.
     pub parts: Vec<(&'a str, Op<'a>)>,
-    /// Texts in which metadata nodes declare groups.
+    /// Group declarations of metadata nodes, as text.
     pub declared: Vec<&'a str>,
 }
 

@@ -13,7 +13,7 @@ pub struct ValidationStyle {
     pub error: anstyle::Style,
     /// Style of the word for warnings.
     pub warning: anstyle::Style,
-    /// Style of the names of kinds of defects.
+    /// Style of headings, which name kinds of defects.
     pub heading: anstyle::Style,
 }
 
@@ -36,7 +36,7 @@ impl ValidationStyle {
     }
 }
 
-/// Maximum number of ranks of a job for which every rank has a line. In a larger job, only ranks with errors or
+/// If a job has at most this number of ranks, every rank has a line. In a larger job, only ranks with errors or
 /// warnings have a line.
 const LINES: usize = 16;
 
@@ -66,7 +66,7 @@ fn write_all(
             format_thousands(count),
             kind.explain_meaning()
         )?;
-        // Leave out the locations and remedies of notes; JSON contains these locations and remedies.
+        // Omit the locations and remedies of notes; JSON contains these locations and remedies.
         if kind.severity() == Severity::Note {
             continue;
         }

@@ -29,8 +29,8 @@ impl ValidatedTrace {
         Self::check_told(contents, policy, show, |error| error)
     }
 
-    /// Does the same as [`Self::check_trace`]. If `contents` were converted from another form, `told` converts the
-    /// locations in read errors to locations in the original file.
+    /// Like [`Self::check_trace`], with other locations in errors. If `contents` were converted from another form,
+    /// `told` converts the locations in read errors to locations in the original file.
     pub fn check_told(
         contents: &[u8],
         policy: DependencyPolicy,

@@ -403,8 +403,8 @@ mod tests {
     fn the_parts_that_moved_are_told_of_in_order() {
         // The makespan falls from 20 ms to 18.721 ms: 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as fast.
         // Compute falls by 5 ms, communication rises by 3.721 ms. Changes below 0.2 % of 20 ms = 40 us are only
-        // listed briefly. So the idle time's change of 10 us has no line of its own. The host's 10 ms do not change;
-        // they are 53 % of 18.721 ms.
+        // listed briefly. The idle time's change of 10 us is therefore not listed on its own line. The host's 10 ms
+        // do not change; they are 53 % of 18.721 ms.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

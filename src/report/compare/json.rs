@@ -53,7 +53,7 @@ pub enum MachineResult<'c> {
     Failed {
         /// Version of the report's schema.
         schema: ReportSchema,
-        /// The machine on which the replay failed.
+        /// The machine of the failed replay.
         machine: MachineName,
         /// Reason why the replay failed.
         failed: MachineFailure,

@@ -70,7 +70,7 @@ pub(super) fn format_scope(comparison: &MachineComparison<'_>) -> String {
     )
 }
 
-/// Returns a sentence with the time at which the captured run ended, if the traces state it.
+/// If the traces state when the captured run ended, returns a sentence with this time.
 pub(super) fn describe_captured_end(comparison: &MachineComparison<'_>) -> Option<String> {
     let (_, report) = comparison.reference_machine()?;
     let (captured, slowest) = report.last_captured_end()?;

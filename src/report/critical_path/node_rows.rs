@@ -1,4 +1,4 @@
-//! Builds the rows of the node table: the start and end of each node, and the node for which it waited.
+//! Builds the rows of the node table: each node's start and end, and the node that it waited for.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::known_index;

@@ -32,10 +32,10 @@ pub struct RunRecorder<'a> {
     pub(super) times: Vec<NodeTimes>,
     /// Nodes that released each node; the index is the node number.
     pub(super) freed_by: Vec<ReleasingNodes>,
-    /// Time at which the last member of a node's collective arrived, indexed by the number of the collective node among
-    /// all instances. Before the last member arrives, the value is the start of the node itself.
+    /// Time at which the last member of a node's collective arrived. The index is the number of the collective node
+    /// among all instances. Before the last member arrives, the value is the start of the node itself.
     pub(super) began: Vec<Time>,
-    /// Nodes in the order in which they completed.
+    /// Nodes in the order of their completion.
     pub(super) completed: Vec<RunNode>,
     /// For each lane, the number of the node that completed last. Nodes of a lane run one at a time, so they complete
     /// in order.

@@ -1,4 +1,4 @@
-//! Fixed properties of a run's nodes: their numbers, their lanes, and the other nodes in the same
+//! Fixed properties of a run's nodes: their numbers, their lanes, and the other nodes of their
 //! communication.
 
 use chakram_base::ids::NodeIndex;
@@ -54,7 +54,7 @@ impl RunInstance<'_> {
     }
 }
 
-/// Numbers the nodes of all instances, and links nodes on different ranks that belong to the same collective or
+/// Numbers the nodes of all instances. Links nodes on different ranks if they belong to one collective or
 /// message.
 #[derive(Debug)]
 pub struct RunRelations<'a> {
@@ -173,7 +173,7 @@ impl<'a> RunRelations<'a> {
         self.first_member.len() - 1
     }
 
-    /// Returns all members' nodes of the call to which a collective node belongs, sorted by instance.
+    /// A collective node belongs to a call. Returns the nodes of all its members, sorted by instance.
     pub fn call_members(&self, number: usize) -> impl Iterator<Item = usize> + '_ {
         let call = self.peer[number] as usize;
         let [from, to] = [call, call + 1].map(|i| self.first_member[i] as usize);

@@ -1,9 +1,9 @@
 //! Computes when a recorded run would end if some of its nodes had other durations. Dependencies, the order of nodes on
 //! lanes, and the durations of transfers stay the same.
 //!
-//! Times are propagated forward over the recorded run. Each time has a derivative with respect to x, the factor by
-//! which one class of durations is scaled. The end is T(x) = max over paths of (time of others + x * time of the
-//! class), a convex piecewise linear function.
+//! Times are propagated forward over the recorded run. Each time has a derivative with respect to x, the factor on
+//! one class of durations. The end is T(x) = max over paths of (time of others + x * time of the class), a convex
+//! piecewise linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, known_index};
@@ -80,8 +80,7 @@ pub struct ScaledRun<'r> {
     /// Node numbers in topological order.
     order: Vec<u32>,
     rules: Vec<EndRule>,
-    /// For each node: the recorded time from the moment at which it could have started to its
-    /// start.
+    /// For each node: the recorded time between its earliest possible start and its actual start.
     gaps: Vec<i64>,
     /// For each node, the host time before the node; empty if no node has such time.
     delays: Vec<i64>,
@@ -169,7 +168,7 @@ impl<'r> ScaledRun<'r> {
         }
     }
 
-    /// Returns the earliest time at which a node could start by itself: its dependencies have ended, its delay has
+    /// Returns the earliest time when a node could start by itself: its dependencies have ended, its delay has
     /// passed, and its lane is free.
     fn own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];

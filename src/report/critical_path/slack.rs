@@ -186,9 +186,9 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category. For each category, `ranges` contains the range of slack with the median,
-/// and the time at which the median is reached within that range. Only the nodes in this range are stored and sorted,
-/// and neighbours with equal slack are merged. The function therefore needs little memory.
+/// Returns the median slack of each category. For each category, `ranges` contains two values: the range of slack
+/// with the median, and the time within this range that is needed to reach the median. Only the nodes in this range
+/// are stored and sorted, and neighbours with equal slack are merged. The function therefore needs little memory.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -269,9 +269,9 @@ impl SlackSums {
         self.by_range[range_of(slack)] += time;
     }
 
-    /// Returns the range of slack that contains the time-weighted median. Also returns the time at which the range
-    /// reaches the median: half of the total time minus the time in lower ranges. Returns `None` if there are no
-    /// nodes.
+    /// Returns the range of slack that contains the time-weighted median. Also returns the time that is needed
+    /// within the range to reach the median: half of the total time minus the time in lower ranges. Returns `None`
+    /// if there are no nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn ranges_of_slack_ascend() {
-        // Below 64, each slack has a range of its own. From 64 to 127, two slacks share a range; from 128 to 255, four
+        // Below 64, each slack has its own range. From 64 to 127, two slacks share a range; from 128 to 255, four
         // slacks; and so on.
         let ranges = [
             (0, 0),

@@ -8,13 +8,13 @@ use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
-    /// Returns the time at which a collective node's transfer began.
+    /// Returns the begin time of a collective node's transfer.
     pub(super) fn transfer_begin_of(&self, of: RunNode) -> Time {
         self.began[self.relations.instances[of.instance.index()].call_index(of.node)]
     }
 
     /// Returns true if the end of a collective node depends on its other members. Returns false if members do not
-    /// wait for one another, or if the node ended before the transfer began.
+    /// wait for each other, or if the node ended before the transfer began.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured
@@ -58,12 +58,12 @@ impl RunRecorder<'_> {
         }
     }
 
-    /// Returns the node that ran before this node on the same lane.
+    /// Returns the previous node on this node's lane.
     pub(super) fn previous_on_lane(&self, number: usize) -> Option<usize> {
         known_index(self.freed_by[number].before)
     }
 
-    /// Returns the time at which a node's last dependency completed.
+    /// Returns the completion time of a node's last dependency.
     fn dependencies_end(&self, number: usize) -> Time {
         let of = self.relations.node_at_number(number);
         let instances = self.relations.prepared.workload().instances();

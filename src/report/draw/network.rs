@@ -11,7 +11,7 @@ const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
 /// Height of a group drawn as a line, in drawing units.
 const LINE: f64 = 70.0;
-/// Maximum number of nodes in a circle for which node names are drawn; names of more nodes would overlap.
+/// If a circle has more nodes than this, their names would overlap and are not drawn.
 const NAMED: usize = 36;
 
 /// A node in the drawing of a network.

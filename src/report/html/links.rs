@@ -33,7 +33,7 @@ pub fn render_links(report: &Report) -> String {
 /// Returns the shade of `value`, from 0 to [`SHADES`]; `most` has the darkest shade.
 pub(super) fn shade_of(value: f64, most: f64) -> u32 {
     match most > 0.0 {
-        // Rounded up, so that the smallest nonzero load is visible.
+        // Round up, so that the smallest nonzero load is visible.
         true => (value / most * f64::from(SHADES)).ceil() as u32,
         false => 0,
     }

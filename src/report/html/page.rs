@@ -64,7 +64,8 @@ pub fn render_figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> 
     )
 }
 
-/// Renders a picture whose colours represent numbers. The texts of `scale` label the lowest, middle and highest colour.
+/// Renders a picture in which colours represent numbers. The texts of `scale` label the lowest, middle and highest
+/// colour.
 pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
     let shades: String = (0..=10)
         .map(|shade| format!("<i class=\"m{shade}\"></i>"))

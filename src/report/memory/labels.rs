@@ -46,7 +46,7 @@ impl Report {
         self.memory.iter().all(|row| row.fits != Some(false))
     }
 
-    /// Returns the number of ranks whose peak exceeds their capacity.
+    /// Returns how many ranks need more than their capacity.
     pub fn count_ranks_out_of_memory(&self) -> usize {
         self.memory
             .iter()

@@ -15,7 +15,7 @@ use std::ops::{AddAssign, SubAssign};
 pub(super) trait ByteSum:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
-    /// Returns true if sums cannot overflow when all allocations and frees together are `bytes`.
+    /// Returns true if sums cannot overflow when all allocations and frees sum to `bytes`.
     fn is_exact_with(bytes: u128) -> bool;
 
     fn from_bytes(bytes: u64) -> Self;
@@ -108,7 +108,7 @@ fn add_class_sums<S: ByteSum>(sums: &mut ClassSums<S>, others: &ClassSums<S>) {
 }
 
 impl<S: ByteSum> MemoryLedger<S> {
-    /// Returns the instant whose events are being recorded.
+    /// Returns the current instant; its events are being recorded.
     #[inline]
     pub fn current_instant(&self) -> Time {
         self.now
@@ -188,7 +188,7 @@ impl<S: ByteSum> MemoryLedger<S> {
         Some((over, cap_class_sums(&self.held)))
     }
 
-    /// Ends the last instant, and returns the same as [`Self::begin_instant`].
+    /// Ends the last instant, and returns the result of [`Self::begin_instant`].
     pub fn end_instant(&mut self) -> Option<(Time, BytesByClass)> {
         self.begin_instant(Time::END)
     }

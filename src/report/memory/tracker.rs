@@ -81,7 +81,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Records that `node` completes; returns the same as [`Self::on_issued`].
+    /// Records that `node` completes. The result is that of [`Self::on_issued`].
     #[inline]
     pub fn on_completed(
         &mut self,

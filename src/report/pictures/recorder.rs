@@ -27,7 +27,7 @@ const ALL_WATCHED: usize = 128;
 const WATCHED_OF_EACH: usize = 8;
 /// Maximum number of recorded ranks.
 const WATCHED: usize = 4096;
-/// Maximum number of intervals that a replay stores, summed over all ranks; the same limit applies to
+/// Maximum number of intervals that a replay stores, summed over all ranks. The same limit applies to
 /// memory changes.
 const KEPT: usize = 1 << 21;
 /// Maximum number of memory curves in the picture of memory.
@@ -35,7 +35,7 @@ const CURVES: usize = 7;
 /// Number of intervals of the critical path in the table of longest intervals.
 const LONGEST: usize = 24;
 
-/// Marks a name whose label in `labels` is not computed yet.
+/// Marks a name that has no label in `labels` yet.
 const UNNAMED: u32 = u32::MAX;
 
 /// Key of an interval: the category, and the index of the interval's name.
@@ -231,9 +231,9 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. A rank that
-    /// was not recorded is represented by the first recorded rank with the same graph, NPU class and times per
-    /// category. If no such rank was recorded, the rank is omitted.
+    /// Returns the activity of the most informative ranks. Ranks with identical activity share one entry. The first
+    /// recorded rank with the same graph, NPU class and times per category represents an unrecorded rank. If no such
+    /// rank was recorded, the rank is omitted.
     fn build_rank_pictures(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -351,9 +351,9 @@ fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| all[i * all.len() / count])
 }
 
-/// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory, ranks with the
-/// longest or shortest time in a category, the rank that finishes last, ranks for which others waited longest, and one
-/// rank of each class with equal times. All other ranks come after them.
+/// Returns the row indices of all ranks, most informative rank first. The order is: ranks out of memory; ranks with
+/// the longest or shortest time in a category; the rank that finishes last; the ranks that others waited for longest;
+/// and one rank of each class with equal times. All other ranks come after them.
 fn rank_by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();

@@ -6,8 +6,8 @@ use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeSet;
 
-/// Returns the peak rates of the NPU classes on which `prepared` has ranks, in class order. Only the number formats
-/// that the job's kernels use are included.
+/// Returns the peak rates of the NPU classes in use by `prepared`, in class order. Only the number formats that the
+/// job's kernels use are included.
 pub(super) fn collect_rooflines(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];

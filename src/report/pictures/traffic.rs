@@ -8,7 +8,7 @@ use chakram_engine::ReplayGroupId;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Maximum number of rows and of columns of the matrix.
+/// Maximum number of rows, and of columns, in the matrix.
 const CELLS: u32 = 64;
 
 /// Sums the bytes between ranks during a replay.

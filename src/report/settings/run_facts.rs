@@ -1,4 +1,4 @@
-//! Facts about a run from which the reasons for settings without effect are derived.
+//! Facts about a run that explain why settings have no effect.
 
 use crate::Report;
 use chakram_base::ids::Npu;
@@ -19,9 +19,9 @@ pub struct ReplayedRun<'a> {
 /// How much communication crosses a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
-    /// Number of (group, kind) pairs whose collectives are timed by algorithms.
+    /// Number of (group, kind) pairs with collectives that are timed by algorithms.
     pub by_algorithms: u64,
-    /// Number of (group, kind) pairs whose collectives are timed by measured curves.
+    /// Number of (group, kind) pairs with collectives that are timed by measured curves.
     pub by_curves: u64,
     /// Number of messages between ranks, plus loads and stores over the network.
     pub messages: u64,

@@ -7,7 +7,7 @@
 //! a path slice that begins at the same time and should enclose it. Each slice is therefore written as two events,
 //! one for its begin and one for its end. Times are rounded to 1/1024 us, which doubles represent exactly up to 2^43
 //! us (101 days), so that adjacent slices share the same number. A node that starts and ends at the same rounded time
-//! is drawn as an instant, because viewers sort slices without duration after other slices.
+//! is drawn as an instant. Otherwise, viewers would sort this slice after other slices.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,

@@ -17,7 +17,7 @@ type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// Time at which the number last changed.
+    /// Time of the number's last change.
     at: Time,
     /// Number of waiting nodes before `at`.
     before: u64,

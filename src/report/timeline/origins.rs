@@ -58,8 +58,8 @@ impl<'a> TimelineOrigins<'a> {
     }
 
     /// Appends the ranges around a host thread's node, outermost first. A node's ranges are the Python calls,
-    /// annotations and operators that called it. The node itself is a range too if it called other nodes on the same
-    /// thread.
+    /// annotations and operators that called it. If the node called other nodes on its own thread, the node itself
+    /// is a range too.
     pub fn append_ranges(
         &self,
         instance: InstanceId,

@@ -25,9 +25,9 @@ pub struct BudgetChoice {
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads whose checks together take at most `millis` milliseconds. First, repeatedly
-/// adds the workload that covers the most new features per millisecond. Then, while time is left,
-/// adds workloads with the rarest features.
+/// Selects workloads such that all their checks take at most `millis` milliseconds. First,
+/// repeatedly adds the workload that covers the most new features per millisecond. Then, while time
+/// is left, adds workloads with the rarest features.
 pub fn choose_within(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {

@@ -110,9 +110,10 @@ mod tests {
     }
 
     /// Each entry contains a number of measured steps and two percentages. The first is the
-    /// percentage of further steps from the same distribution that are wrongly reported as outside.
-    /// The second is the percentage of predictions at five standard deviations from the median that
-    /// are not reported. The page `docs/how-to/archives.md` states these rates.
+    /// percentage of further steps that are wrongly reported as outside, although they have the
+    /// same distribution. The second is the percentage of predictions at five standard deviations
+    /// from the median that are not reported. The page `docs/how-to/archives.md` states these
+    /// rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),

@@ -15,7 +15,7 @@ use std::fmt::Write;
 pub struct FailedPrediction {
     /// Name of the workload in the archive.
     pub workload: String,
-    /// Name of the machine for which the prediction was attempted.
+    /// Name of the machine of the attempted prediction.
     pub machine: String,
     /// Message of the error that prevented the prediction.
     pub error: String,

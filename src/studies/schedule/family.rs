@@ -1,17 +1,17 @@
 //! DEAP's family of language models: a transformer's encoders and decoders as matrix products, which are cut
 //! into sub-layers.
 //!
-//! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the
-//! projection; in a decoder, the same products again for cross-attention; and two products of the
-//! feed-forward part. After all layers, one product computes the vocabulary scores. Layers that are
-//! not computed in a forward pass (dropout, batch normalization) are omitted. Each matrix product
-//! is cut into `tensor` sub-layers, over its output columns unless another partition is selected.
-//! The input is divided into `micro_batches`, which pass through the model one after another.
-//! Sub-layers that have the same columns of a product share weights. A sub-layer waits for the
-//! sub-layers of the previous product that compute its inputs: all of them for scores, otherwise
-//! the sub-layers with the same rows. Sub-layers of the first product read the input of their
-//! micro-batch. If two of these sub-layers have the same rows, they read the same part of the
-//! input.
+//! A layer is a chain of products. First come queries, keys and values; scores; values weighted by
+//! scores; and the projection. A decoder repeats these products for cross-attention. Two products
+//! of the feed-forward part come last. After all layers, one product computes the vocabulary
+//! scores. Layers that are not computed in a forward pass (dropout, batch normalization) are
+//! omitted. Each matrix product is cut into `tensor` sub-layers, over its output columns unless
+//! another partition is selected. The input is divided into `micro_batches`, which pass through the
+//! model one after another. Sub-layers that have the same columns of a product share weights. A
+//! sub-layer waits for the sub-layers of the previous product that compute its inputs: all of them
+//! for scores, otherwise the sub-layers with the same rows. Sub-layers of the first product read
+//! the input of their micro-batch. If two of these sub-layers have the same rows, they read the
+//! same part of the input.
 
 use super::partition::{
     CutDirection, PartPosition, ProductCut, ProductSize, overlap_of_rows, partition_products,

@@ -21,7 +21,7 @@
 
 use std::collections::BTreeMap;
 
-/// Direction in which a matrix product is cut.
+/// Direction of a cut through a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutDirection {
     /// Cuts rows: tokens, or tokens times heads.
@@ -58,7 +58,7 @@ pub struct PartPosition {
     pub column: (u32, u32),
 }
 
-/// Number of units per word in which costs are counted, so that costs are integers.
+/// Costs are counted in this fraction of a word, so that they are integers.
 const SHARES: u128 = 1 << 24;
 
 /// Returns the position of `part` in a matrix product with these cuts. Each level appends one bit
@@ -167,7 +167,7 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
     Some(())
 }
 
-/// Returns the words of weights on all parts together, in units of `1 / SHARES` word.
+/// Sums the words of weights over all parts, in units of `1 / SHARES` word.
 fn weight_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
     let rows = u128::from(place_of_part(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
@@ -183,8 +183,8 @@ fn input_words(product: &ProductSize, cut: &[CutDirection]) -> u128 {
 /// Cache of transfer costs; the keys are pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// For each pair of cuts: the number of parts whose row block under one cut contains, or is
-    /// inside, the row block under the other cut.
+    /// For each pair of cuts: the number of parts with nested row blocks (one cut's row block
+    /// contains the other's).
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 

@@ -327,8 +327,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // In DEAP's own format, which has no ids, sub-layers do not share weights, so each
-            // sub-layer has weights of its own.
+            // DEAP's own format has no ids, and its sub-layers do not share weights. So each
+            // sub-layer gets its own weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,

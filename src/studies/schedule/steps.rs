@@ -86,7 +86,7 @@ pub struct ChipMachine {
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Time in seconds in which the host issues one command.
+    /// Time in seconds that the host needs to issue one command.
     pub dispatch: f64,
 }
 
@@ -104,7 +104,7 @@ pub struct TaskCost {
 /// Time and energy that a step takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
-    /// Time in seconds in which the host issues the step's commands.
+    /// Time in seconds that the host needs to issue the step's commands.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
     pub communication: f64,
@@ -150,7 +150,7 @@ pub struct StepTotals {
 }
 
 impl StepTotals {
-    /// Returns the duration of all steps together, in seconds.
+    /// Returns the sum of all steps' durations in seconds.
     pub fn total_seconds(&self) -> f64 {
         self.steps
             .iter()

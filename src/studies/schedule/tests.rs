@@ -64,8 +64,8 @@ fn schedules_are_read_as_they_are_written() {
         write_schedule(&again, &places).matches("'id'").count(),
         graph.tasks.len()
     );
-    // The parsed schedule has the same sub-layers as the original at the same positions, with the
-    // same inputs.
+    // The parsed schedule has the same sub-layers as the original, at the same positions and with
+    // the same inputs.
     for step in 0..schedule.step_count() {
         for chip in 0..3 {
             let (one, other) = (schedule.task_at(chip, step), places.task_at(chip, step));

@@ -29,7 +29,7 @@ const ALONE: f64 = 0.05;
 const INSIDE: f64 = 0.036;
 /// A shared factor requires at least this number of groups.
 const LEAST_GROUPS: usize = 3;
-/// Number of rounds in which a factor is computed.
+/// Number of rounds for computing a factor.
 const ROUNDS: usize = 2;
 
 /// Correction of kernel times that a group of measured steps gives.
@@ -285,7 +285,7 @@ mod tests {
             .to_vec();
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
-        // Steps vary little within each group, so groups keep nearly all of their own factor.
+        // Steps vary little within each group, so groups keep nearly all of their factor.
         assert!((pooled.factor_of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);

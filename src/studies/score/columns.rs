@@ -303,7 +303,7 @@ impl RunColumns {
         Ok(())
     }
 
-    /// Returns the machine of runs whose row does not name one.
+    /// Returns the machine of runs that do not name one.
     pub fn default_machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,

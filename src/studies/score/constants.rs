@@ -16,7 +16,7 @@ pub enum FittedConstant {
     /// The host's time to launch one side of a message.
     Message,
     /// The fraction of the memory bandwidth that kernels reach if they only move bytes. Softmax and
-    /// loss kernels have fractions of their own.
+    /// loss kernels have separate fractions.
     Memory,
     /// The fraction of the memory bandwidth that softmax kernels reach.
     Softmax,

@@ -97,8 +97,8 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
 }
 
 /// Returns two mean relative errors over `points`: of the curve (the model of kernel times) alone,
-/// and of the curve with a correction by the other points. Each fifth of the points is omitted in
-/// turn, and corrected by the other points. If the other points do not surround a point, the point
+/// and of the curve with a correction by the other points. Each fifth of the points is omitted
+/// once, and corrected by the other points. If the other points do not surround a point, the point
 /// is not corrected.
 pub fn left_out_errors(
     points: &GemmPoints,

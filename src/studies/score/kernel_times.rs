@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// measured.
 const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
-/// Kernels of one NPU class that have the same name and format.
+/// Kernels of one NPU class with the same name and format.
 #[derive(Clone, Debug)]
 pub struct KernelTimes {
     /// Index of the class among the machine's NPU classes.

@@ -1,6 +1,6 @@
 //! Compares predicted effects of changes to captured jobs with measured step times.
 //!
-//! A pair is a captured job and the same job after a change; the changed job is predicted from the
+//! A pair is a captured job and the same job after a change. The changed job is predicted from the
 //! capture. The captured job is replayed twice: unchanged and [edited](edit_job). The prediction is
 //! the measured step time of the captured job, multiplied by the ratio of the two replays. If the
 //! captured job has no measured step, the prediction is the time of the edited replay. For
@@ -228,7 +228,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// Fails at the first pair for which a job cannot be read, edited or replayed.
+    /// Fails at the first job that cannot be read, edited or replayed.
     pub fn score_all_pairs(&self) -> Result<PairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict_pair(pair);

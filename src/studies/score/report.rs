@@ -65,8 +65,8 @@ pub struct CorrectionSummary {
     pub one_rate: ScoreSummary,
     /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<IntervalSummary>,
-    /// Mean absolute error of the corrected predictions minus the null model's mean absolute error,
-    /// over the same runs.
+    /// Mean absolute error of the corrected predictions minus the null model's. Both means are over
+    /// the same runs.
     pub difference: f64,
     /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,

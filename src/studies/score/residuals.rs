@@ -3,9 +3,9 @@
 //!
 //! The logarithm is modelled as a sum of independent normal variables. Steps on the same NPU class
 //! have one variable in common. Steps with the same class and format of linear layers, similar
-//! jobs, and jobs with the same matrix products share further variables. Each step also has a
-//! variable of its own. Let `d` be the distance between the logarithms of two jobs' sizes, each
-//! divided by its length scale. The covariance of two steps on the same class is
+//! jobs, and jobs with the same matrix products share further variables. Each step also has its own
+//! variable. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
+//! length scale. The covariance of two steps on the same class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
@@ -17,8 +17,8 @@
 //! deviation, given the same steps (Rasmussen and Williams, "Gaussian Processes for Machine
 //! Learning", 2006, equations 2.25 and 2.26).
 //!
-//! A job whose products were not measured gets only a part of this correction. This part minimises
-//! the error when steps are predicted from steps with other products. If the gain is less than one
+//! A job with unmeasured products gets only a part of this correction. This part minimises the
+//! error when steps are predicted from steps with other products. If the gain is less than one
 //! standard error, the part is zero (Breiman et al., "Classification and Regression Trees", 1984,
 //! section 3.4.3).
 
@@ -101,8 +101,8 @@ impl StepKey {
         }
     }
 
-    /// Returns true if both jobs have the same matrix products on the same NPU class, and therefore
-    /// the same width, tokens and tensor degree.
+    /// Returns true if both jobs have the same matrix products on the same NPU class. They then
+    /// have the same width, tokens and tensor degree.
     fn has_products_of(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
@@ -131,7 +131,7 @@ pub struct CorrectedRun {
     /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
     /// Number of measured steps on the same NPU class. If there are no such steps, or if they do
-    /// not predict one another, the prediction is not corrected.
+    /// not predict each other, the prediction is not corrected.
     pub steps: usize,
     /// Time in seconds that the null model predicts: the model's FLOPs divided by the geometric
     /// mean rate of measured steps. The mean is over measured steps with the same class and format

@@ -386,8 +386,8 @@ fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static st
     None
 }
 
-/// If stages cannot have equal numbers of blocks and the run gives no split, each stage gets about
-/// the same number of multiplications.
+/// If stages cannot have equal numbers of blocks and the run gives no split, each stage gets
+/// roughly equal numbers of multiplications.
 fn split_unevenly(
     model: &Model,
     plan: &mut ParallelismPlan,

@@ -25,7 +25,7 @@ pub struct OptionSigns {
     pub pairs: usize,
     /// Number of these pairs with correctly predicted order.
     pub right: usize,
-    /// Number of pairs whose measured times differ by more than 3 %.
+    /// Number of pairs with measured times that differ by more than 3 %.
     pub clear_pairs: usize,
     /// Number of these clear pairs with correctly predicted order.
     pub clear_right: usize,

@@ -1,4 +1,4 @@
-//! Parses axes. An axis is a group of keys that are set together, with a list of values.
+//! Parses axes. An axis is a group of keys, with a list of values for the whole group.
 
 use super::MOST_POINTS;
 use super::setting::reject_unknown_key;
@@ -7,7 +7,7 @@ use chakram_base::config::{
 };
 use chakram_base::ids::MAX_NPUS;
 
-/// Keys that are set together, and their values.
+/// Keys with their values. All keys of an axis are set at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyAxis {
     /// Name of the axis; by default, its keys.

@@ -27,9 +27,9 @@
 //! lanes grow by a constant amount. In interleaved schedules, the path and the sums grow by a
 //! constant amount with every `pipeline` micro-batches; in general, with every period of the
 //! schedule. [`bound_quickly`] simulates two and three of these periods, and extrapolates to the
-//! whole step. A stage begins at the earliest time at which the first micro-batch can have passed
-//! the stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward
-//! pass), only the sums over lanes are used.
+//! whole step. A stage begins as soon as the first micro-batch can have passed the earlier stages.
+//! If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums
+//! over lanes are used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -161,11 +161,11 @@ pub fn bound_quickly(
 /// Path of one rank per stage through the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StagePath {
-    /// Time at which the last node ends, in picoseconds.
+    /// End time of the last node, in picoseconds.
     finish: u64,
-    /// Time at which the last node would end if no node waited for a message, in picoseconds.
+    /// End time of the last node if no node waited for a message, in picoseconds.
     own: u64,
-    /// Time at which the first receive ends, in picoseconds, if the stage begins with a receive.
+    /// End time of the first receive, in picoseconds, if the stage begins with a receive.
     begin: u64,
     /// Sum of the durations on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
@@ -411,9 +411,8 @@ fn message_lower_bound(
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// Returns the maximum rate in bytes per second at which one of `members` can receive along a
-/// dimension. If links have different rates, the rate of a member is the sum over its incoming
-/// links.
+/// Returns the maximum receive rate of one of `members` along a dimension, in bytes per second. If
+/// links have different rates, the rate of a member is the sum over its incoming links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.explicit_links() else {
@@ -479,7 +478,7 @@ fn relaxed_stages(
     Ok(longest_paths(point, &ranks, &nodes))
 }
 
-/// Simulates all ranks together: each rank advances until it needs a message that has not been sent
+/// Simulates all ranks at once: each rank advances until it needs a message that has not been sent
 /// yet.
 fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
     let topology = point.machine.topology();

@@ -159,8 +159,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // Check the settings that all points share, together with the first machine, model, stack and
-    // trace of the axes.
+    // Check the settings that all points share, with the first machine, model, stack and trace of
+    // the axes.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
@@ -187,8 +187,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             return Err(refuse(key, value, refusal.detail));
         }
     }
-    // Check each value together with the first values of the other axes. If keys depend on one
-    // another, report the first rejection.
+    // Check each value with the first values of the other axes. If keys depend on each other,
+    // report the first rejection.
     for axis in &study.axes {
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
@@ -213,8 +213,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Returns true if several values of the plan together cause the rejection. Other combinations may then be
-/// valid.
+/// Returns true if the rejection has several values of the plan as its cause. Other combinations may then
+/// be valid.
 fn is_caused_by_plan(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }

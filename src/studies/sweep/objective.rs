@@ -1,4 +1,4 @@
-//! Objectives of a sweep, and the measures of a point from which objectives are computed.
+//! Objectives of a sweep, and the measures of a point that determine them.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;

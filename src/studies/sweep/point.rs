@@ -94,7 +94,7 @@ pub enum WorkSource {
     Traces(PathBuf, Box<JobOptions>),
 }
 
-/// A point whose settings were converted to a job on a machine.
+/// A point after its settings were converted to a job on a machine.
 #[derive(Clone, Debug)]
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.

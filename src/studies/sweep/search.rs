@@ -49,7 +49,7 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A shard: the points of a study whose index modulo `of` is `index`.
+/// A shard: the points of a study with index modulo `of` equal to `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
     /// The index of each point in this shard, modulo `of`.

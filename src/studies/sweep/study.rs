@@ -49,7 +49,7 @@ const ROOT: &[&str] = &[
 /// Maximum value of `rounds` in a study. The search ends earlier, after the first round without an
 /// improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Replay options with which bounds are invalid. With these options, a step can be faster than its
+/// Replay options that make bounds invalid. With these options, a step can be faster than its
 /// bound, or ranks can be on other NPUs.
 const UNBOUNDED: [&str; 9] = [
     "collective",
@@ -91,8 +91,8 @@ pub struct Study {
     /// Layers of axes, at least one. Nested layers are listed from the outermost to the innermost,
     /// other layers in the order of their turns.
     pub layers: Vec<StudyLayer>,
-    /// Maximum number of rounds in which layers take turns; all other axes then stay at the best
-    /// point so far. `None` if layers are nested.
+    /// Maximum number of rounds. In a round, layers take turns; all other axes then stay at the
+    /// best point so far. `None` if layers are nested.
     pub rounds: Option<u32>,
     /// Limits on memory, NPUs and price.
     pub limits: PointLimits,
@@ -144,7 +144,7 @@ impl Study {
         Ok(study)
     }
 
-    /// Rejects studies whose keys contradict one another.
+    /// Rejects studies with contradictory keys.
     fn check_consistency(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
         let sets = |key: &str| {
             self.base.contains_key(key)
@@ -352,7 +352,7 @@ impl Study {
         settings
     }
 
-    /// Returns the base settings together with the settings of `point`.
+    /// Returns the base settings and the settings of `point`.
     pub fn with_base(&self, point: &Settings) -> Settings {
         let mut whole = self.base.clone();
         whole.extend(

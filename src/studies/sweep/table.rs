@@ -22,9 +22,8 @@ use std::collections::BTreeMap;
 /// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of ranked rows with intervals. The same number of rows on the front have intervals too.
-/// The number is constant, so that the contents of files do not depend on the number of printed
-/// rows.
+/// Number of ranked rows with intervals. The front has intervals for the same number of rows. The
+/// number is constant, so that the contents of files do not depend on the number of printed rows.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; an unknown number gives an empty text.
@@ -195,7 +194,7 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows in which all objectives are known. The rows are sorted by
+    /// Returns the indices of the rows with known values of all objectives. The rows are sorted by
     /// the first objective, best first. Rows with equal values keep their order.
     pub fn ranked_rows(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
@@ -431,7 +430,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Describes how many rows have each outcome, and for which reasons rows are impossible.
+    /// Describes how many rows have each outcome, and why rows are impossible.
     pub fn describe_counts(&self) -> String {
         let of = |name: &str| {
             self.rows

@@ -8,7 +8,7 @@ use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape_name};
 use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
 
-/// Names of the parts of inputs and of outputs.
+/// Names of the parts of a node's inputs and outputs.
 const IO: [[&str; 3]; 2] = [
     ["inputs.values", "inputs.shapes", "inputs.types"],
     ["outputs.values", "outputs.shapes", "outputs.types"],
@@ -17,7 +17,7 @@ const IO: [[&str; 3]; 2] = [
 /// Attributes with numbers that the captured process assigned, such as ids. Such process numbers do not affect the job,
 /// so only the presence of the attribute is compared.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
-/// Attributes whose values are ids of other nodes.
+/// Attributes that contain ids of other nodes.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
 /// Returns the fields into which an attribute is decoded.

@@ -1,4 +1,4 @@
-//! Color refinement: divides nodes into classes of equal nodes, and repeatedly splits classes whose nodes have
+//! Color refinement: divides nodes into classes of equal nodes. A class is split while its nodes have
 //! neighbours in different classes.
 //!
 //! Classes contain nodes of both traces. A class with one node of each trace is a pair, and is removed from the
@@ -60,8 +60,8 @@ pub(super) struct ColorRefinement<'x, 'o> {
 }
 
 impl<'x, 'o> ColorRefinement<'x, 'o> {
-    /// Pairs nodes whose labels are unique in each trace. All other nodes with equal labels form a class. Returns
-    /// `None` if there are no classes.
+    /// Pairs nodes that have a unique label in each trace. All other nodes with equal labels form a class.
+    /// Returns `None` if there are no classes.
     pub fn new(
         sides: &'x [ComparedTrace<'o>; 2],
         pairs: &'x mut NodeMatching,
@@ -334,7 +334,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             let mut taken = 0;
             for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
                 let first = alike.partition_point(|&(_, node)| node < offset);
-                // Take equally many nodes from each trace, so that the new class is balanced.
+                // Take the same number of nodes from each trace, so that the new class is balanced.
                 let both = first.min(alike.len() - first);
                 if both > 0 {
                     let (a, b) = alike.split_at(first);

@@ -2,7 +2,7 @@
 
 use super::{NodeHashes, NodeMatching};
 
-/// Pairs nodes whose label is unique in each of the two traces.
+/// Pairs nodes that have a unique label in each of the two traces.
 pub(super) fn pair_unique_labels(pairs: &mut NodeMatching, labels: &NodeHashes) {
     for_each_equal_label(pairs, labels, |pairs, nodes, first| {
         if let ([a, b], 1) = (nodes, first) {

@@ -12,7 +12,7 @@ pub(super) enum AmbiguityPolicy {
     InIdOrder,
 }
 
-/// Pairs neighbours of paired nodes that have equal labels and the same kind of dependency.
+/// If two neighbours of paired nodes have equal labels and the same kind of dependency, pairs them.
 pub(super) fn pair_neighbours(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

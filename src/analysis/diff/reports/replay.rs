@@ -101,7 +101,8 @@ fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
     calls.collect()
 }
 
-/// Returns the operators or groups whose contribution to `part` changed; times are means over NPUs.
+/// Returns the operators or groups that contribute more or less to `part`; times are means over
+/// NPUs.
 fn compare_contributions(
     both: [&Report; 2],
     npus: [usize; 2],
@@ -269,8 +270,8 @@ mod tests {
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
         // Before, compute is 60 + 50, communication 30 + 40 and idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
         // Afterwards, compute is 41 + 40, communication 29 + 30 and idle 10 + 10, so the means are 40.5, 29.5 and 10 of
-        // 80 ps. Rounded one by one, these means would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70
-        // and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
+        // 80 ps. If each mean were rounded separately, the means would be 41, 30 and 10, which sum to 81. The
+        // cumulative sums 40.5, 70 and 80 are rounded to 41, 70 and 80, so the parts are 41, 29 and 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
         let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
         let [a, b] = [&before, &after].map(|text| read_report(text).unwrap());

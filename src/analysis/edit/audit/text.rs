@@ -253,7 +253,7 @@ fn find_stack_frames<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Keys in texts such as `KEY=VALUE` whose values are private.
+/// Keys of private values in texts such as `KEY=VALUE`.
 const SENSITIVE_KEYS: [(&str, LeakKind); 9] = [
     ("hostname", LeakKind::Host),
     ("host", LeakKind::Host),

@@ -1,4 +1,4 @@
-//! A grid of ranks, of which one dimension is scaled.
+//! A grid of ranks. One dimension is scaled.
 
 use chakram_base::ids::MAX_NPUS;
 
@@ -71,7 +71,7 @@ pub struct GridPosition {
     pub(super) inner: u32,
 }
 
-/// A grid of ranks, and the dimension whose size changes.
+/// A grid of ranks, and its dimension that changes in size.
 #[derive(Clone, Debug)]
 pub struct ScaledDimension {
     grid: RankGrid,
@@ -191,7 +191,8 @@ impl ScaledDimension {
         )
     }
 
-    /// Returns all new ranks whose coordinates in the other dimensions occur in `ranks`, in ascending order.
+    /// Returns all new ranks with the same coordinates in the other dimensions as a rank in `ranks`, in
+    /// ascending order.
     pub(super) fn scale_members(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.original_position(rank));
         let first = places.filter(|place| place.x == 0);

@@ -6,7 +6,7 @@ use super::checked_trace::CheckedTrace;
 /// becomes a joint.
 pub const MOST_BEHIND: usize = 8;
 
-/// A kept node on which a node depends, and true for a control dependency.
+/// A kept node that another node depends on, and true for a control dependency.
 type ForwardedDependency = (u32, bool);
 
 /// The dependencies of each node, after other nodes were cut.
@@ -65,7 +65,7 @@ impl DependencyClosure {
             if kept[at] && !changed {
                 continue;
             }
-            // A data dependency is sorted before a control dependency on the same node, so that the data dependency
+            // For the same target, a data dependency is sorted before a control dependency, so the data dependency
             // remains.
             found.sort_unstable();
             found.dedup_by_key(|behind| behind.0);

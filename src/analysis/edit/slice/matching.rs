@@ -1,4 +1,4 @@
-//! Finds communication whose partners were cut.
+//! Finds communication with a cut partner.
 
 use super::checked_trace::CheckedTrace;
 use chakram_trace::format::TraceError;
@@ -85,14 +85,14 @@ impl CommunicationMatches {
     }
 }
 
-/// Communication whose partners were cut.
+/// Communication with a cut partner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnmatchedCommunication {
     /// Number of collectives and messages with a cut partner.
     pub count: u64,
     /// Descriptions of the first such collectives and messages, at most [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
-    /// The kept nodes whose communication partner was cut, by rank.
+    /// The kept nodes that communicate with a cut partner, by rank.
     kept: BTreeMap<u32, Vec<u32>>,
 }
 

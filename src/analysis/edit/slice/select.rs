@@ -74,8 +74,8 @@ fn suggest_names(trace: &CheckedTrace<'_>) -> String {
     }
 }
 
-/// Returns the owner of each node (the node to which it belongs). Also returns true if attributes state
-/// the owners.
+/// Returns each node's owner: the node that it belongs to. Also returns true if attributes state the
+/// owners.
 fn find_annotation_owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
     let raw = &trace.raw;
     let mut owner = vec![NONE; raw.nodes.len()];
@@ -209,8 +209,8 @@ fn spread_labels(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time window in which an annotation covers nodes of other lanes. The window begins with the annotation's first node
-/// on its own lane, and ends when the next uncovered node on that lane starts.
+/// Time window of an annotation, which covers nodes of other lanes. The window begins with the annotation's first
+/// node on its own lane, and ends when the next uncovered node on that lane starts.
 struct AnnotationWindow {
     from: Span,
     to: Span,

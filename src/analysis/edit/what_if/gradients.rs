@@ -26,7 +26,7 @@ pub(super) struct GradientReductions {
     pub launches: Vec<Vec<u32>>,
     /// Nodes that copy gradients into their buckets.
     pub fills: BTreeSet<u32>,
-    /// For each parameter, in the order in which its gradient is computed: the outermost node of its hook, and its
+    /// Parameters in the order of their gradients. For each parameter: the outermost node of its hook, and its
     /// number of elements.
     pub hooks: Vec<(u32, u64)>,
     /// For each gradient, the bytes per element, if the capture states its type.
@@ -131,7 +131,7 @@ impl GradientReductions {
         shares_gradients(program, first) || gathers_parameters(program)
     }
 
-    /// Sums the elements of all parameters whose hooks were captured.
+    /// Sums the elements of all parameters that have a captured hook.
     pub fn count_elements(&self) -> u64 {
         self.hooks.iter().map(|hook| hook.1).sum()
     }

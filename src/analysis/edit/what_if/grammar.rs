@@ -110,7 +110,7 @@ pub enum LayerChange {
     Times(ScaleFactor),
 }
 
-/// Order in which a pipeline stage runs its passes.
+/// Order of a pipeline stage's passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOrder {
     /// GPipe: all forward passes run before the first backward pass.
@@ -142,14 +142,14 @@ pub enum JobEdit {
     Pipeline(u32),
     /// Sets the number of ranks. Adds copies of captured ranks for ranks without a trace.
     Ranks(u32),
-    /// Sets the size at which a bucket of gradients is reduced, in bytes.
+    /// Sets the bucket size in bytes at which gradients are reduced.
     Bucket(u64),
     /// Sets whether a job with sharded parameters frees them after the forward pass and gathers them again for the
     /// backward pass.
     Reshard(bool),
     /// Sets whether gradients are reduced during the backward pass.
     Overlap(bool),
-    /// Sets the order in which pipeline stages run their passes.
+    /// Sets the order of passes in pipeline stages.
     Schedule(PassOrder),
     /// Adds host time before a phase.
     Delay {

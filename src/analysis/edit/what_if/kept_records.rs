@@ -10,7 +10,7 @@ use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Attribute of the metadata record in which the replaced records are stored.
+/// Attribute of the metadata record that stores the replaced records.
 pub(super) const KEPT: &str = "unedited_records";
 
 /// Replaced records, identified by their index in the unedited trace, and the number of records in

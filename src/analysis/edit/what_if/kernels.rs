@@ -6,8 +6,8 @@
 //! to the number of elements of all its tensors. If a trace states no shapes, all work in forward and backward passes
 //! is assumed to grow.
 //!
-//! Time: a kernel has `F` FLOPs and moves `Y` bytes. Its recorded time is `t`, of which the profiler added `p`. After
-//! scaling, these are `F'`, `Y'` and `t'`:
+//! Time: a kernel has `F` FLOPs and moves `Y` bytes. Its recorded time is `t`; the profiler added `p` of this time.
+//! After scaling, these are `F'`, `Y'` and `t'`:
 //!
 //! ```text
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
@@ -55,7 +55,7 @@ impl SizeScaling {
         hidden: ScaleFactor::ONE,
     };
 
-    /// Returns the factor by which the number of tokens grows.
+    /// Returns the growth factor of the number of tokens.
     fn token_growth(self) -> f64 {
         self.batch.to_f64() * self.sequence.to_f64()
     }
@@ -67,11 +67,12 @@ pub(super) struct ScalingCounts {
     /// Number of kernels, messages and collectives that are scaled.
     pub matched: u64,
     pub changed: u64,
-    /// Number of kernels for which the fixed call time is the intercept of a fitted line.
+    /// Number of kernels that get their fixed call time from a fitted line.
     pub by_line: u64,
-    /// Number of kernels whose shapes are unknown.
+    /// Number of kernels without known shapes.
     pub without_shapes: u64,
-    /// Number of kernels on parameters without shapes, and of transfers of parameters of unknown layers.
+    /// Number of kernels on parameters without shapes, plus the number of transfers of unknown layers'
+    /// parameters.
     pub by_weights: u64,
 }
 
@@ -268,7 +269,7 @@ impl KernelScaler {
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Does the same as [`Self::stretch_item`], and stores the values before all edits in the node.
+    /// Like [`Self::stretch_item`], but also stores the values before all edits in the node.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,
@@ -311,7 +312,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which a tensor's number of elements grows; `None` if the number does not grow.
+    /// Returns the growth factor of a tensor's number of elements; `None` if the number does not grow.
     fn tensor_growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -329,10 +330,10 @@ impl KernelScaler {
     /// their gradient.
     ///
     /// In most cases, the sizes of a tensor show what it contains. But if a matrix has as many rows as there are
-    /// tokens, its sizes may equal the sizes of a weight by chance. For such a matrix, the position among the inputs
+    /// tokens, it may have the sizes of a weight by chance. For such a matrix, the position among the inputs
     /// decides. A matrix multiplication does one of two things. It multiplies samples (first input) by a weight
-    /// (second input), or it multiplies the samples of both inputs and sums the products into a weight gradient.
-    /// All other kernels of a pass process samples.
+    /// (second input), or it multiplies the samples of both inputs and sums the products into a weight gradient. All
+    /// other kernels of a pass process samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -360,7 +361,7 @@ impl KernelScaler {
         tensors.map(is_parameter).collect()
     }
 
-    /// Returns the factor by which a tensor grows with the numbers of samples and tokens; `None` for parameters.
+    /// Returns a tensor's growth factor, given the numbers of samples and tokens; `None` for parameters.
     fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -386,8 +387,7 @@ impl KernelScaler {
         Some(by.batch.to_f64() * by.sequence.to_f64().powi(sequences))
     }
 
-    /// Scales the nodes for which `which` returns true, starting from their values before all
-    /// edits.
+    /// Scales the nodes that `which` selects, starting from their values before all edits.
     pub fn scale_items(
         &self,
         program: &mut RankProgram<'_>,
@@ -515,8 +515,8 @@ impl KernelScaler {
         }
         let call = self.call_time_of_kernel(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // Bytes limit a kernel with FLOPs if the kernel moves them at half of the highest rate or faster, as a
-        // multiplication of few rows by weights does. All other kernels with FLOPs are limited by FLOPs.
+        // Bytes limit a kernel with FLOPs if it moves them at half of the highest rate or faster. An example
+        // is a multiplication of few rows by weights. All other kernels with FLOPs are limited by FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -645,8 +645,7 @@ impl KernelScaler {
                     Some((name, now)) if !reduces => unedited.unedited_count(name).unwrap_or(now),
                     _ => unedited.unedited_count("comm_size").unwrap_or(bytes),
                 };
-                // After the optimizer, parameters are gathered in the same buckets in which their gradients were
-                // reduced.
+                // After the optimizer, parameters are gathered in the buckets of their gradients.
                 let own = program.facts[node as usize].layer;
                 let bucket = program.order.iter().copied().find(|&other| {
                     own.is_some()
@@ -757,7 +756,7 @@ impl KernelScaler {
     }
 }
 
-/// Returns true if a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of such a
+/// Returns true if a matrix multiplication sums over samples, as a weight gradient does. Both inputs of such a
 /// multiplication have the same number of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[TensorShape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {

@@ -438,8 +438,8 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Copies `items`. The copies are returned in the same order. Dependencies and callers among `items` become
-    /// dependencies and callers among the copies. Copies do not depend on items for which `left_out` returns true.
-    /// The caller must insert the copies into the program order.
+    /// dependencies and callers among the copies. Copies do not depend on the items that `left_out` selects. The
+    /// caller must insert the copies into the program order.
     pub fn copy_items(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
         let first = self.items.len() as u32;
         let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
@@ -476,8 +476,8 @@ impl<'a> RankProgram<'a> {
         item
     }
 
-    /// Removes the items for which `gone` returns true. If an item depended on a removed item, it now depends on
-    /// the removed item's dependencies.
+    /// Removes the items that `gone` selects. If an item depended on a removed item, it now depends on the
+    /// removed item's dependencies.
     pub fn remove_items(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
         let order = std::mem::take(&mut self.order);
@@ -738,8 +738,8 @@ fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     }
 }
 
-/// If a node's name is a mark with which `torch.distributed.pipelining` begins a pass, returns the pass: the
-/// micro-batch, and true for backward.
+/// `torch.distributed.pipelining` marks the beginning of a pass. If a node's name is such a mark, returns
+/// the pass: the micro-batch, and true for backward.
 pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
     match (

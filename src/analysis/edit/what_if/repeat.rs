@@ -272,7 +272,7 @@ pub(super) fn cut_micro_batches(
             ..SizeScaling::NONE
         };
         scaler.scale_items(program, part, &|item| all.contains(&item));
-        // Copy both passes of a micro-batch together, so that the copied backward pass depends on the copied forward
+        // Copy both passes of a micro-batch together. The copied backward pass then depends on the copied forward
         // pass.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
@@ -333,9 +333,10 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
 /// For each rank of a pipeline, the corresponding rank of the next stage, and the order of passes.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages {
-    /// For each rank, the rank of the next stage to which it sends messages in forward passes.
+    /// For each rank, the rank of the next stage that receives its messages in forward passes.
     next: BTreeMap<u32, u32>,
-    /// Ranks whose pass order is certainly 1F1B. (On some ranks, 1F1B and GPipe have the same order.)
+    /// Ranks that certainly run their passes in 1F1B order. (On some ranks, 1F1B and GPipe have the
+    /// same order.)
     alternate: BTreeSet<u32>,
 }
 
@@ -349,7 +350,7 @@ pub(super) struct PipelinePlace {
 }
 
 impl PipelineStages {
-    /// Adds a rank: its pass order, and the rank to which it sends messages in forward passes.
+    /// Adds a rank: its pass order, and the rank that receives its messages in forward passes.
     pub fn learn_rank(&mut self, rank: u32, program: &RankProgram<'_>) {
         if let Some(Some((micro_batches, warm_up))) = warm_up_of_passes(program)
             && warm_up < micro_batches
@@ -457,7 +458,7 @@ pub(super) fn reorder_passes(
     Ok(counts)
 }
 
-/// The ends of passes. The end of a pass is the node on which the next pass's start depends; the last pass has no end.
+/// The ends of passes. The end of a pass is the node that the next pass's start depends on. The last pass has no end.
 #[derive(Debug, Default)]
 struct PassEndItems {
     /// The end of each pass.
@@ -592,8 +593,8 @@ fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered:
     program.order = order;
 }
 
-/// Returns the pass order of `micro_batches` micro-batches: Returns `warm_up` forward passes, then backward
-/// and forward passes in turn, then the remaining backward passes.
+/// Returns the pass order of `micro_batches` micro-batches: Returns `warm_up` forward passes, then
+/// alternating backward and forward passes, then the remaining backward passes.
 fn schedule_passes(micro_batches: u32, warm_up: u32) -> Vec<MicroBatchPass> {
     let mut passes: Vec<MicroBatchPass> = (0..warm_up).map(|number| (number, false)).collect();
     for number in 0..micro_batches {

@@ -1,9 +1,9 @@
 //! Changes the number of data-parallel replicas, and the gradient reductions between them.
 //!
-//! Replicas are ranks that reduce their gradients together. [`JobScaling`] adds or removes replicas. If a job reduces
-//! no gradients, but hooks of its parameters were captured, it gets the reductions that DistributedDataParallel would
-//! make. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce follows the hook that fills its
-//! bucket, and the optimizer waits for all of them.
+//! Ranks that reduce their gradients with each other are replicas. [`JobScaling`] adds or removes replicas. If a job
+//! reduces no gradients, but hooks of its parameters were captured, it gets the reductions that
+//! DistributedDataParallel would make. The all-reduces use buckets of [`DEFAULT_BUCKET`] bytes. Each all-reduce
+//! follows the hook that fills its bucket, and the optimizer waits for all of them.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};
@@ -160,7 +160,8 @@ fn write_replica_note(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError
     program.write_trace()
 }
 
-/// Returns the ranks that reduce gradients together with the first rank; empty if the first rank reduces none.
+/// Returns the ranks that reduce gradients with the first rank. If the first rank reduces none, the result is
+/// empty.
 fn replicas_of_first(
     program: &RankProgram<'_>,
     groups: &DeclaredGroups,
@@ -193,7 +194,7 @@ fn replicas_of_first(
     Ok(found)
 }
 
-/// Returns the text of a rank grid in which `members` are the ranks along one dimension.
+/// Returns the text of a rank grid. One of its dimensions consists of the ranks in `members`.
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refuse_edit(

@@ -3,10 +3,11 @@
 //! The ranks form a grid with three kinds of dimensions. The first dimension is the *stage* of a pipeline. The
 //! distance between neighbouring stages is the distance between sender and receiver of a forward message. The second
 //! dimension is the *replica*. The distance between neighbouring replicas is the distance between ranks that reduce
-//! gradients together. The remaining dimension contains all other positions, such as shards of tensors. An absent
-//! rank m copies a captured rank t, its model. The model is a rank of the same stage, if possible with the same
-//! coordinate in the remaining dimension. For a rank in a middle stage, the model may be a rank in another middle
-//! stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is changed as follows:
+//! gradients with each other. The remaining dimension contains all other positions, such as shards of tensors. An
+//! absent rank m copies a captured rank t, its model. The model is a rank of the same stage. If possible, it has
+//! the same coordinate in the remaining dimension. For a rank in a middle stage, the model may be a rank in
+//! another middle stage. In this case, 1F1B passes are reordered for the stage of m. The trace of t is changed as
+//! follows:
 //!
 //! - If t sends a message to a rank at distance d, then m sends a message to the rank at distance d from m. The
 //!   message's tag changes from stage to stage in the same way as the tags of t.
@@ -41,15 +42,15 @@ use rank_writer::{RoleWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Rule that selects an absent rank's model among captured ranks of the same role.
+/// Rule that selects the model of an absent rank. The model is a captured rank of the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
     /// The captured rank that is nearest in the grid.
     #[default]
     Nearest,
-    /// The captured rank whose kernels take the least time.
+    /// Selects the captured rank with the shortest kernel time.
     Fastest,
-    /// The captured rank whose kernels take the most time.
+    /// Selects the captured rank with the longest kernel time.
     Slowest,
 }
 
@@ -333,7 +334,7 @@ fn share_equal_traces(traces: &mut RankTraces) {
     }
 }
 
-/// Fails if `count` traces of the size of the largest of `traces` do not fit into memory; `fewer` is the advice in the
+/// Checks that memory is enough for `count` traces as large as the largest of `traces`; `fewer` is the advice in the
 /// error.
 fn check_memory(
     traces: &RankTraces,

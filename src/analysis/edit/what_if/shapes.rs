@@ -59,7 +59,8 @@ pub(super) fn count_elements(shape: &[u64]) -> u64 {
     shape.iter().fold(1, |all, &size| all.saturating_mul(size))
 }
 
-/// Returns the sizes in ascending order, without ones, so that a matrix and its transpose have the same normal form.
+/// Returns the sizes in ascending order, without ones. A matrix and its transpose therefore have the same normal
+/// form.
 pub(super) fn normal_form(shape: &[u64]) -> TensorShape {
     let mut sizes: TensorShape = shape.iter().copied().filter(|&size| size != 1).collect();
     sizes.sort_unstable();

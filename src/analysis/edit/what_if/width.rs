@@ -1,4 +1,5 @@
-//! Finds the sizes of tensors (widths) that grow with a model's hidden size, and by which power they grow.
+//! Finds the sizes of tensors (widths) that grow with a model's hidden size, and the powers of their
+//! growth.
 //!
 //! The sizes of weights in matrix multiplications are widths. The exception is the size of the vocabulary, which occurs
 //! only in the embedding and the loss. The sizes of an activation tensor are the numbers of samples and tokens,
@@ -31,8 +32,8 @@ pub(super) struct ModelWidths {
     /// Sizes that count samples or tokens: number of samples, number of tokens per sequence, and numbers of rows of
     /// matrix multiplications.
     leading: BTreeSet<u64>,
-    /// Numbers of elements of weights: for each layer of a generated job, and (under the key `None`) for all layers
-    /// together. The first number is for weights with one width, the second for weights with two widths.
+    /// Numbers of weight elements: per layer of a generated job, and in total under the key `None`. The first
+    /// number is for weights with one width, the second for weights with two widths.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
     /// Bytes of all weights, and of all gradients, as stated by a generated job.
     stated: [u64; 2],
@@ -179,14 +180,14 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size to which the number of elements of a weight is proportional: 0, 1 or 2.
+    /// A weight's number of elements grows with a power of the hidden size. Returns this power: 0, 1 or 2.
     pub fn power_of_weight(&self, shape: &[u64]) -> i32 {
         let sizes = shape.iter().filter(|size| self.widths.contains(size));
         sizes.count().min(2) as i32
     }
 
-    /// Returns the power of the hidden size to which the number of elements of an activation tensor is proportional: 0
-    /// or 1.
+    /// The number of elements of an activation tensor grows with a power of the hidden size. Returns this power: 0 or
+    /// 1.
     pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
         let mut rest: TensorShape = shape.to_vec();
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
@@ -210,8 +211,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size with which the FLOPs of a matrix multiplication grow. If one input is
-    /// a weight, this power is the power of the weight's size. Otherwise, both inputs determine it.
+    /// The FLOPs of a matrix multiplication grow with a power of the hidden size. Returns this power. If one
+    /// input is a weight, this power is the power of the weight's size. Otherwise, both inputs determine it.
     pub fn power_of_product(&self, inputs: &[TensorShape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
@@ -265,10 +266,10 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the factor by which the parameters of `layers` in a generated job grow. If `gradients` is true, returns
+    /// Returns the growth factor of the parameters of `layers` in a generated job. If `gradients` is true, returns
     /// the factor for the gradients of these parameters. An empty set of layers means all layers. `bytes` is the size
-    /// of these parameters on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion to
-    /// the hidden size.
+    /// of these parameters on a rank. Parameters that are in no multiplication (biases and norms) grow in proportion
+    /// to the hidden size.
     pub fn growth_of_weights(
         &self,
         layers: &BTreeSet<u32>,
@@ -306,20 +307,21 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the factor by which the parameters of one layer grow; `bytes` is the size of these parameters.
+    /// Returns the growth factor of one layer's parameters; `bytes` is the size of these parameters.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)
     }
 
-    /// Returns the factor by which all parameters of a rank together grow.
+    /// Returns the growth factor of all parameters of a rank.
     pub fn growth_of_all(&self, by: ScaleFactor) -> f64 {
         let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
         self.growth_of_weights(&BTreeSet::new(), stated, false, by)
     }
 }
 
-/// Returns the layers of a generated job whose gradients `item` reduces, or whose parameters it gathers.
+/// If `item` reduces gradients or gathers parameters, returns the layers of these gradients or
+/// parameters in a generated job.
 pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
     let own = program.facts_of(item).layer;
     if program.has_layers && own.is_none() {

@@ -40,8 +40,8 @@ impl NodeList {
         }
     }
 
-    /// Renders `rows`, one line per row. Returns the text, and the offset at which each line ends in it. In JSON,
-    /// every line ends with a comma.
+    /// Renders `rows`, one line per row. Returns the text, and the offset of each line's end. In JSON, every line
+    /// ends with a comma.
     pub fn render_lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {

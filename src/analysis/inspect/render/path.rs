@@ -21,7 +21,7 @@ use std::fmt::{Display, Result, Write as _};
 
 /// Maximum number of rows in a table.
 const ROWS: usize = 12;
-/// Title of the table of the longest parts of the path.
+/// Title of the table with the path's longest parts.
 const LONGEST: &str = "LONGEST NODES";
 /// If each rank has its own path, at most this number of paths are shown.
 const PATHS: usize = 8;

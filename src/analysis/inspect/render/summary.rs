@@ -112,7 +112,8 @@ impl SummaryWriter<'_> {
         self.write_metadata()
     }
 
-    /// Formats a count as `7` if it is the same on all ranks, otherwise as a range such as `7 to 9`.
+    /// If a count is the same on all ranks, formats it as `7`; otherwise formats a range such as `7
+    /// to 9`.
     fn format_range(&self, of: fn(&RankOverview) -> u32) -> String {
         let values = || self.job.ranks.iter().map(of);
         match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {

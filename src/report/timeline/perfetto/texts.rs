@@ -1,4 +1,4 @@
-//! Interned texts, to which packets refer by id.
+//! Interned texts. Packets refer to them by id.
 
 use super::schema::InternedText;
 use std::collections::BTreeMap;

@@ -5,9 +5,9 @@
 //! is answered (replayed, or rejected if impossible). The search ends when the smallest bound is no
 //! better than the best answer, because then no remaining point can be better. Idle threads answer
 //! the first open questions of the queue in advance. An open question is a bound or an answer that
-//! is still missing. An answer is used only at its turn, so rows are the same for any number of
-//! threads. A shard answers all its points that a single run over all points would answer, because
-//! the shard's best point is never better than the best point of all.
+//! is still missing. An answer is used only when its turn comes, so rows are the same for any
+//! number of threads. A shard answers all its points that a single run over all points would
+//! answer, because the shard's best point is never better than the best point of all.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};

@@ -9,7 +9,7 @@ use chakram_base::config::{
 /// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
-/// Order in which a layer's points are visited.
+/// Order of visits to a layer's points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
     /// Visits all points.

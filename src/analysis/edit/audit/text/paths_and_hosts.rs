@@ -90,7 +90,7 @@ pub(super) fn find_paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
         }
     }
     let bytes = token.as_bytes();
-    // The letter of a drive stands alone, so no letter may precede it.
+    // The letter of a drive is not part of a longer word, so no letter may precede it.
     let drive = token.find(":\\").filter(|&at| {
         at > 0 && bytes[at - 1].is_ascii_alphabetic() && (at == 1 || !is_word(bytes[at - 2]))
     });
@@ -131,7 +131,7 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains in which a dotted name in a program may also end. A name that ends in one of these domains is a
+/// Top-level domains that may also end a dotted name in a program. A name that ends in one of these domains is a
 /// host name only if it has three labels and contains a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",

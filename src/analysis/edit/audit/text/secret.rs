@@ -11,10 +11,10 @@
 
 use super::{LeakKind, TextLeak};
 
-/// Minimum length at which random text can be distinguished from names, in characters.
+/// Random text can be distinguished from names from this length on, in characters.
 const SHORTEST: usize = 32;
-/// Minimum score, in quarters of a bit, at which text counts as random. The threshold is 3.6 standard deviations
-/// below the mean score of 40 random characters.
+/// Text with at least this score, in quarters of a bit, counts as random. The threshold is 3.6 standard
+/// deviations below the mean score of 40 random characters.
 const THRESHOLD: i32 = -20;
 
 /// Scores of the letters `a` to `z`, in quarters of a bit.

@@ -10,7 +10,7 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// The buckets in which a step reduces its gradients.
+/// The buckets of gradients that a step reduces.
 pub(super) enum GradientBuckets {
     /// The step does not reduce gradients. `elements` is the number of elements of all parameters, or 0 if no hooks
     /// show this number.

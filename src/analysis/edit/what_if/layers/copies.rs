@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Identifies a part of a layer. Corresponding parts of different layers have equal keys. A key has three parts: a
-/// hash of the node's name without numbers, the number of layers by which the node is ahead of the running layer,
-/// and an index among nodes with equal hash and lead.
+/// hash of the node's name without numbers; how many layers the node is ahead of the running layer; and an index
+/// among nodes with equal hash and lead.
 type LayerItemKey = (u64, i64, u32);
 
 /// A pass's layers.
 pub(super) struct LayerRun {
-    /// True for a backward pass, in which the last layer runs first.
+    /// True for a backward pass, which runs the last layer first.
     pub backward: bool,
     /// The nodes of each layer, with layers in execution order.
     pub layers: Vec<Vec<u32>>,
@@ -52,8 +52,7 @@ pub(super) struct LayerEditor {
     /// For each layer of each run, the nodes by key.
     keyed: Vec<Vec<BTreeMap<LayerItemKey, u32>>>,
     places: BTreeMap<u32, LayerItemPosition>,
-    /// The nodes to copy, by run. Contains only runs in which some nodes of the template are not
-    /// copied.
+    /// The nodes to copy, by run. Contains only runs that do not copy some nodes of the template.
     template_items: BTreeMap<usize, Vec<u32>>,
     /// For each run and each added layer: the copied nodes, in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
@@ -430,7 +429,7 @@ pub(super) fn hash_name(name: &str) -> u64 {
     hasher.finish()
 }
 
-/// Returns true if two layers have the same operators and equally large transfers.
+/// Returns true if two layers have the same operators, and transfers of the same size.
 pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
     let bytes = |item| match program.view_of(item).op {
         Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,

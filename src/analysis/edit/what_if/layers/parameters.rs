@@ -64,8 +64,8 @@ pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     }
 }
 
-/// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the factor by
-/// which the parameters grow.
+/// Multiplies times and sizes of the work on parameters after the backward pass by `ratio`, the growth
+/// factor of the parameters.
 pub(super) fn stretch_parameters(
     program: &mut RankProgram<'_>,
     step: u32,

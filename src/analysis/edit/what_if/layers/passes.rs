@@ -81,7 +81,7 @@ impl StepPasses {
                 let pass = match facts.phase {
                     StepPhase::Forward => Some((false, micro_batch)),
                     StepPhase::Backward => Some((true, micro_batch)),
-                    // A gather or hook belongs to the pass in which it runs.
+                    // A gather or hook belongs to the pass that it runs in.
                     StepPhase::Parameters if !ended => {
                         Some(current.unwrap_or((false, micro_batch)))
                     }

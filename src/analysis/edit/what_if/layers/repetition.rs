@@ -20,8 +20,8 @@ impl RepeatedPart {
 }
 
 /// Returns the repetition that covers the largest part of `signatures`. If `times` is given, considers only parts
-/// with exactly this number of repetitions. If several repetitions cover the same length, returns the one with the
-/// shortest period.
+/// with exactly this number of repetitions. If several repetitions cover the same length, returns the repetition
+/// with the shortest period.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
     for period in find_candidate_periods(signatures) {

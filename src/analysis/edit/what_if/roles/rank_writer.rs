@@ -26,7 +26,8 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
 }
 
 /// Returns the difference between the message tags of neighbouring stages: for messages down the pipeline, and for
-/// messages up the pipeline. A difference is 0 if it is unknown or if all stages use the same tags.
+/// messages up the pipeline. A difference is 0 if it is unknown, or if all stages use the same
+/// tags.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
@@ -64,7 +65,7 @@ pub(super) struct RoleWriter<'w, 'g> {
     /// Grid of the new job.
     pub(super) target: &'w RoleGrid,
     pub(super) table: &'w mut GroupTable<'g>,
-    /// Index of the captured rank whose trace is copied to the new rank.
+    /// Index of the captured rank that provides the trace to copy.
     pub(super) model: usize,
     pub(super) from: u32,
     pub(super) to: u32,

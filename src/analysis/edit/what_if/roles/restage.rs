@@ -1,9 +1,9 @@
 //! Changes the number of stages of a pipeline.
 //!
-//! Each new stage copies a captured stage of the same role: the first stage, the last stage or, for middle stages,
-//! each captured middle stage in turn. Each stage keeps its number of layers, so a pipeline with more stages has more
-//! layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the new
-//! stage, and the labels of layers are renumbered.
+//! Each new stage copies a captured stage of the same role. The role is first stage, last stage or middle stage;
+//! captured middle stages are copied in turn. Each stage keeps its number of layers, so a pipeline with more stages
+//! has more layers. Peers, groups and tags change as for added ranks. In addition, 1F1B passes are reordered for the
+//! new stage, and the labels of layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{

@@ -23,8 +23,8 @@ impl SummaryWriter<'_> {
         Span(time.0 / self.ranks.max(1))
     }
 
-    /// Formats the longest time and its rank. If all ranks have the same time, states this fact; for a single rank,
-    /// returns an empty text.
+    /// Formats the longest time and its rank. If all ranks have the same time, says so. For a single rank, returns
+    /// an empty text.
     fn describe_longest_rank(&self, row: &SpreadRow) -> String {
         if self.ranks < 2 {
             String::new()
@@ -37,8 +37,8 @@ impl SummaryWriter<'_> {
         }
     }
 
-    /// Formats the shortest time and its rank, or the number of ranks without such nodes; empty if all ranks have the
-    /// same time.
+    /// Formats the shortest time and its rank, or the number of ranks without such nodes. If all ranks have the same
+    /// time, returns an empty text.
     fn describe_shortest_rank(&self, row: &SpreadRow) -> String {
         match self.ranks - u64::from(row.ranks) {
             _ if self.ranks < 2 => String::new(),

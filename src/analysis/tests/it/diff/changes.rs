@@ -67,7 +67,7 @@ fn check(what: &str, change: Change) {
     }
 }
 
-/// Returns a random node for which `fits` returns true.
+/// Returns a random node that satisfies `fits`.
 fn one<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],

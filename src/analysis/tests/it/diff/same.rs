@@ -99,7 +99,7 @@ fn a_trace_of_distinct_nodes_is_itself() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Tests random graphs, sparse and dense, in which nodes have one or a few different contents. Each graph
+    /// Tests sparse and dense random graphs. Their nodes have one or a few different contents. Each graph
     /// contains some parts twice.
     #[test]
     fn whatever_the_graph_it_is_the_same(

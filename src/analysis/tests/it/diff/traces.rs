@@ -183,7 +183,7 @@ pub fn node(random: &mut Random, id: u64, what: What) -> Node {
     }
 }
 
-/// Builds a trace in which most nodes have some property that no other node has.
+/// Builds a trace with mostly unique nodes: each has some property that no other node has.
 pub fn distinct(random: &mut Random, most: usize) -> Vec<Node> {
     let count = 3 + random.below(most - 2);
     let dense = 1 + random.below(3);
@@ -222,7 +222,7 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// Returns a copy of a trace with other ids, in which records and dependencies have another order. Also returns the
+/// Returns a copy of a trace with other ids, and with another order of records and dependencies. Also returns the
 /// new id of each original node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes
