@@ -1,11 +1,12 @@
-//! Text workloads of SimAI and its generator AICB. A workload contains a transformer's layers with
-//! times and collectives (identical for all NPUs), and the degrees of parallelism.
+//! Reads text workloads of SimAI and of its generator AICB. A workload contains the degrees of
+//! parallelism, and a transformer's layers with times and collectives, which are the same for all
+//! NPUs.
 //!
-//! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates;
-//! the next layer starts afterwards. In the backward pass, from the last layer to the first, the
-//! input gradient computes and communicates in the same way. After the input gradient, the weight
-//! gradient is computed and its collective starts. Only the same layer of the next pass waits for the
-//! weight gradient's collective. Times are in nanoseconds.
+//! One pass corresponds to SimAI's own loop. In the forward pass, each layer computes and then
+//! communicates, and then the next layer starts. The backward pass goes from the last layer to the
+//! first. The input gradient computes and communicates in the same way. Then the weight gradient is
+//! computed, and its collective starts. Only the same layer of the next pass waits for this
+//! collective. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -16,13 +17,13 @@ mod parse;
 
 pub use grid::{GroupRole, RankGrid};
 
-/// First words of SimAI's files, one per kind of workload.
+/// First words of SimAI's files, one for each kind of workload.
 const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiWorkload {
-    /// First word of the file, which names the kind of workload.
+    /// First word of the file. It names the kind of workload.
     pub kind: &'static str,
     /// Size of a tensor-parallel group.
     pub tensor: u32,
@@ -34,17 +35,17 @@ pub struct SimaiWorkload {
     pub npus: Option<u32>,
     /// The layers, at least one.
     pub layers: Vec<SimaiLayer>,
-    /// Indices of layers whose inputs are kept (activation checkpoints).
+    /// Indices of the layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,
-    /// Indices of layers that require recomputation: before their backward pass, all layers since the
-    /// last checkpoint are recomputed.
+    /// Indices of the layers that require recomputation: before their backward pass, all layers
+    /// since the last checkpoint run again.
     recomputing: BTreeSet<usize>,
 }
 
 /// One layer of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiLayer {
-    /// Name, a single word.
+    /// Name of the layer, a single word.
     pub name: String,
     /// Forward stage.
     pub forward: SimaiStage,
@@ -57,10 +58,9 @@ pub struct SimaiLayer {
 /// One stage of a layer: its compute time and its collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimaiStage {
-    /// Compute time, ns.
+    /// Compute time, in ns.
     pub ns: u64,
-    /// Collective after the compute; `None` if the stage has no collective, or a collective of zero
-    /// bytes.
+    /// Collective after the compute; `None` if the stage has no collective, or one of zero bytes.
     pub comm: Option<SimaiComm>,
 }
 
@@ -71,6 +71,6 @@ pub struct SimaiComm {
     pub kind: CollectiveKind,
     /// Role of the groups that execute the collective.
     pub role: GroupRole,
-    /// Bytes of the whole buffer: the output of an all-gather, the input of a reduce-scatter.
+    /// Bytes of the whole buffer: the output of an all-gather, or the input of a reduce-scatter.
     pub bytes: u64,
 }

@@ -1,5 +1,5 @@
-//! Sources of traces: their file formats, which facts a conversion keeps, and how a file's source is
-//! detected.
+//! Describes the sources of traces: their file formats, the facts that a conversion keeps, and how
+//! to detect a file's source.
 
 use crate::folder::list_folder;
 use crate::goal::GoalSchedule;
@@ -18,7 +18,7 @@ use chakram_trace::format::{TraceError, discover_traces, escape_name};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A source that can be converted.
+/// A tool or format whose files can be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceSource {
     /// PyTorch's host execution traces and Kineto traces.
@@ -39,18 +39,18 @@ pub enum TraceSource {
     Trace,
 }
 
-/// Description of a source for users.
+/// Describes a source to users.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceDescription {
-    /// Source that is described.
+    /// The source that is described.
     pub source: TraceSource,
-    /// Name of the source on the command line.
+    /// Name by which the command line selects the source.
     pub word: &'static str,
-    /// Noun phrase for one input, to be used in a sentence.
+    /// Noun phrase for one input, for use in a sentence.
     pub noun: &'static str,
     /// Description of the source's files.
     pub files: &'static str,
-    /// Facts that the converted traces keep. Keys of settings are in braces.
+    /// Facts that the converted traces keep. Names in braces are keys of settings.
     pub kept: &'static str,
 }
 
@@ -126,7 +126,7 @@ impl TraceSource {
         self.description().word
     }
 
-    /// Returns a noun phrase for one input, to be used in a sentence.
+    /// Returns a noun phrase for one input, for use in a sentence.
     pub fn noun_phrase(self) -> &'static str {
         self.description().noun
     }
@@ -136,7 +136,7 @@ impl TraceSource {
     ///
     /// # Errors
     ///
-    /// Fails if `path` cannot be read or belongs to no source.
+    /// Fails if `path` cannot be read, or if it belongs to no source.
     pub fn detect_source(path: &Path) -> Result<Self, TraceError> {
         if path.is_dir() {
             return detect_folder_source(path);
@@ -150,11 +150,12 @@ impl TraceSource {
         }
     }
 
-    /// Detects the common source of `paths`.
+    /// Detects the source that all of `paths` have in common.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::detect_source`] fails, and if the paths belong to several sources.
+    /// Fails if a path has no source ([`Self::detect_source`]), or if the paths belong to several
+    /// sources.
     pub fn detect_common_source(paths: &[PathBuf]) -> Result<Self, TraceError> {
         let mut first: Option<(&PathBuf, Self)> = None;
         for path in paths {
@@ -178,8 +179,8 @@ impl TraceSource {
     }
 }
 
-/// A recognized file or folder. Commands that cannot read an input use this description to name the input in the
-/// error.
+/// A recognized file or folder. Commands that cannot read an input name it in the error by this
+/// description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
     /// An input that the converters can read.
@@ -194,7 +195,8 @@ impl RecognizedInput {
     pub fn recognize_file(path: &Path) -> Option<Self> {
         match TraceSource::detect_source(path) {
             Ok(source) => Some(Self::Source(source)),
-            // Do not describe an empty file, because the readers' own errors explain it better.
+            // Do not describe an empty file, because the readers' own errors explain the problem
+            // better.
             Err(_)
                 if path
                     .metadata()
@@ -207,11 +209,12 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes that are read to detect the source. The number is large because metadata may precede the
-/// events.
+/// Number of bytes that are read to detect the source. Metadata may precede the events, so the
+/// number is large.
 const HEAD: u64 = 1 << 20;
 
-/// Returns the source (tool or format) of a file; if the source is unknown, a description of the file.
+/// Returns the source (tool or format) of a file, or a description of the file if its source is
+/// unknown.
 fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     let mut head = Vec::new();
     let read = DecompressedStream::open_path(path)?
@@ -237,7 +240,8 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
     if nsys::begins_as_sqlite(&head) && nsys::is_export(path) {
         return Ok(Ok(TraceSource::Nsys));
     }
-    // Check for databases and archives first, because their first bytes could be mistaken for a record of a trace.
+    // Check for databases and archives first, because their first bytes could be mistaken for a
+    // trace's record.
     if let Some(found) = foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
@@ -245,8 +249,8 @@ fn detect_file_source(path: &Path) -> Result<Result<TraceSource, String>, TraceE
         .map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
 }
 
-/// Returns the source of a file that begins with `head`. If no source is known, returns a description of the file.
-/// The file must not be PyTorch's.
+/// Returns the source of a file that begins with `head`. If the source is unknown, returns a
+/// description of the file. The caller must have excluded PyTorch's files.
 fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins_as_text_workload(head) {
         return Ok(TraceSource::Text);
@@ -279,8 +283,8 @@ fn detect_source_of_bytes(head: &[u8]) -> Result<TraceSource, String> {
 /// Largest field number of a node or of metadata in any version of the schema.
 const MOST_FIELDS: u32 = 16;
 
-/// Returns whether `bytes` may be the beginning of a trace's first record. Rejects text, because most letters
-/// would be keys of fields that no schema has.
+/// Returns true if `bytes` may be the beginning of a trace's first record. Text is rejected,
+/// because most letters would be keys of fields that no schema has.
 fn is_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {
@@ -291,7 +295,7 @@ fn is_record(bytes: &[u8]) -> bool {
     !bytes.is_empty()
 }
 
-/// Describes contents that belong to no source.
+/// Describes contents whose source is unknown.
 fn describe_unknown(head: &[u8]) -> String {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = &line[..line.len().min(40)];
@@ -307,8 +311,8 @@ fn describe_unknown(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of a folder: the source of the first file, by name, whose source is known. If no file's
-/// source is known, searches the subfolders for ranks' captures and for JAX profiles.
+/// Returns the source of the folder's first file, by name, whose source is known. If no file has a
+/// known source, searches the subfolders for captures of ranks and for JAX profiles.
 fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = folder_entries(path)?;
     for file in &files {
@@ -319,7 +323,7 @@ fn detect_folder_source(path: &Path) -> Result<TraceSource, TraceError> {
     if xplane::find_profiles(&[path.to_owned()]).is_ok() {
         return Ok(TraceSource::Xplane);
     }
-    // If subfolders have different sources, the folder is not one capture.
+    // If the subfolders have different sources, the folder is not a single capture.
     let mut inside = Vec::new();
     for folder in &folders {
         inside.extend(folder_entries(folder)?.0);

@@ -1,11 +1,13 @@
-//! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, which are identical for all NPUs.
+//! Reads text workloads of ASTRA-sim 1.0: layers with times and collectives, which are the same for
+//! all NPUs.
 //!
-//! The kind of parallelism determines the dependencies between the layers' stages.
-//! [`TextWorkload::write_rank`] produces the same traces as Chakra's public converter, byte for byte. Names
-//! and ids are the same (ids continue from rank to rank), and dependencies are in the same order. A `NONE`
-//! outside DLRM becomes an all-reduce of the size in the file, which is zero. Times, which are cycles in
-//! ASTRA-sim 1.0, are read as microseconds. The public converter would silently misread some invalid inputs, or
-//! crash on them; chakram rejects these inputs with the line of the error.
+//! The kind of parallelism determines how the layers' stages depend on one another.
+//! [`TextWorkload::write_rank`] produces the same traces as Chakra's public converter, byte for
+//! byte. Names and ids are the same (ids continue from rank to rank), and dependencies have the
+//! same order. Outside DLRM, a `NONE` becomes an all-reduce of the size in the file, which is zero.
+//! Times, which are cycles in ASTRA-sim 1.0, are interpreted as microseconds. The public converter
+//! would silently misread some invalid inputs, or crash. chakram rejects these inputs with the line
+//! of the error.
 
 mod emit;
 mod parse;
@@ -13,16 +15,16 @@ mod parse;
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
-    /// The only collective of each layer is the collective of its weight gradient, and all these collectives
-    /// run in parallel.
+    /// Each layer has only the collective of its weight gradient, and all these collectives run in
+    /// parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,
     /// Model parallelism: activations and their gradients are exchanged layer by layer.
     Model,
-    /// Data and model parallelism, with nodes named as in `HYBRID_DATA_MODEL`.
+    /// Data and model parallelism. Nodes are named as for `HYBRID_DATA_MODEL`.
     DataModel,
-    /// Data and model parallelism, with nodes named as in `HYBRID_MODEL_DATA`.
+    /// Data and model parallelism. Nodes are named as for `HYBRID_MODEL_DATA`.
     ModelData,
     /// DLRM. Layer 0 is an embedding, and the last layer of the bottom MLP waits for the embedding's all-to-all.
     Dlrm {
@@ -31,7 +33,7 @@ pub enum TextParallelism {
     },
 }
 
-/// Communication of a stage of a layer.
+/// Communication of one stage of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerComm {
     /// All-reduce, `ALLREDUCE`.
@@ -47,7 +49,7 @@ pub enum LayerComm {
 }
 
 impl LayerComm {
-    /// Every word of the format, with the schema's `comm_type` of the node that it becomes.
+    /// Every word of the format, with the `comm_type` that the schema gives the resulting node.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
         (Self::AllToAll, "ALLTOALL", 6),
@@ -70,16 +72,16 @@ impl LayerComm {
 pub struct LayerStage {
     /// Compute time in microseconds.
     pub micros: u64,
-    /// Collective that follows the compute.
+    /// Collective that follows the computation.
     pub comm: LayerComm,
-    /// Bytes of the collective, which become the node's `comm_size`.
+    /// Bytes of the collective; the node's `comm_size` gets this value.
     pub bytes: u64,
 }
 
 /// One layer of a text workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextLayer {
-    /// Name, a single word.
+    /// Name of the layer, a single word.
     pub name: String,
     /// Forward stage.
     pub forward: LayerStage,
@@ -96,12 +98,12 @@ pub struct TextWorkload {
     pub parallelism: TextParallelism,
     /// The layers, at least one.
     pub layers: Vec<TextLayer>,
-    /// Text of the file, which is copied to the traces' metadata.
+    /// Text of the file, which is copied into the traces' metadata.
     text: String,
 }
 
 impl TextParallelism {
-    /// Kinds without a parameter, with their words.
+    /// Kinds that have no parameter, each with its word in files.
     const PLAIN: [(Self, &'static str); 5] = [
         (Self::Micro, "MICRO"),
         (Self::Data, "DATA"),
@@ -109,9 +111,9 @@ impl TextParallelism {
         (Self::DataModel, "HYBRID_DATA_MODEL"),
         (Self::ModelData, "HYBRID_MODEL_DATA"),
     ];
-    /// Words for DLRM. In the file, the index of the last bottom layer follows.
+    /// Words for DLRM in files. The index of the last bottom layer follows the word.
     const DLRM: [&'static str; 2] = ["HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"];
-    /// Word of ASTRA-sim 1.0 that the public converter does not support.
+    /// Word of ASTRA-sim 1.0 for a kind that the public converter does not support.
     const UNDEFINED: &'static str = "HYBRID_CUSTOMIZED";
 
     /// Returns the word for this kind in files.
@@ -122,11 +124,12 @@ impl TextParallelism {
 }
 
 impl TextWorkload {
-    /// Returns whether a file that begins with `text` looks like a workload, that is, its first word names a
-    /// kind of parallelism. The file may still be invalid.
+    /// Returns true if the first word of a file that begins with `text` names a kind of
+    /// parallelism. The file may still be invalid.
     pub fn begins_as_text_workload(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Words end at everything that Python and the parser treat as a blank, including vertical tabs.
+        // Python and the parser treat all these characters as blanks, including vertical tabs, so
+        // words end at them.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -144,8 +147,8 @@ impl TextWorkload {
             |of: fn(&TextLayer) -> bool| self.layers.iter().filter(|l| of(l)).count() as u64;
         match self.parallelism {
             TextParallelism::Micro => layers,
-            // Each layer has a forward, an input gradient, a weight gradient and its collective; the
-            // first layer has no input gradient.
+            // Each layer has a forward stage, an input gradient, a weight gradient and its
+            // collective. Only the first layer has no input gradient.
             TextParallelism::Data => 4 * layers - 1,
             TextParallelism::Model => 5 * layers - 1,
             TextParallelism::DataModel | TextParallelism::ModelData => 6 * layers - 1,

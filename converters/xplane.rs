@@ -1,12 +1,15 @@
-//! Converts profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
+//! Converts profiles of JAX and TensorFlow to one trace per device. Each host has one `xplane.pb`
+//! file.
 //!
-//! A file is an `XSpace` of planes. Each device has a plane with a line per stream; one plane contains the
-//! host's threads, and another plane contains the compiled programs (`HloProto`). Fields follow the public
-//! `xplane.proto` and `hlo.proto`. Each profile file is in memory once, and events borrow from its contents.
+//! A file is an `XSpace` of planes. Each device has a plane with one line per stream. One further
+//! plane contains the host's threads, and another contains the compiled programs (`HloProto`).
+//! Fields follow the public `xplane.proto` and `hlo.proto`. Each profile file is stored once in
+//! memory, and events borrow from its contents.
 //!
 //! - `space` parses planes, lines, events and stats;
-//! - `timeline` finds the time slices of a device's streams, and the calls that launched them;
-//! - `hlo` finds the programs' collectives and the participating groups of devices;
+//! - `timeline` finds the time slices of a device's streams, and the host calls that launched these
+//!   slices;
+//! - `hlo` finds the collectives of the programs, and the groups of devices that take part;
 //! - `calls` matches collectives across devices;
 //! - `emit` writes the nodes of the traces.
 
@@ -31,7 +34,7 @@ use hlo::HloModules;
 use space::ProfileSpace;
 use timeline::{DeviceTimeline, HostTimelines};
 
-/// A profile's path and contents.
+/// A profile's path and its contents.
 #[derive(Debug)]
 pub struct XplaneFile {
     /// Path of the file, for error messages.
@@ -55,7 +58,7 @@ impl XplaneFile {
     }
 }
 
-/// Result of converting one device's timeline.
+/// Facts about the conversion of one device.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceConversion {
     /// Rank of the device's trace.
@@ -64,44 +67,44 @@ pub struct DeviceConversion {
     pub device: String,
     /// Number of events with a duration on the device's streams.
     pub events: u64,
-    /// Sum of the busy times of the device's streams, ns.
+    /// Busy time of the device's streams, in ns, summed over streams.
     pub busy_ns: u64,
-    /// Busy time that the trace's nodes preserve, ns: kernels, and collectives including their waiting
-    /// time.
+    /// Busy time that the trace's nodes preserve, in ns. Kernels count, and so do collectives with
+    /// their waiting time.
     pub kept_ns: u64,
-    /// Number of host calls that launched events on this device.
+    /// Number of host calls that launched events of this device.
     pub launches: u64,
-    /// Number of events with a launching call.
+    /// Number of events whose launching call is known.
     pub linked: u64,
-    /// Number of events that begin before their launching call. An event that starts too early keeps its
-    /// time, but loses the link to its call.
+    /// Number of events that begin before their launching call begins. Such an event keeps its
+    /// time, but is not linked to the call.
     pub early: u64,
-    /// Number of collectives matched across devices.
+    /// Number of collectives that were matched across devices.
     pub collectives: u64,
-    /// Number of unmatched communication events. Unmatched events become kernels with the recorded time.
+    /// Number of unmatched communication events. They become kernels with their recorded times.
     pub unmatched: u64,
     /// Number of nodes in the trace.
     pub nodes: u64,
 }
 
-/// Conversion of a job.
+/// Facts about the conversion of a job.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct XplaneSummary {
-    /// Time from the first event to the end of the last, ns.
+    /// Time from the first event's start to the last event's end, in ns.
     pub span_ns: u64,
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversion>,
-    /// Planes and lines that were skipped because they repeat others or are not streams, each with its
-    /// number of events.
+    /// Skipped planes and lines, each with its number of events. They repeat other lines, or are
+    /// not streams.
     pub left_out: Vec<(String, u64)>,
 }
 
-/// The profiles of a job's hosts, ready for conversion.
+/// Profiles of a job's hosts, which are ready for conversion.
 #[derive(Debug)]
 pub struct XplaneJob<'a> {
     devices: Vec<DeviceTimeline<'a>>,
     calls: CollectiveCalls,
-    /// Start of the first event, ps.
+    /// Start of the first event, in ps.
     base: i128,
     summary: XplaneSummary,
 }
@@ -167,7 +170,8 @@ impl<'a> XplaneJob<'a> {
         self.devices.len() as u32
     }
 
-    /// Writes the trace of `rank`, and adds its device to the summary. Call this method in rank order.
+    /// Writes the trace of `rank`, and adds its device to the summary. Must be called in rank
+    /// order.
     ///
     /// # Errors
     ///
@@ -190,8 +194,8 @@ impl<'a> XplaneJob<'a> {
     }
 }
 
-/// Returns the nanoseconds from `base` to a later instant, both in ps. Rounds instants down, so that adjacent
-/// intervals stay adjacent.
+/// Returns the time from `base` to a later instant, in ns; both arguments are in ps. Both instants
+/// are rounded down, so that adjacent intervals stay adjacent.
 fn ns_since(instant: i128, base: i128) -> u64 {
     ((instant - base) / 1000) as u64
 }

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 impl SimaiComm {
-    /// Returns one member's bytes: the shard for an all-gather, the whole buffer for other collectives.
+    /// Returns the bytes of one member: the shard for an all-gather, and the whole buffer for other
+    /// collectives.
     fn bytes_of_member(self, members: u32) -> u64 {
         match self.kind {
             CollectiveKind::AllGather => self.bytes.div_ceil(members.into()),
@@ -42,9 +43,9 @@ impl SimaiWorkload {
         Ok((writer.into_inner(), nodes))
     }
 
-    /// Builds the job in memory; the result equals the traces that [`Self::write_rank`] writes, read again. Ranks share
-    /// one graph and differ only in their groups, unless the workload has broadcasts, because graphs contain the
-    /// root's rank.
+    /// Builds the job in memory. The result equals the job that would be read from the traces that
+    /// [`Self::write_rank`] writes. Ranks share one graph and differ only in their groups. With
+    /// broadcasts, they need several graphs, because a graph contains the root's rank.
     ///
     /// # Errors
     ///
@@ -53,7 +54,7 @@ impl SimaiWorkload {
         let mut builder = WorkloadBuilder::default();
         builder.declare_groups(grid.all_groups());
         builder.declare_roles(&grid.group_roles());
-        // For each list of roots: the graph, and the role of the group in each of the graph's slots.
+        // For each list of roots: the graph, and the role of the group in each slot of the graph.
         let mut built: BTreeMap<Vec<u32>, (GraphId, Vec<GroupRole>)> = BTreeMap::new();
         let broadcasts = self.broadcast_roles();
         for rank in 0..grid.npus {
@@ -114,7 +115,8 @@ impl SimaiWorkload {
             causes: Vec::new(),
         };
         emitter.emit_groups()?;
-        // For each layer, the id of its weight-gradient collective, until a node waits for it.
+        // For each layer, the id of its weight-gradient collective until a node waits for the
+        // collective.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
@@ -151,7 +153,7 @@ struct StageEmitter<'g, S> {
     grid: &'g RankGrid,
     rank: u32,
     nodes: u64,
-    /// Ids of the nodes that the next node depends on.
+    /// Ids of the nodes on which the next node depends.
     causes: Vec<u64>,
 }
 
@@ -160,7 +162,8 @@ impl<S: Sink> StageEmitter<'_, S> {
         self.nodes = 1;
         let declared = self.grid.declared_groups(self.rank);
         let text = metadata_text(&declared);
-        // A trace needs at least one node, so write an empty node if there are no groups to declare.
+        // A trace needs at least one node, so if there are no groups to declare, write an empty
+        // node.
         let node = match declared.is_empty() {
             true => NodeView::new(1, "nothing", Op::NoOp),
             false => NodeView::declare_groups(1, &text),
@@ -184,7 +187,7 @@ impl<S: Sink> StageEmitter<'_, S> {
         Ok(self.nodes)
     }
 
-    /// Emits the computation of a stage; the next node depends on this computation.
+    /// Emits the computation of a stage, and makes the next node depend on it.
     fn emit_compute(
         &mut self,
         layer: &SimaiLayer,
@@ -204,7 +207,8 @@ impl<S: Sink> StageEmitter<'_, S> {
         Ok(())
     }
 
-    /// Emits the collective of a stage, if it has one and the group has other members.
+    /// Emits the collective of a stage, unless the stage has none or the group has only this
+    /// member.
     fn emit_collective(
         &mut self,
         layer: &SimaiLayer,
@@ -231,7 +235,7 @@ impl<S: Sink> StageEmitter<'_, S> {
         self.emit_node(&name, op, 0, phase).map(Some)
     }
 
-    /// Emits a stage whose collective blocks the next stage.
+    /// Emits a stage whose collective must end before the next stage begins.
     fn emit_blocking(
         &mut self,
         layer: &SimaiLayer,

@@ -1,11 +1,11 @@
-//! Groups of a rank, computed from a workload's degrees of parallelism.
+//! Computes the groups of a rank from a workload's degrees of parallelism.
 
 use super::SimaiWorkload;
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 
-/// Role of a group.
+/// Purpose of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupRole {
     /// Tensor-parallel group, `TP`.
@@ -14,7 +14,7 @@ pub enum GroupRole {
     Data,
     /// Expert-parallel group, `EP`.
     Expert,
-    /// Group of the ranks that have replicas of one expert, `DP_EP`.
+    /// Group of the ranks that have replicas of the same expert, `DP_EP`.
     ExpertData,
 }
 
@@ -28,10 +28,11 @@ impl GroupRole {
     ];
 }
 
-/// Assignment of ranks to groups. Rank `t + T (p + P (e + E x))` has position `t` in its tensor-parallel group,
-/// belongs to stage `p`, and has position `e + E x` in its data-parallel group. Each run of `E` consecutive members
-/// of a data-parallel group is an expert-parallel group. With one stage, the groups are identical to SimAI's. With
-/// several stages, the groups differ, because SimAI's expert-parallel groups mix ranks of different stages.
+/// Assigns ranks to groups. Rank `t + T (p + P (e + E x))` belongs to stage `p`. It has position
+/// `t` in its tensor-parallel group, and position `e + E x` in its data-parallel group. Within a
+/// data-parallel group, each run of `E` consecutive members is an expert-parallel group. With one
+/// stage, the groups are identical to SimAI's. With several stages, they differ, because SimAI's
+/// expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.
@@ -42,14 +43,14 @@ pub struct RankGrid {
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of replicas of an expert.
+    /// Number of replicas of each expert.
     pub replicas: u32,
 }
 
 /// Members of a group: `count` ranks from `first` on, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// Number of the group, which is also its name.
+    /// Number of the group; it is also the group's name.
     pub number: u64,
     /// First member.
     pub first: u32,
@@ -72,7 +73,8 @@ impl RankGrid {
     ///
     /// # Errors
     ///
-    /// Fails with a description if `npus` is not a multiple of the number that the degrees require.
+    /// Fails if `npus` is not a multiple of the number of NPUs that the degrees require; the error
+    /// describes the problem.
     pub fn new(workload: &SimaiWorkload, npus: u32) -> Result<Self, String> {
         let SimaiWorkload {
             tensor,
@@ -104,7 +106,7 @@ impl RankGrid {
         self.expert * self.replicas
     }
 
-    /// Returns the size of a role's groups, and how many groups there are.
+    /// Returns the size of the groups with a role, and the number of these groups.
     pub fn size_of_group(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
@@ -115,7 +117,7 @@ impl RankGrid {
         (size, self.npus / size)
     }
 
-    /// Returns the number of a role's first group. Groups are numbered from 1, role by role.
+    /// Returns the number of the first group with a role. Groups are numbered from 1, role by role.
     fn number_of_first_group(&self, role: GroupRole) -> u64 {
         let before = GroupRole::ALL.iter().take(role as usize);
         1 + before
@@ -126,7 +128,8 @@ impl RankGrid {
     /// Returns the group of `role` that contains `rank`.
     pub fn group_of_rank(&self, role: GroupRole, rank: u32) -> RankGroup {
         let (count, _) = self.size_of_group(role);
-        // The rank's index among data-parallel groups, and its position within its data-parallel group.
+        // The first value is the rank's index among the data-parallel groups, and the second is its
+        // position within its group.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);
@@ -150,7 +153,8 @@ impl RankGrid {
         }
     }
 
-    /// Returns the groups that contain `rank` and other ranks, in the form of a trace's group declaration.
+    /// Returns the groups that contain `rank` and at least one other rank, in the form of a trace's
+    /// group declaration.
     pub fn declared_groups(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
@@ -161,7 +165,7 @@ impl RankGrid {
     pub fn all_groups(&self) -> DeclaredGroups {
         let of_ranks = (0..self.npus).flat_map(|rank| {
             let groups = GroupRole::ALL.map(|(role, _)| self.group_of_rank(role, rank));
-            // The first member of each group adds the group.
+            // Each group is added by its first member.
             let led = groups.into_iter().filter(move |group| group.first == rank);
             led.filter(|group| group.count > 1)
         });
@@ -194,8 +198,9 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_the_degrees() {
-        // T = 2, P = 1, E = 2 on 16 NPUs: a data-parallel group has 8 members, and an expert has 4 replicas. Rank 5
-        // has t = 1, and position 2 = 0 + 2 x 1 in its data-parallel group.
+        // With T = 2, P = 1 and E = 2 on 16 NPUs, a data-parallel group has 8 members, and an
+        // expert has 4 replicas. Rank 5 has t = 1, and its position in the data-parallel group is 2
+        // = 0 + 2 x 1.
         let grid = RankGrid {
             npus: 16,
             tensor: 2,
@@ -213,8 +218,8 @@ mod tests {
             let ranks = (0..count).map(|i| first + i * stride);
             (number, ranks.collect::<Vec<_>>())
         };
-        // The groups are numbered: 8 tensor-parallel groups 1 to 8, data-parallel groups 9 and 10, 8
-        // expert-parallel groups 11 to 18, and 4 groups of replicas 19 to 22.
+        // The 8 tensor-parallel groups have the numbers 1 to 8, the data-parallel groups 9 and 10,
+        // the 8 expert-parallel groups 11 to 18, and the 4 groups of replicas 19 to 22.
         assert_eq!(group(GroupRole::Tensor, 5), (3, vec![4, 5]));
         let odd = vec![1, 3, 5, 7, 9, 11, 13, 15];
         assert_eq!(group(GroupRole::Data, 5), (10, odd));

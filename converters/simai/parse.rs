@@ -1,4 +1,4 @@
-//! Parses a workload: a line with the degrees of parallelism, the number of layers, and a line of
+//! Parses a workload: a line with the degrees of parallelism, the number of layers, and one line of
 //! twelve words per layer.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
@@ -8,7 +8,7 @@ use chakram_trace::format::{CollectiveKind, TraceError, escape_name};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Maximum time that a trace can store, ns.
+/// Maximum time, in ns, that a trace can store.
 const MOST_NS: u64 = u64::MAX / 1_000;
 
 /// Collectives by name. The suffix `_EP` or `_DP_EP` may follow the name.
@@ -22,11 +22,12 @@ const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
 ];
 
 impl SimaiWorkload {
-    /// Returns whether a file that begins with `text` looks like a workload; the file may still be
-    /// invalid.
+    /// Returns true if a file that begins with `text` looks like a workload, although it may still
+    /// be invalid.
     pub fn begins_as_simai(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Words end at everything that the parser treats as a blank, including vertical tabs.
+        // The parser treats all these characters as blanks, including vertical tabs, so words end
+        // at them.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -37,7 +38,7 @@ impl SimaiWorkload {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
+    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
@@ -97,7 +98,7 @@ impl SimaiWorkload {
     }
 }
 
-/// Parses the first line. Like SimAI, skips unknown keys.
+/// Parses the first line. Skips unknown keys, as SimAI does.
 fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
     let words: Vec<(usize, &str)> = split_words(line).collect();
     let (column, word) = words.first().copied().unwrap_or((1, ""));
@@ -220,7 +221,7 @@ mod tests {
         let comm = |kind, role, bytes| Some(SimaiComm { kind, role, bytes });
         let exchanged = comm(CollectiveKind::AllToAll, GroupRole::Expert, 64);
         assert_eq!((moe.forward.ns, moe.forward.comm), (5, exchanged));
-        // A collective of zero bytes is dropped.
+        // The parser drops a collective of zero bytes.
         assert_eq!(moe.input_gradient.comm, None);
         let scattered = comm(CollectiveKind::ReduceScatter, GroupRole::ExpertData, 32);
         assert_eq!(moe.weight_gradient.comm, scattered);

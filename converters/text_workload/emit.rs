@@ -1,4 +1,4 @@
-//! Writes a workload's graphs, exactly like Chakra's public converter.
+//! Writes a workload's graphs in the same form as Chakra's public converter.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use chakram_trace::format::TraceError;
@@ -79,8 +79,8 @@ impl TextWorkload {
         Ok(())
     }
 
-    /// Writes the nodes of model parallelism and, if `hybrid`, the all-reduces of weight gradients. Names of
-    /// input-gradient collectives end in `suffix`.
+    /// Writes the nodes of model parallelism. If `hybrid`, also writes the all-reduces of weight
+    /// gradients. The names of input-gradient collectives end in `suffix`.
     fn write_model_parallel(
         &self,
         suffix: &str,
@@ -173,14 +173,14 @@ impl TextWorkload {
     }
 }
 
-/// Nodes of a layer that the next pass depends on.
+/// Nodes of a layer on which the next pass depends.
 #[derive(Clone, Copy, Debug, Default)]
 struct LayerNodes {
     weight_comp: Option<u64>,
     weight_comm: Option<u64>,
 }
 
-/// Writer of the nodes of a rank.
+/// Writes the nodes of a rank.
 struct NodeEmitter<'o, W> {
     out: &'o mut W,
     next: u64,
@@ -223,8 +223,8 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         written.map_err(|source| TraceError::from_io("", "write", source))
     }
 
-    /// Begins a node whose name the caller has set. `kind` is a node type of the schema. The node depends on all
-    /// nodes in `after` that exist. Returns the node's id.
+    /// Begins a node; the caller has already set its name. `kind` is a node type of the schema. The
+    /// node depends on all nodes in `after` that are present. Returns the node's id.
     fn begin_node<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -289,7 +289,8 @@ mod tests {
     use chakram_trace::format::wire::FrameCursor;
     use chakram_trace::format::{Op, scan};
 
-    /// Facts about a node that the test reads back: its id, its name, and the ids of its dependencies.
+    /// Facts about a node that a test reads back: its id, its name, and the ids of its
+    /// dependencies.
     type Told = (u64, String, Vec<u64>);
 
     struct Data(Vec<u64>);
@@ -350,8 +351,8 @@ mod tests {
     #[test]
     fn data_parallelism_reduces_behind_the_backward_pass() {
         // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce. Forward: 0 1 2. Backward: c
-        // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins at 11. In the
-        // second pass, each forward stage also waits for the all-reduce of its layer: 10, 7 and 4.
+        // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins
+        // at 11. There, each forward stage also waits for the all-reduce of its layer: 10, 7 and 4.
         let told = told(&parse_layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],
@@ -403,8 +404,8 @@ mod tests {
 
     #[test]
     fn hybrids_do_both_and_differ_in_a_name() {
-        // Node ids are as in model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15
-        // 16.
+        // Node ids are as for model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10
+        // 11 12 13, a 14 15 16.
         let one = told(&parse_layers("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
@@ -426,8 +427,8 @@ mod tests {
             &[15],
         ];
         assert_eq!(waits(&one[..17]), first);
-        // In the second pass, the forward stages list the all-reduces 16 and 13 before the exchange of the
-        // previous layer.
+        // In the second pass, each forward stage lists the all-reduces 16 and 13 before the
+        // exchange of the previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
         let other = told(&parse_layers("HYBRID_MODEL_DATA"), 0, 2);
         assert_eq!(waits(&one), waits(&other));

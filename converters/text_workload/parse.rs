@@ -1,5 +1,5 @@
-//! Parses a workload: the kind of parallelism, the number of layers, and a line of twelve words per
-//! layer.
+//! Parses a workload: the kind of parallelism, the number of layers, and one line of twelve words
+//! per layer.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
@@ -8,7 +8,7 @@ use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, escape_name};
 use std::path::Path;
 
-/// Maximum time that a trace can store, us.
+/// Maximum time, in us, that a trace can store.
 const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 
 impl TextParallelism {
@@ -107,7 +107,7 @@ impl TextWorkload {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be read, and where [`Self::parse`] fails.
+    /// Fails if the file cannot be read, and for the same reasons as [`Self::parse`].
     pub fn open_file(path: &Path) -> Result<Self, TraceError> {
         parse_text(path, Self::parse)
     }
@@ -119,7 +119,8 @@ impl TextWorkload {
     /// Fails with the line and column of the first text that violates the format.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // The public converter is written in Python, which treats all kinds of line ends as equal.
+        // The public converter is written in Python, which accepts all kinds of line ends, so
+        // convert them all to `\n`.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut lines = (1..).zip(text.split('\n'));
         let (_, first) = lines.next().unwrap_or((1, ""));
@@ -154,7 +155,7 @@ impl TextWorkload {
     }
 }
 
-/// Rejects a DLRM without the all-to-all that the bottom MLP waits for.
+/// Rejects a DLRM that lacks the all-to-all for which the bottom MLP waits.
 fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(error_at(

@@ -1,5 +1,5 @@
-//! Matches collectives across devices. The k-th collective that one member runs in a group matches the k-th of every
-//! other member.
+//! Matches collectives across devices. The k-th collective of one member in a group matches the
+//! k-th collective of every other member.
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
@@ -13,22 +13,22 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveCall {
     pub kind: CollectiveKind,
-    /// `comm_size` of the collective, bytes.
+    /// `comm_size` of the collective, in bytes.
     pub bytes: u64,
     /// Number of the group; 0 means all ranks.
     pub group: u64,
-    /// Time that the member waited for the last member to start, ps.
+    /// Time in ps for which the member waited until the last member started.
     pub wait: i128,
 }
 
-/// Collectives of all devices.
+/// Collectives of all devices, matched and unmatched.
 #[derive(Debug, Default)]
 pub(super) struct CollectiveCalls {
     /// Matched collectives, by rank and index of the slice.
     calls: BTreeMap<(u32, u32), CollectiveCall>,
-    /// Bytes of unmatched communication, by rank and slice; 0 if unknown.
+    /// Bytes of unmatched communication, by rank and index of the slice; 0 if unknown.
     unmatched: BTreeMap<(u32, u32), u64>,
-    /// Groups, except the group of all ranks.
+    /// Groups of devices, without the group of all ranks.
     pub groups: DeclaredGroups,
 }
 
@@ -66,7 +66,7 @@ impl CollectiveCalls {
         this
     }
 
-    /// Matches the collectives of a group, but only if the members agree about them.
+    /// Matches the collectives of a group if its members agree about them.
     fn match_group(&mut self, members: &[u32], pieces: &GroupSlices<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
@@ -97,8 +97,8 @@ impl CollectiveCalls {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // If the buffer is too large for a trace, the collective is unmatched on every member, because
-                    // the members agree on the size.
+                    // If the buffer is too large for a trace, the collective is unmatched on every
+                    // member, because all members state the same size.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -106,8 +106,8 @@ impl CollectiveCalls {
                     kind: of.kind,
                     bytes,
                     group,
-                    // Hosts' clocks may differ, so one member may end before another starts; therefore limit the
-                    // wait to the member's own time.
+                    // Hosts' clocks may differ, so one member may end before another starts. So the
+                    // wait is limited to the member's own time.
                     wait: (last - start).min(end - start),
                 };
                 self.calls.insert((rank, piece), call);
@@ -115,18 +115,18 @@ impl CollectiveCalls {
         }
     }
 
-    /// Returns the matched collective of a slice of a rank.
+    /// Returns the matched collective to which a rank's slice belongs.
     pub fn collective_of_event(&self, rank: u32, piece: u32) -> Option<&CollectiveCall> {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of a slice of unmatched communication, or 0 if the bytes are unknown. Returns `None` if the
-    /// slice is not unmatched communication.
+    /// Returns the bytes of a slice that is unmatched communication; 0 if the bytes are unknown.
+    /// Returns `None` if the slice is not unmatched communication.
     pub fn unmatched_bytes(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
 
-    /// Returns the numbers of matched and unmatched collectives of a rank.
+    /// Returns how many collectives of a rank are matched, and how many are unmatched.
     pub fn matched_and_unmatched_counts(&self, rank: u32) -> (u64, u64) {
         let own = (rank, 0)..=(rank, u32::MAX);
         let matched = self.calls.range(own.clone()).count();
@@ -134,8 +134,9 @@ impl CollectiveCalls {
     }
 }
 
-/// Returns the collective that a slice executes; `Some(None)` if the collective's groups are unknown. On a GPU, only
-/// kernels of a communication library count, because the instruction's other kernels prepare the data.
+/// Returns the collective that a slice executes; `Some(None)` if the groups of the collective are
+/// unknown. On a GPU, only kernels of a communication library count. The instruction's other
+/// kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DeviceSlice<'_>,
@@ -158,7 +159,7 @@ fn find_collective<'m>(
         });
     // Reading the stats cannot fail, because they were parsed before.
     stats.ok()?;
-    // TPU operators have the same names as their instructions, so the name identifies the instruction.
+    // TPU operators are named like their instructions, so the name identifies the instruction.
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
     match modules.find_collective(device.file, program, module.as_deref(), op) {
@@ -180,7 +181,7 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates. The instruction's name begins with the opcode, as in
+/// Returns whether an instruction communicates. Its name begins with the opcode, as in
 /// `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
@@ -188,8 +189,8 @@ fn is_communication(instruction: &str) -> bool {
     COMMUNICATION.contains(&name)
 }
 
-/// Returns the ranks of the group that contains a device; `None` unless all devices of the group are in
-/// the job.
+/// Returns the ranks of the group that contains a device; `None` unless the job contains all
+/// devices of the group.
 fn group_members(
     found: &HloCollective,
     device: u64,

@@ -1,4 +1,4 @@
-//! Writes the nodes of a device: host calls, kernels, copies and collectives.
+//! Writes the nodes of a device's trace: host calls, kernels, copies and collectives.
 
 use super::calls::CollectiveCalls;
 use super::space::StatValue;
@@ -12,7 +12,8 @@ use chakram_trace::format::{GroupName, Op, TraceError};
 use std::borrow::Cow;
 use std::io::Write;
 
-/// Returns the attributes of a trace's metadata record. `end_ns` is the end of the device's last event.
+/// Returns the attributes of a trace's metadata record. `end_ns` is the time at which the device's
+/// last event ends.
 pub(super) fn metadata_attributes<'a>(
     rank: u32,
     ranks: u32,
@@ -31,17 +32,17 @@ pub(super) fn metadata_attributes<'a>(
     metadata
 }
 
-/// A node of a device: a host call or a slice of a stream, by index.
+/// A node of a device's trace: a host call or a slice of a stream, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum DeviceNode {
     Launch(u32),
     Piece(u32),
 }
 
-/// Id of the first node after the declaration of groups.
+/// Id of the first node after the node that declares the groups.
 const FIRST: u64 = 2;
 
-/// Writes the nodes of `device` as rank `rank`. The job starts at `base`, ps.
+/// Writes the nodes of `device`, whose rank is `rank`. The job starts at `base`, in ps.
 pub(super) fn write_device<W: Write>(
     device: &DeviceTimeline<'_>,
     rank: u32,
@@ -80,7 +81,7 @@ pub(super) fn write_device<W: Write>(
     Ok(done)
 }
 
-/// Nodes of a device in id order, and their dependencies.
+/// Nodes of a device in the order of their ids, with their dependencies.
 struct DeviceEmitter<'d, 'a> {
     device: &'d DeviceTimeline<'a>,
     base: i128,
@@ -143,9 +144,9 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write_node(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call that a slice depends on: the launching call if it had ended when the slice
-    /// began, otherwise the previous call on the launching thread. Returns `None` if the slice begins
-    /// before its launching call.
+    /// Returns the call on which a slice depends. This is the launching call if it ended before the
+    /// slice began; otherwise it is the previous call on the launching thread. Returns `None` if
+    /// the slice begins before its launching call.
     fn causing_call(&self, piece: &DeviceSlice<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
@@ -208,7 +209,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
         } else if let Some(bytes) = calls.unmatched_bytes(rank, index) {
-            // Limit the bytes to the maximum that a trace can store.
+            // Limit the bytes to the maximum value that a trace can store.
             let bytes = bytes.min(i64::MAX as u64);
             view.op = Op::Communication { bytes };
         }
@@ -227,7 +228,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     }
 }
 
-/// For each entry of `kinds`, returns the index of the previous entry of the same kind.
+/// For each entry of `kinds`, returns the index of the last earlier entry of the same kind.
 fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
     let mut last = std::collections::BTreeMap::new();
     (0..)
@@ -236,7 +237,7 @@ fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Names of event stats that a node keeps as text attributes.
+/// Names of the event stats that a node keeps as text attributes.
 const KEPT: [&str; 5] = [
     "hlo_op",
     "hlo_module",
@@ -276,8 +277,8 @@ impl<'a> EventDescription<'a> {
         Ok(this)
     }
 
-    /// Returns the operation of the event's node: a copy with the recorded bytes, or a kernel with
-    /// only a duration.
+    /// Returns the operation of an event's node: a copy with the recorded bytes, or a kernel that
+    /// has only a duration.
     fn to_op(&self) -> Op<'static> {
         let details = self.texts[4].as_deref().unwrap_or_default();
         let size = details
@@ -292,8 +293,8 @@ impl<'a> EventDescription<'a> {
     }
 
     fn node_attributes(&self) -> Vec<NamedAttribute<'_>> {
-        // JAX's stat `name` is the operation's path in the program. The event's name is stored under
-        // another key, because a node already has a name.
+        // JAX's stat `name` is the operation's path in the program. The name of the event is stored
+        // under another key, because a node already has a name.
         let names = [
             "hlo_op",
             "hlo_module",

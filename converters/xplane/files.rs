@@ -5,12 +5,12 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
 
-/// Endings of the file names of profiles.
+/// Endings of the names of profile files.
 const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 
-/// Returns the profiles in `paths`. A path is a file, a folder with `*.xplane.pb` files, or an output folder of
-/// `jax.profiler`, with profiles under `plugins/profile` (the newest is used). Files of a folder are sorted by
-/// name.
+/// Returns the profiles in `paths`. A path is a file, a folder with `*.xplane.pb` files, or an
+/// output folder of `jax.profiler`. In an output folder, profiles are under `plugins/profile`, and
+/// the newest run is used. Files of a folder are sorted by name.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub fn find_profiles(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
         }
-        // Runs are named after their time, so the last name is the newest run.
+        // Runs are named after the time at which they started, so the last name is the newest run.
         let runs = list_folder(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
         newest.map_or(Ok(own), |newest| named_profiles(newest))
@@ -42,8 +42,8 @@ fn named_profiles(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(files)
 }
 
-/// Returns whether a file that begins with `head` is a profile: its first field is a plane, and the plane's first
-/// text is a name.
+/// Returns true if a file that begins with `head` is a profile: its first field is a plane, and the
+/// first text in the plane is a name.
 pub fn begins_as_xplane(head: &[u8]) -> bool {
     let mut space = WireCursor::new(head, 0);
     if space.read_varint().ok() != Some(1 << 3 | 2) || space.read_varint().is_err() {
@@ -59,7 +59,8 @@ pub fn begins_as_xplane(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // Check the form of the plane's name, because a trace may have the version of its first record in this place.
+    // Check the form of the plane's name, because a trace may have its first record's version in
+    // this place.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

@@ -1,30 +1,31 @@
-//! Collectives in a profile's programs, with kinds, sizes and device groups, read from `HloProto`.
+//! Reads the collectives of a profile's programs from `HloProto`, with their kinds, sizes and
+//! device groups.
 
 use super::space::{ProfileSpace, ProtoMessage, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
 
-/// Name of the plane that contains programs, and name of the stat that contains a program.
+/// Name of the plane that contains programs, and name of the stat in which a program is stored.
 const PROGRAMS: (&str, &str) = ("/host:metadata", "Hlo Proto");
 /// Maximum nesting depth of tuples.
 const DEEPEST: u32 = 8;
-/// Maximum number of members that a formula may generate, over all groups of a collective.
+/// Maximum number of members that a formula may generate, summed over all groups of a collective.
 const MOST_MEMBERS: u64 = 1 << 20;
 
-/// Collective of a program.
+/// A collective in a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HloCollective {
     pub kind: CollectiveKind,
     /// Bytes of the result on one member.
     pub output: u64,
-    /// Groups of devices, which are numbered across the job. Empty if all devices form one group.
+    /// Groups of devices; devices are numbered across the job. Empty if all devices form one group.
     pub groups: Vec<Vec<u64>>,
 }
 
 impl HloCollective {
-    /// Returns the collective's `comm_size` among `members` members: one member's input for an all-gather, the
-    /// whole buffer for other kinds.
+    /// Returns the collective's `comm_size` among `members` members: one member's input for an
+    /// all-gather, and the whole buffer for other kinds.
     pub fn comm_size(&self, members: u64) -> Option<u64> {
         match self.kind {
             CollectiveKind::AllGather => Some(self.output / members.max(1)),
@@ -35,8 +36,8 @@ impl HloCollective {
     }
 }
 
-/// A program: its name, and its collectives by instruction name. If the groups of a collective cannot be determined,
-/// its value is `None`.
+/// A program: its name, and its collectives by instruction name. The value of a collective is
+/// `None` if its groups cannot be determined.
 #[derive(Debug, Default)]
 struct HloModule {
     name: String,
@@ -46,9 +47,9 @@ struct HloModule {
 /// Programs of a job.
 #[derive(Debug, Default)]
 pub(super) struct HloModules {
-    /// For each file, its programs by program number.
+    /// Programs of each file, by program number.
     files: Vec<BTreeMap<u64, HloModule>>,
-    /// Job-wide number of the file's first device.
+    /// Number of the file's first device within the job.
     first: u64,
 }
 
@@ -68,8 +69,8 @@ impl HloModules {
     pub fn read_programs(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // Newer profiles have a stat that contains the program. Older profiles store the program in the
-                // metadata of the event kind.
+                // In newer profiles, a stat contains the program. In older profiles, the metadata
+                // of the event kind contains it.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.read_stat(stat, &mut |name, value| {
@@ -100,8 +101,8 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may have the same name; if only one of these programs has the instruction, this
-            // program is used.
+            // Several programs may have the same name. If only one of them has the instruction,
+            // that program is used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
@@ -114,7 +115,7 @@ impl HloModules {
     }
 }
 
-/// Devices that run a program: for each partition, one device per replica.
+/// Devices that run a program: one device per partition and replica.
 #[derive(Debug, Default)]
 struct DeviceAssignment {
     partitions: Vec<Vec<u64>>,
@@ -143,8 +144,8 @@ impl DeviceAssignment {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
-    /// Returns the device that the number `id` in a group denotes. If there are several replicas and
-    /// several partitions, only global numbers (`global`) are unambiguous.
+    /// Returns the device to which the number `id` in a group refers. If there are several replicas
+    /// and several partitions, only global numbers (`global`) identify a device.
     fn device_of(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replica_count(), self.partitions.len() as u64);
         let (replica, partition) = match () {
@@ -189,10 +190,10 @@ fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), Trace
 struct HloInstruction {
     name: String,
     opcode: String,
-    /// Bytes of the whole result, and of the last element if the result is a tuple.
+    /// Bytes of the whole result, and bytes of its last element if the result is a tuple.
     bytes: Option<(u64, u64)>,
     groups: Vec<Vec<u64>>,
-    /// Whether the groups are in an unsupported notation.
+    /// True if the groups are written in a notation that this reader does not support.
     unknown_groups: bool,
     global: bool,
     called: Vec<u64>,
@@ -270,7 +271,7 @@ impl HloInstruction {
     fn to_collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
         let kind = self.collective_kind()?;
         let (all, last) = self.bytes?;
-        // The result of `all-gather-start` also contains the inputs, so use only its last element.
+        // The result of `all-gather-start` also contains the inputs, so use only the last element.
         let output = if self.opcode == "all-gather-start" {
             last
         } else {
@@ -284,7 +285,8 @@ impl HloInstruction {
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
         if groups.is_empty() && !assignment.partitions.is_empty() {
-            // With several replicas and partitions, an empty group list may mean the devices of only one partition.
+            // If there are several replicas and several partitions, an empty list of groups may
+            // mean the devices of only one partition.
             if assignment.replica_count() > 1 && assignment.partitions.len() > 1 && !self.global {
                 return None;
             }
@@ -298,8 +300,8 @@ impl HloInstruction {
     }
 }
 
-/// Expands groups given as a formula: the integers from 0 are arranged in a grid, transposed, and cut into equal
-/// groups.
+/// Expands groups that are given as a formula: the integers from 0 on are arranged in a grid,
+/// transposed, and divided into equal groups.
 fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
@@ -323,7 +325,7 @@ fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, Trace
     if !sound {
         return Ok(None);
     }
-    // Stride of each axis of the device grid, in traversal order.
+    // Stride of each axis of the device grid, in the order of traversal.
     let strides = order.iter().map(|&axis| {
         let inner = &grid[axis as usize + 1..];
         (grid[axis as usize], inner.iter().product::<u64>())
@@ -339,7 +341,7 @@ fn expand_iota(message: ProtoMessage<'_>) -> Result<Option<Vec<Vec<u64>>>, Trace
     Ok(Some((0..count).map(group).collect()))
 }
 
-/// Returns the bits per element of an XLA element type, given by its number.
+/// Returns the number of bits per element of the XLA element type with the number `kind`.
 fn element_bits(kind: u64) -> Option<u64> {
     Some(match kind {
         26 | 27 => 2,
@@ -396,8 +398,8 @@ fn shape_bytes(message: ProtoMessage<'_>, deepest: u32) -> Result<Option<(u64, u
 fn read_module(proto: ProtoMessage<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
-    // `found` contains collectives, each with the id of its computation. `wrappers` contains the
-    // instructions that call computations.
+    // `found` contains the collectives, each with the id of its computation. `wrappers` contains
+    // the instructions that call a computation.
     let mut found: Vec<(u64, HloInstruction)> = Vec::new();
     let mut wrappers: Vec<HloInstruction> = Vec::new();
     for_each_field(proto, |number, value| {
@@ -473,7 +475,8 @@ mod tests {
     #[test]
     fn shapes_have_the_bytes_of_their_elements() {
         let of = |shape: &[u8]| shape_bytes((shape, 0), DEEPEST).unwrap();
-        // 3 x 5 elements take 30 B as bf16, and 60 bits as 4-bit integers. A scalar of f32 takes 4 B.
+        // 3 x 5 elements take 30 B as bf16 numbers, and 60 bits as 4-bit integers. A scalar of f32
+        // takes 4 B.
         let bf16 = shape(16, &[3, 5], &[]);
         assert_eq!(of(&bf16), Some((30, 30)));
         assert_eq!(of(&shape(21, &[3, 5], &[])), Some((8, 8)));
@@ -497,7 +500,8 @@ mod tests {
         // The notation [2,4]<=[8] lists the numbers in order.
         let rows = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
         assert_eq!(of(2, 4, &[8], &[0]), Some(rows));
-        // The notation [4,2]<=[2,4]T(1,0) lists the columns of the rows 0 1 2 3 and 4 5 6 7.
+        // The notation [4,2]<=[2,4]T(1,0) lists the columns of a grid with the rows 0 1 2 3 and 4 5
+        // 6 7.
         let columns = vec![vec![0, 4], vec![1, 5], vec![2, 6], vec![3, 7]];
         assert_eq!(of(4, 2, &[2, 4], &[1, 0]), Some(columns));
         assert_eq!(of(4, 2, &[2, 3], &[1, 0]), None);
@@ -514,8 +518,8 @@ mod tests {
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));
         assert_eq!(of(&[&[3], &[4], &[9]], 2, true), Some(9));
-        // The job has two replicas of two partitions, so the global number 2 means replica 1 of
-        // partition 0.
+        // The job has two replicas of two partitions. So the global number 2 means partition 0 of
+        // replica 1.
         assert_eq!(of(&[&[0, 2], &[1, 3]], 2, true), Some(2));
         assert_eq!(of(&[&[0, 2], &[1, 3]], 1, false), None);
         assert_eq!(of(&[&[0]], 1, false), None);

@@ -1,5 +1,5 @@
-//! Parses the planes, lines, events and stats of an `XSpace`. The parsed values borrow from the contents
-//! of the file.
+//! Parses the planes, lines, events and stats of an `XSpace`. Parsed values borrow from the
+//! contents of the file.
 
 use chakram_base::bounds;
 use chakram_trace::format::TraceError;
@@ -27,13 +27,13 @@ pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// Profile of one host.
+/// Profile of one host: its planes.
 #[derive(Debug)]
 pub(super) struct ProfileSpace<'a> {
     pub planes: Vec<ProfilePlane<'a>>,
 }
 
-/// Group of timelines ("lines"): a device's streams, or a host's threads.
+/// A plane: a group of lines, which are a device's streams or a host's threads.
 #[derive(Debug, Default)]
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,
@@ -50,12 +50,13 @@ pub(super) struct EventKind<'a> {
     pub stats: Vec<ProtoMessage<'a>>,
 }
 
-/// Timeline: a stream of a device, or a thread of a host.
+/// A line: the timeline of a device's stream or of a host's thread.
 #[derive(Debug, Default)]
 pub(super) struct ProfileLine<'a> {
     pub name: Cow<'a, str>,
     pub events: Vec<ProfileEvent<'a>>,
-    /// Number of events without a time or duration: instants, and events that stand for many occurrences.
+    /// Number of events that have no time or no duration: instants, and events that stand for many
+    /// occurrences.
     pub instants: u64,
 }
 
@@ -63,10 +64,10 @@ pub(super) struct ProfileLine<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProfileEvent<'a> {
     pub kind: i64,
-    /// Start, ps since an epoch that is common to all planes of a file.
+    /// Start, in ps since an epoch that all planes of a file share.
     pub start: i128,
     pub end: i128,
-    /// The event's message, which is parsed again if its stats are needed.
+    /// Message of the event. It is parsed again if the event's stats are needed.
     message: ProtoMessage<'a>,
 }
 
@@ -119,7 +120,7 @@ impl<'a> ProfilePlane<'a> {
         Ok(plane)
     }
 
-    /// Returns the number of lines of the plane.
+    /// Returns the plane's number of lines.
     pub fn line_count(&self) -> usize {
         self.lines.len()
     }
@@ -156,14 +157,14 @@ impl<'a> ProfilePlane<'a> {
         Ok(line)
     }
 
-    /// Returns the name of an event, which is stored with its kind.
+    /// Returns the name of an event, which is stored with the event's kind.
     pub fn name_of(&self, event: &ProfileEvent<'a>) -> &str {
         self.event_kinds
             .get(&event.kind)
             .map_or("event", |kind| &kind.name)
     }
 
-    /// Visits the stats of an event's kind, then the event's own stats.
+    /// Calls `visit` for the stats of an event's kind, and then for the event's own stats.
     pub fn for_each_stat(
         &self,
         event: &ProfileEvent<'a>,
@@ -197,8 +198,8 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // Each text is stored once, as the name of a kind of stat; this stat contains that
-                // kind's id.
+                // Each text is stored only once, as the name of a kind of stat. This stat contains
+                // the id of that kind.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -245,7 +246,7 @@ impl<'a> EventKind<'a> {
 }
 
 impl<'a> ProfileEvent<'a> {
-    /// Creates an event with these times, without a kind or stats.
+    /// Creates an event that has these times, but no kind and no stats.
     #[cfg(test)]
     pub fn at(start: i128, end: i128) -> Self {
         Self {
@@ -256,7 +257,8 @@ impl<'a> ProfileEvent<'a> {
         }
     }
 
-    /// Parses an event of a line that starts at `start`. Returns `None` if the event has no duration.
+    /// Parses an event of a line; `start` is the start of the line. Returns `None` if the event has
+    /// no duration.
     fn parse(message: ProtoMessage<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         for_each_field(message, |number, value| {
@@ -264,8 +266,8 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // An event with a number of occurrences has no time, because it summarises all
-                // occurrences.
+                // An event with a number of occurrences summarizes them all, so it has no time of
+                // its own.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

@@ -1,36 +1,38 @@
-//! Timelines of devices: the streams' time slices, and the host calls that launched the slices.
+//! Reads the timelines of devices: the time slices of streams, and the host calls that launched
+//! these slices.
 
 use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
 use chakram_trace::format::{TraceError, TraceLocation};
 use std::collections::BTreeMap;
 
-/// Prefixes of the names of device planes.
+/// Name prefixes of device planes.
 const DEVICES: [&str; 2] = ["/device:GPU:", "/device:TPU:"];
-/// Prefix of the names of host planes.
+/// Name prefix of host planes.
 const HOST: &str = "/host:CPU";
-/// Prefix of the names of a GPU's streams.
+/// Name prefix of a GPU's streams.
 const STREAM: &str = "Stream #";
-/// Line with the operators of a TPU. The plane's other lines summarize or overlap the operators.
+/// Name of the line that contains a TPU's operators. Other lines of the plane summarize the
+/// operators or overlap them.
 const OPERATORS: &str = "XLA Ops";
-/// Stat that links a device event to the call that launched it.
+/// Stat that connects a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";
 
-/// Time slice of a stream: an event, or a part of an event that contains no nested events.
+/// A time slice of a stream: a whole event, or a part of an event in which no nested event runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceSlice<'a> {
     /// Index of the stream.
     pub stream: u32,
-    /// Start and end, ps.
+    /// Start of the slice, in ps.
     pub start: i128,
     pub end: i128,
     pub event: ProfileEvent<'a>,
-    /// Whether the slice covers its whole event.
+    /// True if the slice covers its whole event.
     pub whole: bool,
     /// Index of the call that launched the event.
     pub launch: Option<u32>,
 }
 
-/// Call on a host thread that launched device events.
+/// A call on a host thread that launched device events.
 #[derive(Clone, Debug)]
 pub(super) struct HostLaunch {
     /// Index of the thread in the file.
@@ -52,13 +54,13 @@ pub(super) struct DeviceTimeline<'a> {
     pub streams: Vec<(i64, String)>,
     /// Slices, sorted by start. Slices of one stream do not overlap.
     pub pieces: Vec<DeviceSlice<'a>>,
-    /// Calls, sorted by start. Calls of one thread do not overlap.
+    /// Launching calls, sorted by start. Calls of one thread do not overlap.
     pub launches: Vec<HostLaunch>,
     /// Names of the file's threads.
     pub threads: Vec<String>,
     /// Number of events with a duration above zero.
     pub events: u64,
-    /// Number of events with a launching call.
+    /// Number of events whose launching call is known.
     pub linked: u64,
 }
 
@@ -76,8 +78,8 @@ impl DeviceTimeline<'_> {
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
 
-    /// Returns the names of lanes as metadata attributes. Streams have lanes, and so do threads that
-    /// launched something.
+    /// Returns the names of all lanes as metadata attributes. Streams have lanes, and also threads
+    /// that launched something.
     pub fn lane_names(&self) -> Vec<(String, String)> {
         let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
         let mut names: Vec<_> = self.streams.iter().map(stream).collect();
@@ -117,7 +119,7 @@ impl HostTimelines {
                         end: event.end,
                         name: plane.name_of(event).to_owned(),
                     };
-                    // If nested calls have the same id, the innermost is the launch.
+                    // If nested calls have the same id, the innermost call is the launch.
                     let length = |launch: &HostLaunch| launch.end - launch.start;
                     match this.launches.get_mut(&id) {
                         Some(other) if length(other) <= length(&launch) => {}
@@ -146,8 +148,8 @@ fn correlation_id<'a>(
     Ok(id)
 }
 
-/// Returns the devices of a file, by number. `first` is the number of the file's first device in the
-/// job. Adds lines and planes that are not streams to `left_out`.
+/// Returns the devices of a file, by number. `first` is the number of the file's first device
+/// within the job. Lines and planes that are not streams are added to `left_out`.
 pub(super) fn read_devices<'a>(
     space: ProfileSpace<'a>,
     hosts: HostTimelines,
@@ -214,8 +216,8 @@ fn read_device<'a>(
         events: 0,
         linked: 0,
     };
-    // Correlation ids in this device's events, each with the index in `launches` of the call that
-    // has this id.
+    // Correlation ids of this device's events. Each has the index in `launches` of the call with
+    // the same id.
     let mut used: BTreeMap<u64, u32> = BTreeMap::new();
     for line in &lines {
         let own = if streams {
@@ -232,7 +234,7 @@ fn read_device<'a>(
         }
         let stream = this.streams.len() as u32;
         let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
-        // Stream numbers are non-negative, so negative numbers can stand for streams without a number.
+        // Stream numbers are not negative, so streams without a number get negative numbers.
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
@@ -267,7 +269,7 @@ fn read_device<'a>(
     Ok(this)
 }
 
-/// Sorts the calls by start, and cuts off each call at the start of the next call on its thread.
+/// Sorts the calls by start, and cuts off each call where the next call on its thread starts.
 fn sort_host_calls(device: &mut DeviceTimeline<'_>) {
     let launches = &mut device.launches;
     let mut order: Vec<u32> = (0..launches.len() as u32).collect();
@@ -302,9 +304,9 @@ fn stream_number(name: &str) -> Option<i64> {
     Some(number)
 }
 
-/// Cuts the events of a line into slices that do not overlap. Each slice has the index of its event, its
-/// start, its end, and whether it covers its whole event. Each instant belongs to the running event that
-/// started last, so the slices preserve the union of all events.
+/// Cuts the events of a line into slices that do not overlap. Each slice consists of the index of
+/// its event, its start, its end, and true if it covers its whole event. At each instant, the
+/// running event that started last gets the slice, so the slices preserve the union of all events.
 fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
@@ -342,8 +344,8 @@ fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
 mod tests {
     use super::*;
 
-    /// Cuts events with these starts and ends into slices: index, start, end, and whether the slice
-    /// covers the event.
+    /// Cuts events with these starts and ends into slices: index, start, end, and true if the slice
+    /// covers its whole event.
     fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
         cut_pieces(&times.iter().map(event).collect::<Vec<_>>())
@@ -357,8 +359,8 @@ mod tests {
 
     #[test]
     fn nested_events_cut_those_around_them() {
-        // The event from 0 to 10 encloses an event from 2 to 4 (which encloses 3 to 4) and one from 6 to
-        // 7.
+        // The event from 0 to 10 encloses two events: from 2 to 4 (which encloses 3 to 4), and from
+        // 6 to 7.
         let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
         let expected = [
             (0, 0, 2, false),
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn events_that_overlap_keep_their_union() {
-        // The event from 3 to 8 takes over from the event from 0 to 5, which does not resume afterwards.
+        // The event from 3 to 8 interrupts the event from 0 to 5, which does not resume afterwards.
         // Equal events count once.
         assert_eq!(cut(&[(0, 5), (3, 8)]), [(0, 0, 3, false), (1, 3, 8, true)]);
         assert_eq!(cut(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);

@@ -1,5 +1,6 @@
-//! Compares the readers with a plain parse of the whole file, for every PyTorch file of the corpus. The
-//! tests run only if the variable `CHAKRAM_CORPUS` names a folder that contains `captures/`.
+//! Compares the readers' results with a plain parse of the whole file, for every PyTorch file of
+//! the corpus. The tests run only if the variable `CHAKRAM_CORPUS` names a folder that contains
+//! `captures/`.
 
 mod plain;
 
@@ -9,8 +10,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus_path, sample_one_of_each};
 
-/// Files of the corpus that are not valid JSON, each with the name that makes it invalid (according to
-/// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
+/// Files of the corpus that are not valid JSON. Each has the name that makes it invalid (according
+/// to `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
 const NOT_JSON: &[(&str, &str)] = &[
     (
         "edge_names/host.0.json.zst",

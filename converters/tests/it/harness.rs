@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets for other tools' files, shared with the fuzz crate. The tests in this crate
-//! run the fuzz targets on every seed file.
+//! Bodies of the fuzz targets for other tools' files; the fuzz crate uses them too. The tests in
+//! this crate run each fuzz target on its seed files.
 
 mod pytorch;
 mod sources;

@@ -1,4 +1,4 @@
-//! White-box tests of the converters. The tests compare results with plain parses of other tools'
+//! White-box tests of the converters. They compare results with plain parses of other tools'
 //! files.
 
 mod captures;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// What a commit does, and to which workloads.
 #[derive(Clone, Debug)]
 pub struct CommitPlan {
-    /// The command: Command that commits: `add`, `baseline`, `gc` or `merge`.
+    /// Command that commits: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
     /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,

@@ -1,4 +1,4 @@
-//! Compares traces with a plain parse of whole files, which shares no code with the readers.
+//! Compares traces with a plain parse of whole files that shares no code with the readers.
 
 use chakram_converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
@@ -9,7 +9,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Formats parsed JSON as Python's `str` would; the JSON must not contain quotes.
+/// Formats parsed JSON, which must contain no quotes, as Python's `str` does.
 fn python(value: &Value) -> String {
     match value {
         Value::Array(values) => {
@@ -24,7 +24,8 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// Collects the tensors in a value: lists of six entries that end with a text and have a tensor type.
+/// Collects the tensors in a value: lists with six entries that end with a text and have a tensor
+/// type.
 fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     if !of.contains("Tensor(") {
         return;
@@ -35,7 +36,7 @@ fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     }
 }
 
-/// Returns the storages in order, and the total bytes of the distinct tensors.
+/// Returns the storages in order, and the total size of the distinct tensors in bytes.
 fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
     for (value, of) in list(values).iter().zip(list(types)) {
@@ -138,8 +139,8 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let mut arrows = 0;
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut tracks = BTreeSet::new();
-    // Integers are exact. Floating-point times are off by up to 1 ns near 4·10¹² us, and by up to 125 ns near 10¹⁵
-    // us.
+    // Integer times are exact. Floating-point times are off by up to 1 ns near 4·10¹² us, and by up
+    // to 125 ns near 10¹⁵ us.
     let near = |ns: i64, us: &Value| match us.as_i64() {
         Some(us) => ns == us * 1000,
         None => (ns as f64 - us.as_f64().unwrap() * 1e3).abs() <= ns as f64 * 3e-16 + 1.0,

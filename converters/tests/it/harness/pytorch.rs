@@ -1,11 +1,12 @@
-//! Fuzz targets for PyTorch traces. Arbitrary bytes must cause no panic, and nothing may be lost
-//! silently.
+//! Fuzz targets for PyTorch traces. Arbitrary bytes must cause no panic, and readers may lose
+//! nothing silently.
 
 use chakram_converters::pytorch::{HostTrace, KinetoTrace, NONE};
 use chakram_trace::format::file::decompress_bytes;
 use serde_json::Value;
 
-/// Returns the text in `data` as UTF-8. Returns `None` if `data` is compressed, and large or damaged.
+/// Returns the text in `data` as UTF-8. Returns `None` if `data` is compressed and also large or
+/// damaged.
 fn text(data: &[u8]) -> Option<Vec<u8>> {
     let text = match decompress_bytes(data) {
         Some(Ok(unpacked)) => (unpacked.len() <= 1 << 20).then_some(unpacked)?,
@@ -23,8 +24,8 @@ fn text(data: &[u8]) -> Option<Vec<u8>> {
     Some(String::from_utf16_lossy(&words.collect::<Vec<_>>()).into_bytes())
 }
 
-/// Returns the number of elements of the array `key`, or of the text itself if it is an array. Returns `None`
-/// if a plain parse rejects the text.
+/// Returns the number of elements of the array `key`, or of the text itself if the text is an
+/// array. Returns `None` if a plain parse rejects the text.
 fn elements(text: &[u8], key: &str) -> Option<usize> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let json: Value = serde_json::from_slice(text).ok()?;

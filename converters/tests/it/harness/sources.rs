@@ -1,5 +1,5 @@
-//! Fuzz targets for all sources except PyTorch. Arbitrary bytes must be rejected or converted to valid
-//! traces.
+//! Fuzz targets for all sources except PyTorch. Every target must reject arbitrary bytes or convert
+//! them to valid traces.
 
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::nsys;
@@ -57,7 +57,8 @@ pub fn xplane(data: &[u8]) {
 
 /// Converts arbitrary bytes. The bytes must be rejected, or be an export that converts to valid traces.
 pub fn nsys(data: &[u8]) {
-    // Several threads of a process may run this function concurrently, so each thread writes a file of its own.
+    // Several threads of a process may run this function concurrently, so each thread writes its
+    // own file.
     let thread = format!("{:?}", std::thread::current().id());
     let number: String = thread.chars().filter(char::is_ascii_digit).collect();
     let name = format!("chakram-nsys-{}-{number}", std::process::id());
@@ -82,9 +83,10 @@ pub fn nsys(data: &[u8]) {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Converts arbitrary bytes, which must be rejected or be a schedule. If the schedule is written as text, the text
-/// must parse to the same schedule. The traces must have one node per operation. If the traces are converted back,
-/// the result must be the same schedule, with begin-dependencies resolved and delays split off.
+/// Converts arbitrary bytes. The bytes must be rejected, or be a schedule. If the schedule is
+/// written as text, parsing the text must give the same schedule. The traces must have one node per
+/// operation. Converting the traces back must give the same schedule, with resolved
+/// begin-dependencies and separate delays.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -104,7 +106,7 @@ pub fn goal(data: &[u8]) {
                 .expect("it has times and no collectives"),
         )
     });
-    // Operations that require one another in a cycle have no valid trace.
+    // Operations that depend on one another in a cycle have no valid trace.
     let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
         return;
     };
