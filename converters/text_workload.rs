@@ -128,8 +128,8 @@ impl TextWorkload {
     /// parallelism. The file may still be invalid.
     pub fn begins_as_text_workload(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Python and the parser treat all these characters as blanks, including vertical tabs, so
-        // words end at them.
+        // Python and the parser accept every Unicode blank between words, even a vertical tab, so
+        // split in the same way.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
