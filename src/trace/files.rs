@@ -1,9 +1,9 @@
-//! Output files. Each file is complete or absent, and the outputs of one command appear together.
+//! Output files. Every output file is complete or absent, and the outputs of one command appear together.
 //!
-//! A regular file is written under a temporary name in its folder, synced and renamed. The written file has the same
-//! permissions as the file that it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors
-//! (`/dev/stdout`) are written directly, without a temporary file. [`OutputSet`] ensures that a command never
-//! replaces one of its inputs and never writes two outputs to one file.
+//! A regular file is first written under a temporary name in its folder, then synced, and finally renamed. It gets the
+//! permissions of the file that it replaces. Writers follow symbolic links. Devices, pipes, sockets and descriptors
+//! (`/dev/stdout`) are written directly, without a temporary file. [`OutputSet`] ensures that a command never replaces
+//! one of its inputs and never writes two outputs to one file.
 
 mod output;
 mod outputs;

@@ -1,10 +1,10 @@
-//! Execution traces in files: nodes, their operations, and their encodings.
+//! Reads and writes execution traces: nodes, their operations, and their encodings.
 //!
-//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`trace_format`]) are converted when a
-//! file is opened: files of 2023 are upgraded ([`old_schemas`]), text is parsed ([`text`]), and the sound records of
-//! damaged files are recovered on request ([`salvage`]). Therefore, later code needs only two readers. [`scan`] feeds
-//! the graph builder: the scanner borrows from the mapped file, makes one pass over the file's bytes and allocates
-//! nothing. [`proto`] has the generated types, for writing, rewriting and tools. Tests compare the two readers.
+//! One rank's trace is one `.et` file (see `proto/README.md`). Opening a file in another format ([`trace_format`])
+//! converts it: files of 2023 are upgraded ([`old_schemas`]), and text is parsed ([`text`]). On request, the sound
+//! records of damaged files are recovered ([`salvage`]). Later code therefore needs only two readers. [`scan`] feeds
+//! the graph builder: it borrows from the mapped file, reads the bytes in one pass, and allocates nothing. [`proto`]
+//! contains the generated types for writing, rewriting and tools. Tests compare the two readers.
 
 pub mod attr;
 mod digest;

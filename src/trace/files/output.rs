@@ -1,4 +1,4 @@
-//! Output file that gets its final name only when all data is written.
+//! An output file gets its final name only after all its data is written.
 
 use super::target::{OutputTarget, parent_folder};
 use super::temporary::{RenameGuard, TemporaryFile};
@@ -8,11 +8,11 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. A regular file gets its final name when it is committed. If this value is dropped before the commit,
-/// the temporary file is removed. Write errors name the file.
+/// Output file. An output file; a regular file gets its final name when it is committed. If the value is dropped before
+/// the commit, the temporary file is removed. Write errors name the output file.
 #[derive(Debug)]
 pub struct OutputFile {
-    /// Path as requested.
+    /// Path as the caller requested it.
     path: PathBuf,
     file: File,
     /// Temporary file and final path of a regular file.
@@ -46,7 +46,7 @@ impl OutputFile {
         self
     }
 
-    /// Renames the file to its final path before it is complete, replacing an existing file. Later writes are visible
+    /// Renames the file to its final path before it is complete; replaces an existing file. Later writes are visible
     /// under the final name, and the file stays if this value is dropped.
     pub fn publish_early(&mut self) -> Result<(), TraceError> {
         let Some((temporary, to)) = self.waiting.take() else {
@@ -57,7 +57,7 @@ impl OutputFile {
         renamed.map_err(|error| TraceError::from_io(&self.path, "rename into place", error))
     }
 
-    /// Finishes writing, and renames the file to its final path, replacing an existing file.
+    /// Finishes writing, and renames the file to its final path; replaces an existing file.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;
         closed.sync_contents()?;
@@ -66,7 +66,7 @@ impl OutputFile {
         closed.parent_folder().map_or(Ok(()), sync_folder)
     }
 
-    /// Finishes writing: passes all data to the operating system, under the temporary name.
+    /// Finishes writing: passes all data to the operating system while the file keeps its temporary name.
     pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
         let io = |error| TraceError::from_io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
@@ -97,7 +97,7 @@ impl Write for OutputFile {
             )
         };
         let written = match self.file.write(bytes) {
-            // Return this error unwrapped, because callers must recognise `Interrupted` to retry.
+            // Return this error unwrapped, because callers retry only if they recognise `Interrupted`.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             written => written.map_err(named)?,
         };
@@ -113,8 +113,8 @@ impl Write for OutputFile {
     }
 }
 
-/// Creates `folder` unless it exists. The parent of `folder` must exist, so that a mistyped path does not
-/// create a tree of folders.
+/// Creates `folder` unless it exists. The parent of `folder` must exist, so that a mistyped path does not create
+/// several folders.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
@@ -147,8 +147,7 @@ fn create_temporary(
     let (temporary, file) =
         TemporaryFile::create_in(folder, before.map(permission_bits)).map_err(io)?;
     if let Some(before) = before {
-        // A user who may write the file but does not own it cannot change its owner, so a failure to change
-        // the owner is ignored.
+        // A user who may write the file but does not own it cannot change its owner, so ignore this failure.
         #[cfg(unix)]
         {
             use std::os::unix::fs::{MetadataExt, fchown};
@@ -170,10 +169,10 @@ fn permission_bits(_: &Metadata) -> u32 {
     0
 }
 
-/// Complete file that still has its temporary name.
+/// A complete file that still has its temporary name.
 #[derive(Debug)]
 pub(super) struct FinishedFile {
-    /// Path as requested.
+    /// Path as the caller requested it.
     pub path: PathBuf,
     pub seal: FileDigest,
     /// Final path of a regular file.
@@ -196,7 +195,7 @@ impl FinishedFile {
         }
     }
 
-    /// Duplicates the file as `path`: as a hard link if `link` is set and the system supports hard links, otherwise as
+    /// Duplicates the file as `path`: as a hard link if `link` is true and the system supports hard links, otherwise as
     /// a copy. Returns `None` if the file was written to a device.
     pub fn duplicate_as(
         &self,
@@ -211,8 +210,7 @@ impl FinishedFile {
         if let (OutputTarget::File(to, before), true) = (target, link) {
             let parent = parent_folder(to);
             create_folder(parent).map_err(io("create"))?;
-            // Hard links share permissions, so a link is possible only if both outputs have equal
-            // permissions.
+            // Hard links share permissions, so a link is possible only if the two outputs need equal permissions.
             let alike = before.as_ref().is_none_or(|before| {
                 fs::metadata(first.temporary_path())
                     .is_ok_and(|m| permission_bits(&m) == permission_bits(before))
@@ -238,7 +236,7 @@ impl FinishedFile {
         }))
     }
 
-    /// Renames the file to its final path, replacing an existing file.
+    /// Renames the file to its final path; replaces an existing file.
     pub fn rename_into_place(&mut self) -> Result<(), TraceError> {
         match (self.temporary.take(), &self.to) {
             (Some(temporary), Some(to)) => {
@@ -255,11 +253,11 @@ impl FinishedFile {
     }
 }
 
-/// Makes the names in the folder `path` durable (synced to disk), if the file system can sync folders.
+/// Makes the file names in the folder `path` durable (synced to disk), if the file system can sync folders.
 pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     match synced {
-        // Some file systems cannot sync folders, so this failure is ignored.
+        // Some file systems cannot sync folders, so ignore this failure.
         #[cfg(unix)]
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {
             Err(TraceError::from_io(path, "write the folder", error))

@@ -1,5 +1,5 @@
-//! Outputs of one command. Ensures that no output is also an input, that no file is written twice, and that the files
-//! of a job appear together.
+//! The output files of one command. The module ensures that no output is also an input, that no file is written twice,
+//! and that the files of a job appear together.
 
 use super::output::{FinishedFile, OutputFile, sync_folder};
 use super::target::{OutputTarget, file_identity, parent_folder};
@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Outputs of one command.
+/// The output files of one command, and the inputs that they must not replace.
 #[derive(Debug, Default)]
 pub struct OutputSet {
-    /// Inputs whose file identity (device and inode) has not been read yet. The identity is needed only if an output
-    /// already exists, which is rare.
+    /// Inputs whose file identity (device and inode) is still unread. The identity is needed only in the rare case that
+    /// an output already exists.
     unnumbered: Vec<PathBuf>,
-    /// Inputs by file identity.
+    /// Input paths, keyed by file identity.
     inputs: BTreeMap<(u64, u64), PathBuf>,
-    /// Claimed files, by path with all links resolved.
+    /// Claimed paths, with all links resolved.
     claimed: BTreeSet<PathBuf>,
     swept: BTreeSet<PathBuf>,
     closed: Vec<FinishedFile>,
 }
 
-/// Exclusive right of one output to a file.
+/// An output's exclusive right to write a file.
 #[derive(Debug)]
 pub struct OutputClaim {
     path: PathBuf,
@@ -54,7 +54,7 @@ impl OutputSet {
         self.unnumbered.push(path.to_owned());
     }
 
-    /// Returns the input that is the same file as `path`, or `None`.
+    /// Returns the input path that refers to the same file as `path`, or `None`.
     fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
         let sought = file_identity(path)?;
         for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
@@ -65,7 +65,8 @@ impl OutputSet {
         self.inputs.get(&sought)
     }
 
-    /// Claims `path` for one output. Writes nothing, but removes stale temporary files of earlier runs.
+    /// Claims `path` for one output of the command. The call writes nothing, but it removes stale temporary files of
+    /// earlier runs.
     ///
     /// Fails if the file is already an input or output of the command, or if no file can be created at `path`.
     pub fn claim_path(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
@@ -92,7 +93,7 @@ impl OutputSet {
                     _ => Some(to.clone()),
                 }
             }
-            // Several outputs may share a device such as `/dev/null`, so nothing is claimed.
+            // Several outputs may share a device such as `/dev/null`, so claim nothing.
             OutputTarget::Special(true) => None,
             OutputTarget::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
             OutputTarget::Descriptor(_) => Some(path.to_owned()),
@@ -121,7 +122,7 @@ impl OutputSet {
         Ok(self.queue_for_commit(file.close()?))
     }
 
-    /// Creates `path` with the contents of `written`: as a hard link if `link` is set and the system supports hard
+    /// Creates `path` with the contents of `written`: as a hard link if `link` is true and the system supports hard
     /// links, otherwise as a copy. Returns `None` if `written` is a device.
     pub fn duplicate_as(
         &mut self,
@@ -142,8 +143,8 @@ impl OutputSet {
         }
     }
 
-    /// Makes the contents of all waiting files durable (synced to disk). The files are synced concurrently: file
-    /// systems batch concurrent syncs, so syncing several files takes little longer than syncing one.
+    /// Makes the contents of all waiting files durable (synced to disk). File systems batch concurrent syncs, so the
+    /// files are synced concurrently, which takes little longer than syncing one file.
     fn sync_all(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);
@@ -168,8 +169,8 @@ impl OutputSet {
 
     /// Renames all waiting files to their final paths, in the order in which they were written.
     ///
-    /// Fails if a file cannot be renamed. The error lists the files that are already replaced, and
-    /// the files that are unchanged.
+    /// Fails if a file cannot be renamed. The error lists the files that are already replaced and the files that are
+    /// unchanged.
     pub fn commit_all(mut self) -> Result<(), TraceError> {
         self.sync_all()?;
         let _renaming = RenameGuard::block_signals();
@@ -190,7 +191,7 @@ impl OutputSet {
     }
 }
 
-/// Builds the error for a failed rename of the first file in `old`, after the files in `new` were renamed.
+/// Builds the error for a failed rename of the first file in `old`, after the files in `new` have been renamed.
 fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
     let because =
         std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
@@ -229,8 +230,7 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
-    /// The second of three output names becomes a folder after the name was claimed, so no file can
-    /// get this name.
+    /// After the second of three output names was claimed, it becomes a folder, so no file can get this name.
     #[test]
     fn a_commit_that_fails_halfway_says_what_is_new() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Targets of output paths: files, devices, pipes, sockets and descriptors.
+//! Classifies output paths: files, devices, pipes, sockets and descriptors.
 
 use crate::format::TraceError;
 use std::fs::{self, File, Metadata};
@@ -25,14 +25,14 @@ pub fn file_identity(_: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// Target of an output path.
+/// Kind of thing to which an output path refers.
 #[derive(Debug)]
 pub(super) enum OutputTarget {
-    /// Regular file: its path with links resolved, and its metadata if it exists.
+    /// A regular file: its path with links resolved, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
-    /// Device, pipe or socket; true if the target accepts more than one output.
+    /// A device, pipe or socket; true if it accepts more than one output.
     Special(bool),
-    /// Open file descriptor of this process.
+    /// An open file descriptor of this process.
     Descriptor(i32),
 }
 
@@ -101,7 +101,7 @@ fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
     ))
 }
 
-/// Returns the folder of a file.
+/// Returns the folder that contains the file `path`.
 pub(super) fn parent_folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -121,8 +121,8 @@ fn takes_several(_: &Metadata) -> bool {
     true
 }
 
-/// Returns the descriptor that `path` denotes. A descriptor is written directly even if it refers to a regular file,
-/// because the program's caller opened the file and may write more to it.
+/// Returns the descriptor that `path` denotes. The program's caller opened the descriptor's file and may write more to
+/// it, so the program writes directly to a descriptor, even if it refers to a regular file.
 fn parse_descriptor(path: &Path) -> Option<i32> {
     let path = path.to_str()?;
     match path {
@@ -139,7 +139,7 @@ fn parse_descriptor(path: &Path) -> Option<i32> {
 #[cfg(unix)]
 fn duplicate_descriptor(number: i32) -> io::Result<File> {
     use std::os::fd::FromRawFd;
-    // SAFETY: a number that is not an open descriptor only causes an error.
+    // SAFETY: if the number is not an open descriptor, the call only returns an error.
     match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: the descriptor is new and has no other owner.
@@ -152,7 +152,7 @@ fn duplicate_descriptor(_: i32) -> io::Result<File> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Connects to a socket, because a socket cannot be opened like a file.
+/// Connects to a socket, because sockets cannot be opened like files.
 #[cfg(unix)]
 fn connect_socket(path: &Path, error: io::Error) -> io::Result<File> {
     use std::os::fd::OwnedFd;

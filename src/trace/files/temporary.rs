@@ -1,4 +1,4 @@
-//! Temporary files that become outputs. Unfinished temporary files are removed, however the program ends.
+//! Temporary files that become outputs. They are removed if they stay unfinished, no matter how the program ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-/// Paths of all temporary files, as zero-terminated strings, because system calls need such strings.
+/// Paths of all temporary files, as zero-terminated strings for system calls.
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Start of the names of temporary files. The rest of a name is the namespace of the process, the process id, a
+/// Start of the names of temporary files. The rest of a name consists of the process's namespace, its process id, a
 /// counter, and `END`.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 
-/// Temporary file, which is removed when dropped unless it was renamed.
+/// A temporary file. Dropping it removes the file, unless the file was renamed.
 #[derive(Debug)]
 pub(super) struct TemporaryFile {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl std::fmt::Debug for SignalSafeEntry<CString> {
 }
 
 impl TemporaryFile {
-    /// Creates a file in `folder`, with at most the permissions `mode`.
+    /// Creates a file in `folder` whose permissions are at most `mode`.
     pub fn create_in(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);
@@ -44,7 +44,7 @@ impl TemporaryFile {
         Self::create_with_free_name(folder, |path| options.open(path))
     }
 
-    /// Creates a hard link to `from`, a file of the same folder.
+    /// Creates a hard link to `from`, a file in the same folder.
     pub fn create_link(folder: &Path, from: &Path) -> io::Result<Self> {
         Self::create_with_free_name(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
     }
@@ -62,8 +62,7 @@ impl TemporaryFile {
             );
             let path = folder.join(name);
             let bytes = path.as_os_str().as_encoded_bytes();
-            // The path is registered before the file exists, so that a signal in between cannot
-            // leave the file behind.
+            // Register the path before the file exists, so that a signal in between cannot leave the file behind.
             let entry = ALL.add_entry(CString::new(bytes)?);
             match make(&path) {
                 Ok(made) => return Ok((Self { path, entry }, made)),
@@ -82,12 +81,12 @@ impl TemporaryFile {
         &self.path
     }
 
-    /// Renames the file, replacing an existing file.
+    /// Renames the file; replaces an existing file.
     pub fn rename_to(self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.entry.remove();
-        // Renaming a file to a hard link of itself leaves both names, so the old name is removed. In all other cases
-        // there is nothing to remove, and the error is ignored.
+        // Renaming a file to a hard link of itself leaves both names, so remove the old name. In all other cases the
+        // old name no longer exists, so ignore the error.
         let _ = fs::remove_file(&self.path);
         std::mem::forget(self);
         Ok(())
@@ -101,7 +100,7 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Removes all temporary files of this process. Safe in signal handlers.
+/// Removes all temporary files of this process. The function is safe in signal handlers.
 #[cfg(unix)]
 pub fn remove_temporaries() {
     for path in ALL.iter() {
@@ -114,7 +113,7 @@ pub fn remove_temporaries() {
 #[cfg(not(unix))]
 pub fn remove_temporaries() {}
 
-/// Returns a hash of host name and PID namespace, which distinguishes processes with equal ids.
+/// Returns a hash of the host name and PID namespace, which distinguishes processes that have equal ids.
 fn host_namespace() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| {
@@ -136,8 +135,7 @@ pub(super) fn remove_stale(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Files of other users cannot be removed. Such errors are ignored, and the files
-            // remain.
+            // Users cannot remove files of other users. Ignore such errors; the files remain.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -174,8 +172,7 @@ fn is_running(_: u32) -> bool {
 static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
-/// Guard of a section that renames files and must not be interrupted; signals are deferred until the guard is
-/// dropped.
+/// Guards a section that renames files and must not be interrupted. Signals are deferred until the guard is dropped.
 pub(super) struct RenameGuard;
 
 impl RenameGuard {
@@ -191,8 +188,7 @@ impl Drop for RenameGuard {
             let signal = AWAITING.swap(0, Ordering::SeqCst);
             #[cfg(unix)]
             if signal != 0 {
-                // SAFETY: raising a signal is always safe. The process has a handler of this signal, which deferred
-                // the signal.
+                // SAFETY: raising a signal is always safe. The process's handler for this signal deferred it earlier.
                 unsafe { libc::raise(signal) };
             }
             let _ = signal;
@@ -200,15 +196,15 @@ impl Drop for RenameGuard {
     }
 }
 
-/// Defers `signal`, which would end the program, while files are being renamed; the guard raises
-/// the signal again afterwards. Returns true if the signal was deferred. Signal handlers call this
-/// function.
+/// Defers `signal`, which would end the program, while files are renamed. The guard raises the signal again afterwards.
+/// Returns true if the signal was deferred. Signal handlers call this function.
 pub fn defer_signal(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;
     }
     AWAITING.store(signal, Ordering::SeqCst);
-    // If renaming ended in between, the guard may have missed the signal, so the caller must handle the signal now.
+    // If renaming ended in the meantime, the guard may have missed the signal, so the caller must handle the signal
+    // now.
     RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
 }
 

@@ -1,4 +1,4 @@
-//! Attribute values, converted to the type that the reader needs.
+//! Converts attribute values to the type that the reader needs.
 //!
 //! Tools that write traces disagree on types: `is_cpu_op` may be a bool or an int32, `comm_size` may be signed or
 //! unsigned, and a size may be text that ends in `.0`. A reader looks up a value by name and converts it; only a value
@@ -15,14 +15,14 @@ mod shown;
 pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, replay_attribute};
 pub(in crate::format) use replayed::{NodeAttributes, append_replayed_attributes, store};
 
-/// Field number of the first scalar in an attribute's `oneof`; the `oneof` ends with the lists.
+/// Field number of the first scalar in an attribute's `oneof`, whose last fields are lists.
 const FIRST_VALUE: u32 = 3;
 const LAST_VALUE: u32 = 32;
 
-/// A named value, borrowed from its record.
+/// An attribute: its name and value, borrowed from the record.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrView<'a> {
-    /// Name of the attribute, as bytes. All names that readers look up are ASCII.
+    /// Name of the attribute, in bytes. The names that readers look up are all ASCII.
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, or `None`.
     value: Option<(u32, WireValue<'a>)>,
@@ -35,7 +35,7 @@ pub struct AttrView<'a> {
 /// Maximum number of list entries that error messages show.
 const SHOWN_ENTRIES: usize = 8;
 
-/// A value as a number.
+/// An attribute value that is a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum AttrNumber {
     Unsigned(u64),
@@ -103,7 +103,7 @@ impl<'a> AttrView<'a> {
         Some(match (number, raw) {
             (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
             (5, WireValue::Fixed32(bits)) => AttrNumber::Real(f64::from(f32::from_bits(bits))),
-            // In records, an int32 is sign-extended to 64 bits, so only the lower 32 bits count.
+            // Records sign-extend an int32 to 64 bits, so only the lower 32 bits count.
             (7, WireValue::Varint(v)) => AttrNumber::Signed(i64::from(v as i32)),
             (9, WireValue::Varint(v)) => AttrNumber::Signed(v as i64),
             (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),
@@ -135,7 +135,7 @@ impl<'a> AttrView<'a> {
         })
     }
 
-    /// Returns type and value for error messages, as in `int64 5` or `bool list [1, 0]`.
+    /// Returns the type and value for error messages, for example `int64 5` or `bool list [1, 0]`.
     pub fn display_text(&self) -> String {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();
@@ -166,7 +166,7 @@ impl<'a> AttrView<'a> {
     #[inline(always)]
     pub fn as_u64(&self) -> Result<u64, TraceError> {
         match self.value {
-            // Fields 9 and 13 are int64 and uint64, the types of nearly all counts.
+            // Fields 9 and 13 are int64 and uint64; nearly all counts have one of these types.
             Some((9 | 13, WireValue::Varint(v))) if v <= i64::MAX as u64 => Ok(v),
             _ => self.as_any_u64(),
         }
@@ -263,8 +263,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
-                // keeps only its last value.
+                // If a value of another type occurs between parts of the list, it replaces the earlier parts, because
+                // the `oneof` keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -295,8 +295,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
-                // keeps only its last value.
+                // If a value of another type occurs between parts of the list, it replaces the earlier parts, because
+                // the `oneof` keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => numbers.clear(),
                 _ => {}
             }
@@ -307,7 +307,7 @@ impl<'a> AttrView<'a> {
     /// Converts a list of booleans or whole numbers to a mask; bit `i` of the mask is entry `i` of the list. Returns
     /// `None` if every entry is set, because such a list means "all", whatever its length.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {
-        // Lists of int32, int64, uint32, uint64 and bool.
+        // These are the lists of int32, int64, uint32, uint64 and bool.
         let Some((wanted @ (8 | 10 | 12 | 14 | 28), _)) = self.value else {
             return Err(self.wrong_type_error("a list of booleans"));
         };
@@ -319,8 +319,8 @@ impl<'a> AttrView<'a> {
             let list = match raw {
                 WireValue::Bytes(list, at) if number == wanted => WireCursor::new(list, at),
                 _ => {
-                    // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
-                    // keeps only its last value.
+                    // If a value of another type occurs between parts of the list, it replaces the earlier parts,
+                    // because the `oneof` keeps only its last value.
                     if (FIRST_VALUE..=LAST_VALUE).contains(&number) {
                         (mask, length) = (0, 0);
                     }
@@ -377,8 +377,8 @@ fn scalar_text(number: u32, raw: WireValue<'_>) -> String {
     }
 }
 
-/// Appends the first entries of a list (packed or not) as text; the scalar field `number` determines the entries'
-/// type. Returns the length of the list.
+/// Appends the first entries of a list (packed or not) as text; the scalar field `number` gives their type. Returns the
+/// total number of entries.
 fn append_list_texts(number: u32, list: &[u8], at: usize, into: &mut Vec<String>) -> usize {
     let mut count = 0;
     let mut take = |raw| {
@@ -475,7 +475,7 @@ mod tests {
             .as_texts()
             .unwrap()
             .is_none()));
-        // A list may be split over two fields, which readers merge.
+        // A list may be split over two fields, and readers merge the fields.
         let part = |value: &str| {
             let values = vec![value.to_owned()];
             AttributeProto {

@@ -1,4 +1,4 @@
-//! Lengths and hashes of files in a job file.
+//! The length and hash that a job file states for a file.
 
 /// Length and hash of a file, as a job file states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,11 @@
-//! Encoder of the protobuf wire format: one message, field by field.
+//! Encodes one message in protobuf's wire format, field by field.
 
-/// A protobuf message to which fields are appended.
+/// A protobuf message under construction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageEncoder(Vec<u8>);
 
-/// Appends `value` as a varint: 7 bits per byte, lowest first. All bytes of a varint except the last have the
-/// top bit set.
+/// Appends `value` as a varint: 7 bits per byte, lowest first. Each byte of a varint except the last has its top bit
+/// set.
 #[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -15,7 +15,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns the number of bytes of `value` as a varint: one byte for every 7 bits.
+/// Returns the length of `value` as a varint, in bytes: one byte for every 7 bits.
 #[inline]
 pub fn varint_length(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
@@ -23,7 +23,7 @@ pub fn varint_length(value: u64) -> usize {
 }
 
 impl MessageEncoder {
-    /// Clears the message, and keeps its memory for the next message.
+    /// Clears the message, but keeps its memory for the next message.
     pub fn clear(&mut self) {
         self.0.clear();
     }
@@ -48,18 +48,17 @@ impl MessageEncoder {
         put_varint(&mut self.0, value);
     }
 
-    /// Appends the field `number`: a nested message with a text in field 1 and a varint in the
-    /// field `value_number`.
+    /// Appends the field `number`: a nested message with text in field 1 and a varint in field `value_number`.
     ///
-    /// The length is known before the message is written, so no byte is moved afterwards. For a constant name the
-    /// compiler also computes most of the bytes.
+    /// The function computes the length before it writes the message, so it moves no bytes afterwards. If the name is
+    /// constant, the compiler computes most of the bytes.
     #[inline(always)]
     pub fn append_named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
         const MOST: usize = 24;
         let keys = [number << 3 | 2, value_number << 3].map(u64::from);
         let lengths = keys.map(varint_length);
         let length = 2 + name.len() + lengths[1] + varint_length(value);
-        // This path is for messages whose length does not fit in one byte.
+        // This path handles messages whose length does not fit in one byte.
         if length >= 0x80 {
             return self.append_nested(number, |put| {
                 put.append_bytes(1, name.as_bytes());
@@ -75,13 +74,13 @@ impl MessageEncoder {
         put_varint(&mut self.0, value);
     }
 
-    /// Appends a fixed-size field of 64 bits, the wire type of `double`.
+    /// Appends a 64-bit field of fixed size, the wire type of `double`.
     pub fn append_fixed64(&mut self, number: u32, bits: u64) {
         self.append_key(number, 1);
         self.append_raw(&bits.to_le_bytes());
     }
 
-    /// Appends a fixed-size field of 32 bits, the wire type of `float`.
+    /// Appends a 32-bit field of fixed size, the wire type of `float`.
     pub fn append_fixed32(&mut self, number: u32, bits: u32) {
         self.append_key(number, 5);
         self.append_raw(&bits.to_le_bytes());
@@ -108,13 +107,12 @@ impl MessageEncoder {
         }
     }
 
-    /// Appends a nested message whose fields `fill` appends.
+    /// Appends a nested message; `fill` appends its fields.
     #[inline]
     pub fn append_nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
         self.append_key(number, 2);
         let start = self.0.len();
-        // Most lengths take one byte, so the encoder reserves one byte. If the length is longer, the message is
-        // moved.
+        // Most lengths take one byte, so the encoder reserves one byte. A longer length moves the message.
         self.0.push(0);
         fill(self);
         let length = self.0.len() - start - 1;
@@ -123,7 +121,7 @@ impl MessageEncoder {
         } else {
             let end = self.0.len();
             put_varint(&mut self.0, length as u64);
-            // Rotates the length's bytes from the end of the message to the reserved place before it.
+            // Rotate the length's bytes from the message's end to the reserved place before the message.
             let bytes = self.0.len() - end;
             self.0[start + 1..].rotate_right(bytes);
             self.0.remove(start);

@@ -1,21 +1,21 @@
-//! Errors of reading and writing traces, with their locations.
+//! Errors about reading and writing traces, with their locations.
 
 use chakram_base::interrupt::Interruption;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Location of a finding in a trace file.
+/// Location in a trace file to which an error refers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceLocation {
-    /// The file; `None` if the trace is not from a file.
+    /// The file; Path of the file, or `None` if the trace is not from a file.
     pub file: Option<PathBuf>,
     /// Offset in the decompressed file, in bytes.
     pub offset: Option<usize>,
     /// Index of the record; the metadata record has index 0.
     pub record: Option<usize>,
-    /// The node's id in the file.
+    /// The node's id in the trace file.
     pub node: Option<u64>,
-    /// Line and column of a text, from 1.
+    /// Line and column in a text, counted from 1.
     pub line: Option<(usize, usize)>,
 }
 
@@ -41,13 +41,12 @@ impl fmt::Display for TraceLocation {
     }
 }
 
-/// Error about a trace. The error is boxed to the size of one word, because every function that reads a field returns
-/// it.
+/// An error about a trace. It is boxed to the size of one word, because every function that reads a field returns it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceError(Box<TraceFault>);
 
-/// Kinds of trace errors.
+/// Kind of trace error, with its details.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceFault {
     /// An operation on a file failed.
@@ -55,25 +54,25 @@ pub enum TraceFault {
     Io {
         /// The file.
         file: PathBuf,
-        /// Attempted operation, used after "cannot": `open`, `read`.
+        /// The operation that was attempted, as a phrase after "cannot": `open`, `read`.
         doing: &'static str,
-        /// Error of the operating system.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The bytes break the format.
     #[error("{place}: {found}")]
     Malformed {
-        /// Location of the bytes.
+        /// Where the malformed bytes are.
         place: TraceLocation,
-        /// Sentence part that says what was found and what was expected.
+        /// Part of a sentence that states what was found and what was expected.
         found: String,
     },
     /// The bytes are well formed, but their content is invalid.
     #[error("{place}: {found}\n  try: {hint}")]
     Refused {
-        /// Location of the content.
+        /// Where the invalid content is.
         place: TraceLocation,
-        /// Sentence part that says what was found and what was expected.
+        /// Part of a sentence that states what was found and what was expected.
         found: String,
         /// Suggested remedy.
         hint: String,
@@ -95,7 +94,8 @@ impl TraceError {
         &self.0
     }
 
-    /// Builds the error for `source`, which the operating system returned for the operation `doing` on `file`.
+    /// Builds the error for `source`, which the operating system returned when the operation `doing` was attempted on
+    /// `file`.
     pub fn from_io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceFault::Io {
             file: file.into(),
@@ -104,7 +104,7 @@ impl TraceError {
         }))
     }
 
-    /// Returns true if the error states that a file does not exist.
+    /// Returns true if the error means that a file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
@@ -116,11 +116,11 @@ impl TraceError {
         }
     }
 
-    /// Adds the file to the error, unless the error already names a file.
+    /// Adds the file name to the error, unless the error already has one.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         match &mut *self.0 {
-            // Readers of a stream do not know the name, so they leave the name empty.
+            // Readers of a stream do not know its name, so they leave the name empty.
             TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
             TraceFault::Io { .. } | TraceFault::Interrupted(_) => {}
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {
@@ -130,7 +130,7 @@ impl TraceError {
         self
     }
 
-    /// Adds `path` to a write error that names no file.
+    /// Adds `path` to a write error that has no file name.
     #[must_use]
     pub fn writing_to(mut self, path: &Path) -> Self {
         if let TraceFault::Io { file, doing, .. } = &mut *self.0
@@ -142,7 +142,7 @@ impl TraceError {
         self
     }
 
-    /// Adds the number and the byte offset of the record, unless the error already has them.
+    /// Adds the record's index and byte offset to the error, unless the error already has them.
     #[must_use]
     #[cold]
     pub fn in_record(mut self, record: usize, offset: usize) -> Self {
@@ -153,7 +153,7 @@ impl TraceError {
         self
     }
 
-    /// Makes the location of an error refer to the whole file instead of a part: sets the record and adds `by`
+    /// Converts the location in an error from a part of the file to the whole file: sets the record, and adds `by`
     /// bytes to the offset.
     #[must_use]
     pub fn shift_record(mut self, record: usize, by: usize) -> Self {
@@ -183,7 +183,7 @@ impl TraceError {
         }
     }
 
-    /// Appends a probable cause to an error about malformed bytes.
+    /// Appends a probable cause to an error for malformed bytes.
     #[must_use]
     pub fn with_cause(mut self, cause: &str) -> Self {
         if let TraceFault::Malformed { found, .. } = &mut *self.0 {
@@ -193,13 +193,13 @@ impl TraceError {
         self
     }
 
-    /// Builds the error about a file without records.
+    /// Builds the error for a file without records.
     #[cold]
     pub fn empty_file() -> Self {
         Self::malformed_at(0, "the file is empty")
     }
 
-    /// Builds the error about a file that consists of zero bytes only.
+    /// Builds the error for a file that consists only of zero bytes.
     #[cold]
     pub fn blank_file(bytes: usize) -> Self {
         let found = format!(
@@ -208,7 +208,7 @@ impl TraceError {
         Self::malformed_at(0, found)
     }
 
-    /// Builds the error about malformed bytes at `offset`.
+    /// Builds the error for malformed bytes at `offset`.
     #[cold]
     pub fn malformed_at(offset: usize, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
@@ -220,7 +220,7 @@ impl TraceError {
         }))
     }
 
-    /// Builds the error about malformed text at this line and column, with the node if known.
+    /// Builds the error for malformed text at this line and column, with the node if it is known.
     #[cold]
     pub fn in_text(line: (usize, usize), node: Option<u64>, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
@@ -233,7 +233,7 @@ impl TraceError {
         }))
     }
 
-    /// Builds the error about an invalid node.
+    /// Builds the error for an invalid node.
     #[cold]
     pub fn invalid_node(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
         let place = TraceLocation {
@@ -243,7 +243,7 @@ impl TraceError {
         Self::invalid_at(place, found, hint)
     }
 
-    /// Builds the error about a file that is invalid by itself or together with other files.
+    /// Builds the error for a file that is invalid by itself or together with other files.
     #[cold]
     pub fn invalid_file(
         file: impl Into<PathBuf>,
@@ -257,7 +257,7 @@ impl TraceError {
         Self::invalid_at(place, found, hint)
     }
 
-    /// Builds the error about invalid content at `place`.
+    /// Builds the error for invalid content at `place`.
     pub fn invalid_at(
         place: TraceLocation,
         found: impl Into<String>,

@@ -1,11 +1,10 @@
-//! Escaping of names from files for terminals and reports.
+//! Escapes names from files for terminals and reports.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns true if a terminal or an editor may interpret `c` as a command. Such characters are control
-/// characters, line and paragraph separators, and invisible or direction-changing characters (the
-/// Unicode category Cf).
+/// Returns true if a terminal or an editor may interpret `c` as a command. These are control characters, line and
+/// paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -16,7 +15,7 @@ pub fn is_harmful(c: char) -> bool {
             | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
 }
 
-/// Returns `text` with every harmful character ([`is_harmful`]) escaped, as in `\u{1b}`.
+/// Returns `text` with every harmful character ([`is_harmful`]) escaped, for example as `\u{1b}`.
 pub fn escape_control_characters(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
     if text.bytes().all(is_plain) || !text.contains(is_harmful) {
@@ -34,8 +33,8 @@ pub fn escape_control_characters_in_lines(text: &str) -> Cow<'_, str> {
     replace_control_characters(text, push)
 }
 
-/// Returns JSON text with harmful characters ([`is_harmful`]) written as JSON escapes, which do not change the
-/// document's values.
+/// Returns the JSON text with harmful characters ([`is_harmful`]) written as JSON escapes, which leaves the document's
+/// values unchanged.
 pub fn escape_json(text: &str) -> Cow<'_, str> {
     replace_control_characters(text, |out, c| {
         for unit in c.encode_utf16(&mut [0; 2]) {
@@ -44,10 +43,10 @@ pub fn escape_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// Returns `text` with each harmful character, except line ends and tabs, replaced by the output of `put`.
+/// Replaces each harmful character in `text`, except line ends and tabs, by the output of `put`.
 fn replace_control_characters(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
     let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
-    // Fast path: most text is printable ASCII.
+    // Most text is printable ASCII, which needs no replacement.
     let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
     if text.bytes().all(is_plain) || !text.contains(foreign) {
         return Cow::Borrowed(text);

@@ -1,9 +1,9 @@
-//! Operator names without step, layer and micro-batch numbers.
+//! Removes step, layer and micro-batch numbers from operator names.
 
 use std::borrow::Cow;
 
-/// Appends `name` to `family`, with the numbers of its parts replaced by `*`: `step3/layer2/norm` gives
-/// `step*/layer*/norm`. Parts end with `/` or `.`. Only parts that consist of a word followed by a number change.
+/// Appends `name` to `family`, but with `*` in place of the numbers in its parts: `step3/layer2/norm` becomes
+/// `step*/layer*/norm`. A part ends with `/` or `.`. Only parts that are a word followed by a number change.
 pub fn append_name_family(name: &str, family: &mut String) {
     let bytes = name.as_bytes();
     let mut from = 0;
@@ -24,7 +24,8 @@ pub fn append_name_family(name: &str, family: &mut String) {
     family.push_str(&name[from..]);
 }
 
-/// Returns an operator's name for any micro-batch: `mb*/layer2/norm` for `mb17/layer2/norm`.
+/// Returns an operator's name with `*` in place of the micro-batch's number: `mb17/layer2/norm` becomes
+/// `mb*/layer2/norm`.
 pub fn strip_micro_batch(name: &str) -> Cow<'_, str> {
     let rest = name.strip_prefix("mb").map(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -64,7 +65,7 @@ mod tests {
         for other in ["mb/a", "mbx1/a", "mb1", "layer1/mb2/a", ""] {
             assert_eq!(any(other), other);
         }
-        // Replacing the number of the micro-batch first does not change the family.
+        // The family stays the same if the micro-batch's number is replaced first.
         let family = |name: &str| {
             let mut family = String::new();
             super::append_name_family(name, &mut family);

@@ -1,4 +1,4 @@
-//! Trace files: discovery, opening and decompression.
+//! Finds, opens and decompresses trace files.
 
 use super::{SourceMap, TraceError, members, old_schemas, text, trace_format};
 use decompress::{CompressedSize, CompressionFormat, CountingReader};
@@ -30,18 +30,18 @@ pub use named::PrefixedTraceFiles;
 pub use names::parse_file_rank;
 pub use stored::{StoredTrace, TraceStore};
 
-/// Minimum size in bytes of files that are mapped into memory; smaller files are read.
+/// Minimum size in bytes for mapping a file into memory. Smaller files are read instead.
 const MAP_FROM: u64 = 1 << 18;
 
-/// Contents of an opened trace file. Compressed files (gzip or zstd, detected by their first bytes) are
-/// decompressed.
+/// The contents of an opened trace file. They are already decompressed if the file was compressed (gzip or zstd,
+/// detected by its first bytes).
 #[derive(Debug)]
 pub struct TraceContents {
     storage: ContentsStorage,
     path: PathBuf,
-    /// Original locations of the records of a trace that was upgraded or read from text.
+    /// For a trace that was upgraded or read from text, the original locations of its records.
     origins: Option<SourceMap>,
-    /// True if the file represents several ranks, and the contents are the trace of one of them.
+    /// True if the file represents several ranks, and these contents are the trace of one of them.
     is_of_member: bool,
 }
 
@@ -54,13 +54,13 @@ enum ContentsStorage {
 /// One rank's trace file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankFile {
-    /// The rank, from the file's name or the job file.
+    /// The rank, as the file's name or the job file states it.
     pub rank: u32,
     /// The file.
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
-    /// Store that contains the trace's bytes; `None` if the bytes are in a file at `path`.
+    /// The store that contains the trace, or `None` if the trace is in a file at `path`.
     pub stored: Option<StoredTrace>,
 }
 
@@ -77,16 +77,16 @@ impl RankFile {
 }
 
 impl TraceContents {
-    /// Opens the trace `path`, in any format (see [`format`]), and returns its contents in the current schema. The file
-    /// is closed before the function returns, so many open traces do not use up file descriptors.
+    /// Opens the trace at `path`, which may have any format (see [`format`]), and converts its contents to the current
+    /// schema. The function closes the file before it returns, so many open traces do not exhaust the file descriptors.
     pub fn open_current_schema(path: &Path) -> Result<Self, TraceError> {
         Self::open_any(path)?.into_current_schema()
     }
 
-    /// Opens the trace of a rank like [`Self::open_current_schema`]. A trace that represents several ranks is converted
-    /// to the trace of this rank.
+    /// Opens a rank's trace, like [`Self::open_current_schema`]. If the file represents several ranks, converts it to
+    /// the trace of this rank.
     ///
-    /// Fails if the file differs from the length or hash in the job file.
+    /// Fails if the file's length or hash differs from the job file.
     pub fn open_verified(file: &RankFile) -> Result<Self, TraceError> {
         if let Some(stored) = &file.stored {
             let this = Self {
@@ -110,7 +110,7 @@ impl TraceContents {
                 error
             }
         })?;
-        // Digests cover the stored (compressed) bytes, so they are checked before decompression.
+        // Digests cover the stored (compressed) bytes, so check them before decompression.
         seal.check_contents(file, packed.as_slice())?;
         packed
             .decompress()?
@@ -118,7 +118,7 @@ impl TraceContents {
             .of_rank(file.rank)
     }
 
-    /// Converts contents that represent several ranks to the contents of `rank`.
+    /// Converts the contents of a file that represents several ranks to the trace of `rank`.
     fn of_rank(mut self, rank: u32) -> Result<Self, TraceError> {
         let own = members::extract_rank(self.as_slice(), rank).map_err(|e| self.with_source(e))?;
         if let Some(bytes) = own {
@@ -153,7 +153,7 @@ impl TraceContents {
         Ok(self)
     }
 
-    /// Opens a file of any content; decompresses it, but does not convert it.
+    /// Opens a file with any content, and decompresses it without converting it.
     pub fn open_any(path: &Path) -> Result<Self, TraceError> {
         Self::open_compressed(path)?.decompress()
     }
@@ -184,8 +184,8 @@ impl TraceContents {
         })
     }
 
-    /// Adds the file's name to an error about these contents. For a trace that was upgraded or read from text, also
-    /// translates the location to the record, byte or line of the original file.
+    /// Adds the file's name to an error in these contents. If the trace was upgraded or read from text, also translates
+    /// the location to the record, byte or line of the original file.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
         let error = error.in_file(&self.path);
@@ -213,7 +213,7 @@ impl TraceContents {
         this.into_current_schema()
     }
 
-    /// Returns the bytes.
+    /// Returns the decompressed bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.storage {
             ContentsStorage::Mapped(map) => map.as_bytes(),
@@ -222,8 +222,8 @@ impl TraceContents {
     }
 }
 
-/// Reader that decompresses a file while it is read, for files that are too large for memory. The format (plain, gzip
-/// or zstd) is detected from the first bytes.
+/// Reader that decompresses a file bit by bit, for files that do not fit in memory. It detects the format (plain, gzip
+/// or zstd) from the first bytes.
 pub struct DecompressedStream<'s>(Box<dyn Read + 's>);
 
 impl DecompressedStream<'static> {
@@ -232,7 +232,7 @@ impl DecompressedStream<'static> {
         let io = |doing| move |source| TraceError::from_io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("read the size"))?;
-        // A named pipe has no known size, so its bytes are counted while it is read.
+        // A named pipe has no known size, so count its bytes while reading.
         if metadata.is_file() {
             Self::new(file, CompressedSize::Known(metadata.len()))
         } else {
@@ -271,13 +271,13 @@ impl Read for DecompressedStream<'_> {
     }
 }
 
-/// Returns true if the contents consist of zero bytes only. A parser would read such a file as empty records, but
+/// Returns true if the contents consist of zero bytes only. A parser would take such a file for empty records, but
 /// usually a crash left the file unwritten.
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Reads a text file (plain, gzip or zstd) and passes it to `parse`; adds the file's name to errors of `parse`.
+/// Reads a text file (plain, gzip or zstd), passes it to `parse`, and adds the file's name to errors of `parse`.
 pub fn parse_text<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, TraceError>,
@@ -287,7 +287,7 @@ pub fn parse_text<T>(
     parse(&text).map_err(|error| error.in_file(path))
 }
 
-/// Builds the error about a path without traces.
+/// Builds the error for a path without traces.
 fn no_traces_error(path: &Path, why: &str) -> TraceError {
     let form = "a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)";
     let folders = folders_with_traces(path);
@@ -308,8 +308,7 @@ fn no_traces_error(path: &Path, why: &str) -> TraceError {
     TraceError::invalid_file(path, found, hint)
 }
 
-/// Returns the folders in `path` that contain traces; checks only the first thousand folders in
-/// order of names.
+/// Returns the folders in `path` that contain traces, but checks only the first thousand folders by name.
 fn folders_with_traces(path: &Path) -> Vec<PathBuf> {
     let entries = |path: &Path| -> Vec<PathBuf> {
         let read = std::fs::read_dir(path).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Declarations of groups of ranks, in separate files and in metadata nodes.
+//! Reads and writes declarations of groups of ranks, in separate files and in metadata nodes.
 
 use super::{TraceError, escape_name};
 use chakram_base::setting::SettingKey;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Declared groups: a map from names to member ranks. An empty list means all ranks.
+/// Declared groups: each group's name and member ranks. An empty list means all ranks.
 pub type DeclaredGroups = BTreeMap<String, Vec<u32>>;
 
 /// Substring of the name of a metadata node that declares process groups.
@@ -16,7 +16,7 @@ pub const NODE_MARK: &str = "process_group:init";
 /// PyTorch's full name of such a node.
 pub const NODE_NAME: &str = "## process_group:init ##";
 
-/// Returns the `values` text of a metadata node that declares `groups`; [`parse_metadata`] is the inverse.
+/// Returns the `values` text for a metadata node that declares `groups`; [`parse_metadata`] is the inverse.
 pub fn metadata_text(groups: &DeclaredGroups) -> String {
     let entries = groups.iter().map(|(name, ranks)| GroupEntry {
         pg_name: name.clone().into(),
@@ -26,13 +26,13 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
     serde_json::to_string(&entries).expect("names and numbers are JSON")
 }
 
-/// Replacement of a declared group: the new name and ranks, or `None` to remove the group.
+/// The new name and ranks for a declared group, or `None` to remove the group.
 pub type GroupChange = Option<(String, Vec<u32>)>;
 
-/// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Other keys are
-/// kept, except that `group_size` is corrected and `group_count` is removed.
+/// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Keeps all other keys,
+/// except that it corrects `group_size` and removes `group_count`.
 ///
-/// Fails on text that [`parse_metadata`] rejects, and if `change` fails.
+/// Fails on text that [`parse_metadata`] rejects. Also fails if `change` fails.
 pub fn change_metadata(
     node: u64,
     values: &str,
@@ -47,7 +47,7 @@ pub fn change_metadata(
             continue;
         };
         entry.remove("group_count");
-        // If `ranks` is empty, the group has all ranks of the job; their number is unknown here.
+        // If `ranks` is empty, the group contains all ranks of the job, and their number is unknown here.
         if let Some(size) = entry.get_mut("group_size").filter(|_| !ranks.is_empty()) {
             *size = ranks.len().into();
         }
@@ -59,7 +59,7 @@ pub fn change_metadata(
     Ok(keep_layout_of(values, text))
 }
 
-/// Returns the JSON `text` in the notation of `before`. If `before` is a Python list of one string and `text`
+/// Returns the JSON `text`, in the notation that `before` uses. If `before` is a Python list of one string and `text`
 /// needs no escapes, the result is also such a list.
 pub fn keep_layout_of(before: &str, text: String) -> String {
     let inner = before.trim_start().strip_prefix('[');
@@ -71,7 +71,7 @@ pub fn keep_layout_of(before: &str, text: String) -> String {
     }
 }
 
-/// Reads a group file: a JSON object from the group's name to its ranks, such as `{"1": [0, 1]}`.
+/// Reads a group file: a JSON object that maps each group's name to its ranks, such as `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     let file: GroupFile = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed_at(
@@ -84,7 +84,7 @@ pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     Ok(file.0)
 }
 
-/// Map that rejects duplicate keys; a plain map would silently keep the last value of a key.
+/// A map that rejects duplicate keys, because a plain map would silently keep the last value of a key.
 #[derive(Default)]
 pub(super) struct GroupFile(pub(super) DeclaredGroups);
 
@@ -146,7 +146,7 @@ fn unreadable_groups_error(node: u64, why: &str) -> TraceError {
     )
 }
 
-/// Reads the `values` text of a `process_group:init` node. The text is a Python list of one string, which contains
+/// Parses the `values` text of a `process_group:init` node. The text is a Python list of one string, which contains
 /// JSON: a list of objects with `pg_name` and `ranks`.
 pub fn parse_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
     let entries = parse_entries::<GroupEntry>(node, values)?.into_iter();

@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! The traces are in the folder of the job file. Lengths and hashes refer to the files on disk, whether compressed or
-//! not.
+//! The traces are in the same folder as the job file. Lengths and hashes describe the files on disk, whether compressed
+//! or not.
 
 use super::digest::FileDigest;
 use super::groups::{DeclaredGroups, GroupFile};
@@ -27,24 +27,24 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Ending of a job file, after the prefix.
+/// Ending of a job file's name, after the prefix.
 pub const ENDING: &str = ".job.json";
 const SCHEMA: &str = "chakram.job.1";
 
 /// Contents of a job file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFile {
-    /// Traces by rank, ascending.
+    /// The job's traces, in ascending order of ranks.
     pub ranks: Vec<JobRank>,
     /// Groups that traces use but do not declare.
     pub groups: DeclaredGroups,
-    /// Roles of groups, which take precedence over roles that traces state.
+    /// Roles of groups. They take precedence over roles in the traces.
     pub roles: GroupRoles,
-    /// Machine for which the job was made: a preset or a file.
+    /// The preset or file of the machine for which the job was made.
     pub machine: Option<String>,
 }
 
-/// Trace of a rank.
+/// The trace of one rank, as a job file lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRank {
     /// The rank.
@@ -86,7 +86,7 @@ impl JobFile {
         Self::parse(&text).map_err(|error| error.in_file(path))
     }
 
-    /// Parses the contents of a job file.
+    /// Parses the text of a job file.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let wrong = |found: String| TraceError::malformed_at(0, found);
         let document: JobDocument = serde_json::from_str(text).map_err(|error| {
@@ -196,7 +196,7 @@ impl JobFile {
     }
 }
 
-/// Returns a name or a list as JSON text.
+/// Returns a value, such as a name or a list, as JSON text.
 fn to_json_text<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect("names and lists can be written")
 }

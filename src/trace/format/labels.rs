@@ -1,4 +1,4 @@
-//! Labels of nodes for users. Replays use only the phase.
+//! Labels that locate nodes for users. Replays use only the phase.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub enum TrainingPhase {
 }
 
 impl TrainingPhase {
-    /// All phases of a step with their names in files.
+    /// All phases with their names in files.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Forward, "forward"),
         (Self::Backward, "backward"),
@@ -44,17 +44,16 @@ impl fmt::Display for TrainingPhase {
 /// Labels that locate a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step; the time of a kernel launch depends on the phase.
+    /// Phase of the step. It also affects how long the launch of a kernel takes.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, from 0.
     pub stage: Option<u32>,
     /// Micro-batch, from 0.
     pub micro_batch: Option<u32>,
-    /// Layer, from 0 over the whole model.
+    /// Layer, counted from 0 over the whole model.
     pub layer: Option<u32>,
-    /// Shapes of the node's inputs in PyTorch's notation, `[[4096, 12288], [12288, 36864]]` (empty
-    /// if unknown).
+    /// Shapes of the node's inputs in PyTorch's notation, such as `[[4096, 12288], [12288, 36864]]`; empty if unknown.
     pub inputs: &'a str,
-    /// Shapes of the node's outputs in the same notation (empty if unknown).
+    /// Shapes of the node's outputs in the same notation; empty if unknown.
     pub outputs: &'a str,
 }

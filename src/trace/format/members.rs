@@ -1,10 +1,9 @@
-//! Traces that represent several ranks, which differ only in their peers, groups and cores.
+//! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
-//! A trace that represents several ranks is written for its first *member*. The metadata record lists all members. For
-//! each member, the record lists the member's peers, groups and cores, which replace the peers, groups and cores of
-//! the first member. The file is stored once, under the name of every member (as links if the system supports them).
-//! If the file is opened under a member's name, the contents are byte for byte the trace that would have been
-//! written for this member.
+//! Such a trace is written for its first *member*. The metadata record lists all members. For each member, the record
+//! also lists the peers, groups and cores that replace those of the first member. The file is stored once, and appears
+//! under the name of every member (through links, if the system supports them). If a user opens the file under a
+//! member's name, the contents are byte for byte the trace that would have been written for this member.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -22,37 +21,38 @@ use super::write::FrameWriter;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Attribute of the metadata record with the members.
+/// Metadata attribute that lists the members.
 pub const MEMBERS: &str = "members";
 
-/// Field numbers of the attributes in metadata records and in nodes.
+/// Field number of the attributes in a metadata record, and in a node.
 const METADATA_ATTRIBUTES: u32 = 2;
 const NODE_ATTRIBUTES: u32 = 10;
 
-/// Members of a trace. Every list has an entry for each member, in the order of `ranks`.
+/// The members of a trace, with the peers, groups and cores that replace the first member's. Every list has one entry
+/// per member, in the order of `ranks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceMembers {
     /// The ranks; the trace is written for the first rank.
     pub ranks: Vec<u32>,
-    /// The members' cores on a machine of tiles (empty if the trace states none).
+    /// Cores of the members on a machine of tiles; empty if the trace states none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
-    /// Corresponding peers of all members, by peer of the first member.
+    /// For each peer of the first member, the corresponding peers of all members.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub peers: BTreeMap<u32, Vec<u32>>,
-    /// Corresponding groups of all members, by group of the first member.
+    /// For each group of the first member, the corresponding groups of all members.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
 impl TraceMembers {
-    /// Returns the text of the attribute.
+    /// Returns the text of the `members` attribute.
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("numbers and names can be written")
     }
 
-    /// Parses the text of the attribute.
+    /// Parses the text of the `members` attribute.
     pub fn parse(text: &str) -> Result<Self, String> {
         let members: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let count = members.ranks.len();
@@ -94,8 +94,8 @@ impl TraceMembers {
     }
 }
 
-/// Iterates over the readable attributes of a record and their offsets. The attributes are the record's
-/// fields with the number `field`.
+/// Iterates over a record's readable attributes, with their offsets. The attributes are in the record's fields with
+/// number `field`.
 fn iter_attributes<'a>(
     record: RawRecord<'a>,
     field: u32,
@@ -103,7 +103,7 @@ fn iter_attributes<'a>(
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     let fields = std::iter::from_fn(move || match cursor.is_empty() {
         true => None,
-        // Broken fields are ignored here, because the reader of the trace reports them.
+        // Ignore broken fields here, because the reader of the trace reports them.
         false => cursor.read_field().ok(),
     });
     fields.filter_map(move |found| match found {
@@ -114,7 +114,7 @@ fn iter_attributes<'a>(
     })
 }
 
-/// Returns the trace of `rank` if `contents` represent several ranks, otherwise `None`.
+/// Returns the trace of `rank` if `contents` represent several ranks, and `None` otherwise.
 ///
 /// Fails if `rank` is not a member, or if the members are invalid.
 pub fn extract_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
@@ -170,8 +170,8 @@ pub fn extract_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, Trace
 }
 
 impl TraceMembers {
-    /// Returns the change of a node's attribute for the member at index `place`, if the attribute is a peer, a group
-    /// or the rank itself.
+    /// Returns how a node's attribute changes for the member at index `place`, if the attribute is a peer, a group or
+    /// the rank itself.
     fn edit_member_attribute(
         &self,
         attribute: &AttrView<'_>,
@@ -206,7 +206,7 @@ mod tests {
     use crate::format::scan::NodeView;
     use crate::format::write::{AttributeValue, Sink, TraceWriter};
 
-    /// Returns a trace of rank `own` at a core: an all-reduce in a group, and a message to a peer.
+    /// Returns a trace for rank `own` on a core: an all-reduce in a group, and a message to a peer.
     fn trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
         let about: Vec<_> = about
             .iter()
@@ -250,8 +250,8 @@ mod tests {
         }
     }
 
-    /// The trace opened for a member equals, byte for byte, a trace written for this member. The equality must
-    /// also hold if own and peer ranks are exchanged and numbers get longer.
+    /// A trace that is opened for a member must equal, byte for byte, a trace written for this member. This must also
+    /// be true if own and peer ranks are exchanged and numbers get longer.
     #[test]
     fn a_trace_is_that_of_each_member() {
         let text = members().to_text();

@@ -1,37 +1,37 @@
 //! Traces of 2023: the schema's generations (versions) 0.0.1, 0.0.2 and 0.0.3, whose files contain no version number.
 //!
-//! An old file is *upgraded* once, when it is opened: its records become records of the current schema, and all later
-//! code sees only the upgraded records. Record numbers in error messages still refer to the original file.
+//! Opening an old file *upgrades* it: its records become records of the current schema, and all later code sees only
+//! the upgraded records. Record numbers in error messages still refer to the original file.
 //!
 //! # Detecting the generation
 //!
-//! No field states the generation, so the generation is inferred from the fields of the records and their wire types.
-//! A record *rules out* a generation if the record is not a valid message of this generation: if it has an unknown
-//! field, a wrong wire type, text that is not UTF-8, or a number outside an enum.
+//! No field states the generation, so the reader infers it from the records' fields and their wire types. A record
+//! *rules out* a generation if the record is not a valid message of this generation: if it has an unknown field, a
+//! wrong wire type, text that is not UTF-8, or a number outside an enum.
 //!
 //! 1. If the first record has a `version` (field 1) that is not an attribute, or attributes in field 2, it is the
-//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check. The check cannot err. Old
-//!    nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1, which begin with a line
-//!    feed, and no version begins with a line feed.
-//! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
-//!    If there are no candidates, the file is treated as current, and the reader of current files reports the error.
-//! 3. The following records rule out more candidates until one is left. The remaining generation is certain, because
-//!    every other generation is ruled out by some record.
-//! 4. If several candidates are left at the end of the file, the file is upgraded as each of them. Identical results
-//!    are accepted. Otherwise the file is rejected, and the error names the first record whose meaning depends on the
-//!    generation. If no candidate is left, the error names the record that ruled out the last candidate.
+//!    metadata of 0.0.4 or 1.0.0 and the file is current. Current files need no other check, and this check cannot err.
+//!    Old nodes begin with their id (field 1, a varint). Old metadata has attributes in field 1. Their bytes begin with
+//!    a line feed, but no version does. 2. Otherwise the candidates are the generations that the first record does not
+//!    rule out, as a node or as metadata. If there are no candidates, the reader treats the file as current and reports
+//!    the error. 3. The following records rule out more candidates until one is left. The remaining generation is
+//!    certain, because every other generation is ruled out by some record.
+//! 4. If several candidates are left at the end of the file, the reader upgrades the file as each of them. It accepts
+//!    identical results. Otherwise it rejects the file, and the error names the first record whose meaning depends on
+//!    the generation. If no candidate is left, the error names the record that ruled out the last candidate.
 //!
-//! Features that distinguish generations: 0.0.1 has numbers where later generations have text (fields 5 to 10). A
+//! Features that distinguish generations: fields 5 to 10 contain numbers in 0.0.1, but text in later generations. A
 //! node's attributes are in field 11 up to 0.0.3 and in field 10 in 0.0.4. Inside an attribute, field 4 is a float in
 //! 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs lists
-//! of dependencies; earlier generations do not. Two variants of 0.0.4 are also detected and upgraded: files without a
-//! metadata record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
+//! of dependencies; earlier generations do not. The reader also detects and upgrades two variants of 0.0.4: files
+//! without a metadata record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
 //!
-//! Simulators of 2023 made nodes wait for `parent`, so `parent` becomes `data_deps`. Node types and collectives are
-//! renumbered. Fixed fields of 0.0.1 become attributes with today's names and types. `simulated_run_time` and the
-//! attribute `runtime` become `duration_micros` (read as microseconds), and `is_host_op` becomes `is_cpu_op`.
+//! Simulators of 2023 made nodes wait for `parent`, so `parent` becomes `data_deps`. The upgrade renumbers node types
+//! and collectives. Fixed fields of 0.0.1 become attributes with the names and types that tools use today.
+//! `simulated_run_time` and the attribute `runtime` become `duration_micros` (read as microseconds), and `is_host_op`
+//! becomes `is_cpu_op`.
 
 use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
@@ -50,7 +50,7 @@ pub(super) use detect::is_current;
 /// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
 
-/// Returns the hint for records that are invalid in their generation.
+/// Returns the hint for records that are invalid in the file's generation.
 fn describe_generation_option() -> String {
     format!(
         "another {} of `chakram convert trace`, or {}",
@@ -64,7 +64,7 @@ pub(super) fn is_metadata(bytes: &[u8]) -> bool {
     GlobalMetadata::decode(bytes).is_ok()
 }
 
-/// A generation of the schema.
+/// One generation of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SchemaGeneration {
     /// January to June 2023: nodes have fixed fields instead of attributes.
@@ -80,7 +80,7 @@ pub enum SchemaGeneration {
 }
 
 impl SchemaGeneration {
-    /// All generations of the schema with their names.
+    /// All generations of the schema, with their names.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::V001, "0.0.1"),
         (Self::V002, "0.0.2"),
@@ -95,7 +95,7 @@ impl SchemaGeneration {
         found.map(|(generation, _)| *generation)
     }
 
-    /// Returns the layout of the generation's nodes.
+    /// Returns the layout of node messages in this generation.
     pub(super) fn node_layout(self) -> &'static MessageLayout {
         match self {
             Self::V001 => &schema_layout::NODE_001,
@@ -106,7 +106,7 @@ impl SchemaGeneration {
         }
     }
 
-    /// Returns the possible layouts of the generation's metadata records.
+    /// Returns the possible layouts of metadata records in this generation.
     pub(super) fn metadata_layouts(self) -> impl Iterator<Item = &'static MessageLayout> {
         let layouts: [Option<&MessageLayout>; 2] = match self {
             Self::V001 | Self::V002 => [None, None],
@@ -141,10 +141,10 @@ impl fmt::Display for SchemaGeneration {
     }
 }
 
-/// File of an older generation, converted to the current schema.
+/// A file of an older generation, converted to the current schema.
 #[derive(Debug)]
 pub struct UpgradedTrace {
-    /// Contents of a file of the current schema.
+    /// Contents of the converted file.
     pub bytes: Vec<u8>,
     /// Generation of the original file.
     pub generation: SchemaGeneration,
@@ -152,11 +152,10 @@ pub struct UpgradedTrace {
     pub(super) origins: SourceMap,
 }
 
-/// Upgrades the (decompressed) `contents` of a file; `generation` overrides detection. Returns
-/// `None` if the contents are current already, or not a trace.
+/// Upgrades the decompressed `contents` of a file; `generation` overrides detection. Returns `None` if the contents are
+/// already current, or are not a trace.
 ///
-/// Fails on files whose records do not fit one generation, and on records that are invalid in their
-/// generation.
+/// Fails if the records do not fit one generation, or if a record is invalid in its generation.
 pub fn upgrade_contents(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
@@ -171,8 +170,7 @@ pub fn upgrade_contents(
             let Some(first) = FrameCursor::new(contents).next_record()? else {
                 return Ok(None);
             };
-            // Among files of 0.0.4, only files from the first days of this version and files without metadata
-            // need a conversion.
+            // Of the files in 0.0.4, only files without metadata and files from its first days need a conversion.
             if generation == SchemaGeneration::V004 && !needs_upgrade(first.bytes) {
                 return Ok(None);
             }
@@ -212,8 +210,8 @@ pub fn upgrade_contents(
     }))
 }
 
-/// Returns true if a file of 0.0.4 needs an upgrade: its first record is a node, or metadata as in the first days of
-/// 0.0.4.
+/// Returns true if a file of 0.0.4 needs an upgrade. Its first record is then a node, or metadata as in the first days
+/// of 0.0.4.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check_message(first, 0, layout).is_ok_and(|fit| !fit.unknown)
@@ -241,7 +239,7 @@ pub(super) fn push_framed(out: &mut Vec<u8>, message: &[u8]) {
     out.extend_from_slice(message);
 }
 
-/// Converts one record of `generation` to a message of the current schema.
+/// Converts one record of `generation` to the current schema.
 pub(super) fn upgrade_record(
     generation: SchemaGeneration,
     record: RawRecord<'_>,

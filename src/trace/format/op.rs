@@ -1,10 +1,10 @@
-//! Operation of a node, decoded once from its type and attributes.
+//! The operation of a node, decoded once from the node's type and attributes.
 
 use super::attr::NodeAttributes;
 use super::{CollectiveKind, Dtype, TraceError, escape_name};
 use chakram_base::units::Span;
 
-/// Name of a group in a trace.
+/// Name by which a trace refers to a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GroupName<'a> {
     /// The group of all ranks: the attribute is missing, empty or `0`.
@@ -17,7 +17,7 @@ pub enum GroupName<'a> {
 }
 
 impl<'a> GroupName<'a> {
-    /// Returns the group called `text`.
+    /// Returns the group whose name is `text`.
     pub fn from_text(text: &'a str) -> Self {
         match text.parse::<u64>() {
             Ok(number) if !text.starts_with('+') => Self::from_number(number),
@@ -26,7 +26,7 @@ impl<'a> GroupName<'a> {
         }
     }
 
-    /// Returns the name as group declarations state it; `None` means all ranks.
+    /// Returns the name that group declarations use, or `None` for the group of all ranks.
     pub fn to_text(self) -> Option<String> {
         match self {
             Self::World => None,
@@ -35,7 +35,7 @@ impl<'a> GroupName<'a> {
         }
     }
 
-    /// Returns the group with this number.
+    /// Returns the group whose number is `number`.
     pub fn from_number(number: u64) -> Self {
         match number {
             0 => Self::World,
@@ -55,12 +55,12 @@ pub enum MemoryLocation<'a> {
     Named(&'a str),
 }
 
-/// Operation of a node.
+/// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op<'a> {
-    /// No operation, without a duration: an INVALID or METADATA node.
+    /// No operation and no duration: an INVALID or METADATA node.
     NoOp,
-    /// Work on the host; takes its recorded duration.
+    /// Work on the host, which takes its recorded duration.
     Host,
     /// A kernel. Zero FLOPs and zero bytes mean that the trace does not state them.
     Compute {
@@ -68,10 +68,10 @@ pub enum Op<'a> {
         flops: u64,
         /// Bytes read and written.
         bytes: u64,
-        /// Number format, if the trace states it.
+        /// Number format in which the kernel computes, if the trace states it.
         dtype: Option<Dtype>,
     },
-    /// Communication whose operation or partners the trace does not state; takes its recorded duration.
+    /// Communication whose operation or partners the trace does not state. It takes its recorded duration.
     Communication {
         /// Bytes moved, or 0 if the trace does not state them.
         bytes: u64,
@@ -84,10 +84,10 @@ pub enum Op<'a> {
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
-        /// True if all NPUs make this access together and switches on the route combine the accesses. For a load,
+        /// True if all NPUs make this access together, and switches on the route combine the accesses. For a load,
         /// switches gather: each NPU receives the bytes that all NPUs load (an all-gather). For a store, switches
-        /// reduce: the memory receives the sums of the NPUs' data (a reduce-scatter). Possible only for remote
-        /// memory.
+        /// reduce: the memory receives the sums of the NPUs' data (a reduce-scatter). Only accesses to remote memory
+        /// can be in-switch.
         in_switch: bool,
     },
     /// One half of a message: a send or a receive.
@@ -100,7 +100,7 @@ pub enum Op<'a> {
         tag: i32,
         /// Number of bytes.
         bytes: u64,
-        /// Index of this rank in the group, if the node states the index.
+        /// Index of this rank in the group, if the node states it.
         own: Option<u32>,
         /// True if the trace marks the message as host work.
         host: bool,
@@ -109,13 +109,13 @@ pub enum Op<'a> {
     Collective {
         /// Kind of collective.
         kind: CollectiveKind,
-        /// Value of the attribute `comm_size`, as the file states it.
+        /// Value of the attribute `comm_size`, unchanged.
         bytes: u64,
         /// Group that carries out the collective.
         group: GroupName<'a>,
-        /// Rank of the root, for collectives with a root; `None` means the group's first member.
+        /// Rank of the root, for collectives with a root; `None` means that the group's first member is the root.
         root: Option<u32>,
-        /// Mask of the participating dimensions of the machine; `None` means all dimensions.
+        /// Mask of the machine's dimensions that take part; `None` means all dimensions.
         dimensions: Option<u32>,
         /// True if the trace marks the collective as host work.
         host: bool,
@@ -123,7 +123,7 @@ pub enum Op<'a> {
 }
 
 impl<'a> NodeAttributes<'a> {
-    /// Returns the lane: `stream` of a device node, otherwise `tid`, which older converters use for streams and
+    /// Returns the node's lane: a device node's `stream`, otherwise `tid`, which older converters use for streams and
     /// threads.
     #[inline]
     pub fn lane(&self) -> Option<i64> {
@@ -133,7 +133,7 @@ impl<'a> NodeAttributes<'a> {
         }
     }
 
-    /// Returns the recorded duration; the exact attribute takes precedence over whole microseconds.
+    /// Returns the recorded duration; the exact attribute takes precedence over the field in whole microseconds.
     #[inline]
     pub fn recorded_duration(&self, micros: u64) -> Span {
         match self.duration_ns {
@@ -206,7 +206,7 @@ impl<'a> NodeAttributes<'a> {
 
     fn decode_memory_access(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
         let place = match self.tensor_loc {
-            // An absent `tensor_loc` reads as 0, and means remote memory.
+            // An absent `tensor_loc` reads as 0, which means remote memory.
             0 | 2 => match self.remote_memory {
                 None => MemoryLocation::Remote,
                 Some("") => {
@@ -262,7 +262,7 @@ impl<'a> NodeAttributes<'a> {
         })
     }
 
-    /// Returns the text of the attribute `in_switch` for a load or a store.
+    /// Returns the value of the attribute `in_switch` for a load or a store.
     pub fn switch_attribute_name(store: bool) -> &'static str {
         if store {
             "reduce_scatter"
@@ -382,7 +382,8 @@ fn check_rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
 mod tests {
     use super::*;
 
-    /// Operation of a node of type `kind` with `in_switch` and an access to the memory `tensor_loc`.
+    /// Returns the operation of a node of type `kind`, with the given `in_switch` and an access to the memory
+    /// `tensor_loc`.
     fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
         let facts = NodeAttributes {
             tensor_loc,

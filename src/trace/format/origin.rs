@@ -1,34 +1,33 @@
-//! Places of nodes in the captured program: caller, step and Python call stack.
+//! Where nodes belong in the captured program: caller, step and Python call stack.
 //!
-//! Replays do not use this information. A node inherits its step and its Python call from its caller, unless the
-//! node's record states them.
+//! Replays do not use this information. A node whose record states no step or Python call inherits it from its caller.
 
 use super::TraceError;
 use super::attr::AttrView;
 
-/// Attribute of a host node: id of the enclosing operator or range.
+/// Host-node attribute: id of the enclosing operator or range.
 pub const PARENT: &str = "parent";
-/// Attribute of a device node: id of the host node that launched the device node.
+/// Device-node attribute: id of the host node that launched the device node.
 pub const LAUNCH: &str = "launch";
 /// Attribute: number of the profiled step, if it differs from the caller's step.
 pub const STEP: &str = "step";
-/// Attribute: index of the innermost Python call in [`CallStacks`] plus 1, or 0 for none. The attribute is written
+/// Attribute: index of the innermost Python call in [`CallStacks`] plus 1, or 0 for none. The writer adds the attribute
 /// only if its value differs from the caller's value.
 pub const STACK: &str = "stack";
 
-/// Place of a node in the program. A field is `None` if the node's record does not state it.
+/// Where a node belongs in the captured program. A field is `None` if the node's record omits it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeOrigin {
     /// Id of the node that called or launched this node.
     pub caller: Option<u64>,
-    /// Number of the node's step.
+    /// Number of the profiled step to which the node belongs.
     pub step: Option<u64>,
     /// Index of the node's innermost Python call plus 1, or 0 for none.
     pub stack: Option<u64>,
 }
 
 impl NodeOrigin {
-    /// Stores the attribute if it is readable; an invalid value counts as unknown.
+    /// Stores the attribute if its value is valid; an invalid value counts as unknown.
     #[inline(never)]
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) {
         let field = match attr.name {
@@ -42,7 +41,7 @@ impl NodeOrigin {
     }
 }
 
-/// Returns the step number if `name` is a range name that PyTorch's profiler uses to mark a step.
+/// Returns the step's number if `name` is a range name with which PyTorch's profiler marks a step.
 pub fn profiled_step(name: &str) -> Option<u64> {
     name.strip_prefix("ProfilerStep#")?.parse().ok()
 }
@@ -50,14 +49,13 @@ pub fn profiled_step(name: &str) -> Option<u64> {
 /// A call of a Python function or module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PythonCall {
-    /// Index of the name of the function or module in [`CallStacks::names`].
+    /// Index in [`CallStacks::names`] of the function's or module's name.
     pub name: u32,
-    /// Index of the enclosing call, always smaller than the index of this call.
+    /// Index of the enclosing call, which is always smaller than this call's index.
     pub caller: Option<u32>,
 }
 
-/// Python calls around the nodes of a trace, as stored in the trace's metadata record. Each name of a
-/// call is stored once.
+/// The Python calls that enclose a trace's nodes, as stored in the metadata record. Each distinct name is stored once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStacks {
     /// Names of functions and modules.
@@ -70,8 +68,8 @@ pub struct CallStacks {
 const MODULE: &str = "nn.Module: ";
 
 impl CallStacks {
-    /// Attributes of the metadata record. The first lists the names as texts. The second has two numbers per call:
-    /// the index of the call's name, and the distance to the enclosing call (0 for none).
+    /// Attributes of the metadata record that encode the calls. The first lists the names as texts. The second contains
+    /// two numbers per call: the index of the call's name, and the distance to the enclosing call (0 for none).
     pub const ATTRIBUTES: [&str; 2] = ["stack_names", "stacks"];
 
     /// Returns true if there are no calls.
@@ -79,17 +77,18 @@ impl CallStacks {
         self.calls.is_empty()
     }
 
-    /// Returns the name of a call.
+    /// Returns the name of the function or module that a call invokes.
     pub fn name_of_call(&self, call: u32) -> &str {
         &self.names[self.calls[call as usize].name as usize]
     }
 
-    /// Returns the name of the called module, without the prefix; `None` for the call of a function.
+    /// Returns the name of the module that a call invokes, without the prefix, or `None` if the call invokes a
+    /// function.
     pub fn module_of_call(&self, call: u32) -> Option<&str> {
         self.name_of_call(call).strip_prefix(MODULE)
     }
 
-    /// Returns true if a range of this name is a call of a module.
+    /// Returns true if a range called `name` is a call of a module.
     pub fn is_module(name: &str) -> bool {
         name.starts_with(MODULE)
     }
@@ -99,11 +98,11 @@ impl CallStacks {
         std::iter::successors(Some(call), |&call| self.calls[call as usize].caller)
     }
 
-    /// Returns the innermost call that contains both calls; a call contains itself.
+    /// Returns the innermost call that contains both calls; each call contains itself.
     pub fn innermost_common_call(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
-        // A caller has a smaller index than its callees. Therefore, the loop replaces the call with the larger index
-        // by its caller.
+        // A caller has a smaller index than its callees. Therefore, the loop replaces the call that has the larger
+        // index by its caller.
         while one != other {
             let later = if one > other { &mut one } else { &mut other };
             *later = self.calls[*later as usize].caller?;
@@ -111,7 +110,7 @@ impl CallStacks {
         Some(one)
     }
 
-    /// Returns the calls in their encoding for the metadata record.
+    /// Returns the calls as numbers, in the encoding of the metadata record.
     pub fn encode_numbers(&self) -> Vec<i64> {
         let calls = (0_i64..).zip(&self.calls);
         let numbers = calls.flat_map(|(own, call)| {
@@ -121,7 +120,7 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// If the attribute is one of [`CallStacks::ATTRIBUTES`], stores it and returns true.
+    /// Stores an attribute that is in [`CallStacks::ATTRIBUTES`], and returns true; returns false for all others.
     pub(super) fn read_attribute(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {

@@ -1,26 +1,26 @@
-//! Information about the profiler in the metadata record of a captured job.
+//! Information about the profiler, in the metadata record of a captured job.
 
 use super::attr::AttrView;
 use super::write::{AttributeValue, NamedAttribute};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
-/// Basis of the estimated cost of a profiler's records, from the most to the least certain.
+/// Basis of the estimate of what a profiler's records cost, from the most to the least certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum CostBasis {
-    /// The cost was computed from steps that the same job ran without a profiler.
+    /// Steps that the same job ran without a profiler.
     MeasuredSteps,
-    /// The cost was computed from operators of the capture that only create a view of a tensor. The profiler causes
-    /// nearly all of these operators' time.
+    /// Operators of the capture that only create a view of a tensor. The profiler causes nearly all of the time of
+    /// these operators.
     Views,
-    /// The cost was measured in other jobs, on another machine.
+    /// Measurements in other jobs, on another machine.
     OtherJobs,
 }
 
 impl CostBasis {
-    /// All bases of the profiler's cost with their names in traces.
+    /// All bases of the cost, with their names in traces.
     const NAMES: [(Self, &str); 3] = [
         (Self::MeasuredSteps, "measured_steps"),
         (Self::Views, "views"),
@@ -41,44 +41,44 @@ impl CostBasis {
 /// Estimated host time that a profiler needs for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfilerCost {
-    /// Host time of a record, ns.
+    /// Host time for one record, in ns.
     pub record_ns: u64,
-    /// Ends of the 90 % interval of the cost, ns. Both ends are equal if the cost comes from measured steps of the
-    /// job; in this case, the spread of the steps' times gives the error.
+    /// Ends of the cost's 90 % interval, in ns. If the cost comes from measured steps of the job, both ends are equal,
+    /// and the spread of the step times gives the error.
     pub interval_ns: [u64; 2],
-    /// Source of the estimate, such as measured steps.
+    /// Basis of the estimate.
     pub basis: CostBasis,
 }
 
-/// Steps of a captured job that were measured without a profiler.
+/// Steps of a captured job that ran without a profiler, with their measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnprofiledSteps {
     /// Number of steps in the capture.
     pub captured: u64,
     /// Median time of a step without a profiler.
     pub step: Span,
-    /// Times of the shortest and the longest step without a profiler, or `None` if unknown.
+    /// Times of the shortest and the longest step without a profiler, or `None` if they are unknown.
     pub range: Option<[Span; 2]>,
 }
 
-/// Facts about the profiler of a capture; a field is `None` if the metadata record does not state the fact.
+/// What the metadata record states about a capture's profiler. A field is `None` if the record does not state it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfiler {
-    /// Estimated cost of a record of the profiler.
+    /// Estimated host time for one record of the profiler.
     pub cost: Option<ProfilerCost>,
     /// Steps measured without the profiler.
     pub unprofiled: Option<UnprofiledSteps>,
 }
 
-/// Collects the attributes about the profiler, one by one.
+/// Collects the profiler's attributes one by one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProfilerAttributes {
     numbers: [Option<u64>; 7],
     basis: Option<CostBasis>,
 }
 
-/// Names of the attributes with numbers: captured steps; median, shortest and longest step without a profiler; cost
-/// of a record and both ends of its interval, ns.
+/// Names of the numeric attributes: captured steps; median, shortest and longest step without a profiler; cost of a
+/// record and both ends of its interval, in ns.
 const NUMBERS: [&str; 7] = [
     "captured_steps",
     "unprofiled_step_ns",
@@ -88,11 +88,11 @@ const NUMBERS: [&str; 7] = [
     "profiler_record_low_ns",
     "profiler_record_high_ns",
 ];
-/// Name of the attribute with the basis of the cost.
+/// Name of the attribute that states the cost's basis.
 const BASIS: &str = "profiler_cost_basis";
 
 impl ProfilerAttributes {
-    /// If `attr` is about the profiler, stores it and returns true.
+    /// Stores `attr` and returns true if it is about the profiler.
     pub fn read_attribute(&mut self, attr: &AttrView<'_>) -> bool {
         if attr.name == BASIS.as_bytes() {
             self.basis = attr.as_str().ok().flatten().and_then(CostBasis::from_name);
@@ -128,7 +128,7 @@ impl From<ProfilerAttributes> for CaptureProfiler {
 }
 
 impl CaptureProfiler {
-    /// Returns the attributes that encode this profiler's data in the metadata record.
+    /// Returns the attributes that encode this data in the metadata record.
     pub fn attributes<'a>(&self) -> impl Iterator<Item = NamedAttribute<'a>> + use<'a> {
         let ns = |span: Span| span.0 / 1000;
         let range = self.unprofiled.and_then(|steps| steps.range);

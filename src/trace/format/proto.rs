@@ -1,4 +1,4 @@
-//! Generated message types for writing, rewriting and tools. The fast reader does not use them.
+//! Message types generated from the schema, for writing, rewriting and tools. The fast reader does not use them.
 
 #![allow(
     missing_docs,

@@ -1,5 +1,5 @@
-//! Reads a whole file or stream into memory, within the memory limits of the process. The limits are checked as bytes
-//! arrive, before memory is allocated for them.
+//! Reads a whole file or stream into memory, within the process's memory limits. It checks the limits as bytes arrive,
+//! before it allocates memory for them.
 
 use chakram_base::bounds;
 use std::io::{self, Read};
@@ -11,13 +11,13 @@ const FIRST: u64 = 1 << 16;
 ///
 /// # Errors
 ///
-/// Returns an error if reading fails, or if the memory limit would be exceeded.
+/// Fails if reading fails, or if the data would exceed the memory limit.
 pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     append_all(source, expected, &mut bytes).map(|()| bytes)
 }
 
-/// Like [`read_all`], for UTF-8 text.
+/// Reads UTF-8 text to its end, like [`read_all`].
 pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
     let bytes = read_all(source, expected)?;
     String::from_utf8(bytes).map_err(|error| {
@@ -27,14 +27,14 @@ pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
     })
 }
 
-/// Appends the contents of `source` to `bytes`. If reading fails, `bytes` keep the part read so far.
+/// Appends the contents of `source` to `bytes`. If reading fails, `bytes` contains the part read so far.
 pub(in crate::format) fn append_all(
     mut source: impl Read,
     expected: u64,
     bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    // The buffer has room for one byte more than expected, so that the end of the source is found without growing the
-    // buffer.
+    // The buffer has room for one byte more than expected, so that the end of the source can be detected without
+    // growing the buffer.
     let mut room = expected.saturating_add(1).max(FIRST);
     loop {
         bounds::check_fits("the input", room, 1, "smaller inputs").map_err(io::Error::other)?;
@@ -44,7 +44,7 @@ pub(in crate::format) fn append_all(
         if (read as u64) < room {
             return Ok(());
         }
-        // Double the buffer, up to the memory limit.
+        // Doubles the buffer, up to the memory limit.
         room = (bytes.len() as u64)
             .min(bounds::remaining_bytes())
             .max(FIRST);

@@ -1,24 +1,22 @@
-//! Changes of records of a trace. All content that a change does not name, including unknown fields, is copied byte
-//! for byte.
+//! Edits the records of a trace. Content that an edit does not name, including unknown fields, is copied byte for byte.
 
 use crate::format::TraceError;
 use crate::format::attr::AttrView;
 use crate::format::encoder::{self, MessageEncoder};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
-/// New value of an attribute.
+/// New value for an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeEdit<'e> {
-    /// Count. An existing attribute keeps its type; a new attribute is a `uint64`.
+    /// Count. A number. An existing attribute keeps its type, and a new attribute is a `uint64`.
     Count(u64),
-    /// Text. An existing attribute keeps its type if it is text, or if the new text is a number.
+    /// Text. A text. An existing attribute keeps its type if it is text, or if the new text is a number.
     Text(&'e str),
     /// Removes the attribute.
     Remove,
 }
 
-/// Changes to apply to a record; `None` leaves a field unchanged. All other fields, including unknown fields,
-/// are copied.
+/// An edit of one record; `None` leaves a field unchanged. Everything else, including unknown fields, is copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
     /// New id of a node.
@@ -29,13 +27,14 @@ pub struct RecordEdit<'e> {
     pub control: Option<&'e [u64]>,
     /// New data dependencies.
     pub data: Option<&'e [u64]>,
-    /// New `values` of the inputs.
+    /// New `values` text of the inputs.
     pub values: Option<&'e str>,
-    /// New values of attributes by name. An attribute that the record lacks is added at the end.
+    /// New values of attributes, each with the attribute's name. An attribute that the record lacks is added at the
+    /// end.
     pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
 }
 
-/// Field numbers of the schema's messages.
+/// Field numbers in the schema's messages.
 const ID: u32 = 1;
 const NAME: u32 = 2;
 const CONTROL: u32 = 4;
@@ -59,7 +58,7 @@ impl RecordEdit<'_> {
 
     /// Writes the edited `record` into `out`, which must be empty.
     ///
-    /// Fails if the record cannot be split into its fields.
+    /// Fails if the record cannot be split into fields.
     pub fn write_edited(
         &self,
         record: RawRecord<'_>,
@@ -69,9 +68,9 @@ impl RecordEdit<'_> {
             .map_err(|e| e.in_record(record.number, record.offset))
     }
 
-    /// Appends the edited `record` to a file; an empty edit copies the record. `message` is scratch space.
+    /// Appends the edited `record` to a file. An empty edit copies the record. `message` is scratch space.
     ///
-    /// Fails if the record cannot be split into its fields.
+    /// Fails if the record cannot be split into fields.
     pub fn append_framed(
         &self,
         record: RawRecord<'_>,
@@ -133,8 +132,8 @@ impl RecordEdit<'_> {
                     match place {
                         None => out.append_raw(whole),
                         Some(i) => {
-                            // Readers use the last of several attributes with the same name, so the new value is
-                            // written only once.
+                            // If several attributes have the same name, readers use the last, so write the new value
+                            // only once.
                             if !std::mem::replace(&mut set[i], true)
                                 && let Some(message) =
                                     with_edited_value(message, at, self.attributes[i].1)?
@@ -210,7 +209,7 @@ fn with_edited_value(
     Ok(Some(out))
 }
 
-/// Appends `value` in the type of the old value if this type can represent it.
+/// Appends `value` with the old value's type if this type can represent it.
 fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
     let count = match value {
         AttributeEdit::Remove => return,
@@ -223,7 +222,7 @@ fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'
             }
         },
     };
-    // The number fits both an int32 and a uint32.
+    // The number fits in both an int32 and a uint32.
     let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
     let signed = count <= i64::MAX as u64;
     match (kept.unwrap_or(UINT64), narrow) {
@@ -232,7 +231,7 @@ fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'
         (number @ 5, _) if count <= 1 << 24 => out.append_fixed32(number, (count as f32).to_bits()),
         (number @ (7 | 11), Some(_)) => out.append_varint(number, count),
         (number @ 9, _) if signed => out.append_varint(number, count),
-        // The zigzag encoding of a non-negative number is twice the number.
+        // Zigzag encodes a non-negative number as twice the number.
         (number @ 15, Some(_)) => out.append_varint(number, count << 1),
         (number @ 17, _) if signed => out.append_varint(number, count << 1),
         (number @ (19 | 23), Some(narrow)) => out.append_fixed32(number, narrow),
@@ -271,8 +270,7 @@ mod tests {
 
     #[test]
     fn what_is_not_named_stays_byte_for_byte() {
-        // The record has fields out of order, unpacked dependencies, and an unknown field 40
-        // (varint 7).
+        // The record has fields out of order, unpacked dependencies, and an unknown field (40, a varint of 7).
         let node = Node {
             id: 9,
             name: "mm".to_owned(),

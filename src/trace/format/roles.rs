@@ -1,4 +1,4 @@
-//! Roles of groups as stated by the tool that wrote a trace, such as `tensor 1-128, data 129-256`.
+//! Roles of groups, as the tool that wrote a trace states them, for example `tensor 1-128, data 129-256`.
 //!
 //! Groups have numbers as names, because other tools support no other names. The roles are in the metadata record,
 //! which other tools skip.
@@ -8,10 +8,10 @@ use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// Name of the attribute of the metadata record.
+/// Name of the metadata attribute that states the roles.
 pub const ATTRIBUTE: &str = "group_roles";
 
-/// Roles of groups by ranges of their numbers.
+/// Roles of groups, for ranges of group numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupRoles(BTreeMap<u64, (u64, String)>);
 
@@ -32,14 +32,14 @@ impl GroupRoles {
         }
     }
 
-    /// Adds the roles of `other` for groups that have no role here.
+    /// Adds those roles of `other` whose groups have no role here.
     pub fn extend(&mut self, other: &Self) {
         for (first, (last, role)) in &other.0 {
             self.insert(*first, *last, role);
         }
     }
 
-    /// Returns the roles with each word replaced by the result of `word`.
+    /// Returns the roles with each word replaced by `word`'s result.
     pub fn rename_roles(&self, word: impl Fn(&str) -> String) -> Self {
         let mut roles = Self::default();
         for (first, (last, role)) in &self.0 {
@@ -71,7 +71,7 @@ impl Display for GroupRoles {
     }
 }
 
-/// Accepts any text: invalid parts are skipped, because roles are only labels.
+/// Parses any text and skips invalid parts, because roles are only labels.
 impl FromStr for GroupRoles {
     type Err = Infallible;
 
@@ -116,7 +116,7 @@ mod tests {
         let of = ["0", "1", "3", "5", "6", "7", "8", "tp"].map(|name| roles.role_of_group(name));
         let [t, d] = [Some("tensor"), Some("data")];
         assert_eq!(of, [None, t, t, d, None, d, None, None]);
-        // If a group's role is stated twice, the first statement counts.
+        // If a group has two roles, the first one counts.
         let mut both: GroupRoles = "experts 3-9".parse().unwrap();
         both.extend(&roles);
         assert_eq!(

@@ -1,19 +1,19 @@
-//! Recovery of damaged traces, with an exact report of the losses.
+//! Recovers damaged traces, and reports exactly what was lost.
 //!
-//! The format has no checksums, and the position of a record depends on the lengths of all records before it.
-//! Therefore, soundness is judged from content. A record is *sound* if it is a valid message of its generation: it has
-//! known fields with their wire types, singular fields once, text in UTF-8, and enums in range. A record with unknown
-//! or unordered fields is sound only if the next record is also sound. Salvage keeps all well-formed data. A bit flip
-//! inside a number or a name cannot be detected, because the result is another valid number or name.
+//! The format has no checksums, and a record's position depends on the lengths of all records before it. Therefore, the
+//! content decides whether a record is sound. A record is *sound* if it is a valid message of its generation: it has
+//! only known fields with their wire types, singular fields at most once, text in UTF-8, and enums in range. A record
+//! with unknown or unordered fields is sound only if the next record is also sound. Salvage keeps all well-formed data.
+//! A bit flip inside a number or a name cannot be detected, because the result is another valid number or name.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position where three consecutive sound records
-//! begin. Fewer records suffice if they reach the end of the file. If the skipped bytes are a wrong length followed by
-//! a sound record, only the length was damaged, and the record is kept. Otherwise the skipped bytes are lost.
+//! begin. Fewer records suffice if they extend to the end of the file. If the skipped bytes are a wrong length followed
+//! by a sound record, only the length was damaged, and salvage keeps the record. Otherwise the skipped bytes are lost.
 //!
-//! An empty record is a node whose fields have default values, with the id 0. A single empty record between sound
-//! records is kept; several in a row are treated as a range of zero bytes and dropped.
+//! An empty record is a node with id 0 and default values in all other fields. Salvage keeps a single empty record
+//! between sound records, but drops several in a row as a range of zero bytes.
 //!
-//! A record whose id was already seen is dropped. If anything was lost, dependencies on missing nodes are dropped too,
+//! It drops a record whose id has already occurred. If anything was lost, it also drops dependencies on missing nodes,
 //! even if these nodes never existed.
 
 use super::text::{JsonLineReader, TextFormat};
@@ -27,39 +27,39 @@ use std::ops::Range;
 
 mod frames;
 
-/// Lost part of a file.
+/// A part of a file that was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
     /// Byte range of the record, or of the whole line in a text file.
     pub bytes: Range<usize>,
-    /// Index of the lost part among records: the number of sound records before it.
+    /// Position of the lost part among the records: the number of sound records before it.
     pub record: usize,
-    /// Line number, in a text file.
+    /// Line number, if the file is text.
     pub line: Option<usize>,
-    /// Reason why the bytes could not be recovered.
+    /// Why the bytes could not be recovered.
     pub why: String,
 }
 
-/// Report about recovered and lost records.
+/// Counts and lists of recovered and lost records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// Schema generation, or `None` for a text file.
+    /// The file's schema generation, or `None` for a text file.
     pub generation: Option<SchemaGeneration>,
-    /// Number of nodes that were kept.
+    /// Number of nodes that salvage kept.
     pub nodes: usize,
     /// Lost parts, in the order of the file.
     pub lost: Vec<LostRange>,
-    /// Records kept although their lengths were damaged: (record number, byte offset).
+    /// Records that were kept although their lengths were damaged: (record index, byte offset).
     pub repaired: Vec<(usize, usize)>,
-    /// True if the metadata record was lost, and replaced by an empty record.
+    /// True if the metadata record was lost. An empty record then replaces it.
     pub metadata_lost: bool,
-    /// Nodes dropped because an earlier node has the same id: (record, id).
+    /// Nodes that were dropped because an earlier node has the same id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,
     /// Dependencies on missing nodes: (node, missing node, true for a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,
-    /// True if the dangling dependencies were kept.
+    /// True if the dangling dependencies were kept in the result.
     pub dangling_kept: bool,
-    /// Number of empty records that were kept as nodes of default values.
+    /// Number of empty records that were kept, as nodes with default values.
     pub empty: usize,
 }
 
@@ -72,7 +72,7 @@ impl SalvageReport {
             && !self.metadata_lost
     }
 
-    /// Returns the detected format.
+    /// Returns the detected format of the file.
     pub fn detected_format(&self) -> TraceFormat {
         match self.generation {
             Some(generation) => TraceFormat::Et(generation),
@@ -86,7 +86,7 @@ impl SalvageReport {
     }
 }
 
-/// Options of a recovery.
+/// Options that control a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SalvageOptions {
     /// Schema generation, or `None` if unknown.
@@ -95,16 +95,17 @@ pub struct SalvageOptions {
     pub keep_dangling: bool,
 }
 
-/// Recovered record: its message in the current schema, and its index in the file.
+/// A recovered record: its message in the current schema, and its index in the file.
 struct SalvagedRecord {
     message: Vec<u8>,
     record: usize,
 }
 
-/// Recovers a damaged trace. Returns the contents of a valid file of the current schema, and a report. `contents` must
+/// Recovers a damaged trace. Returns the contents of a valid file in the current schema, and a report. `contents` must
 /// be decompressed.
 ///
-/// Fails if no record is sound, if the generation of the sound records is ambiguous, and on text other than JSON Lines.
+/// Fails if no record is sound, if the generation of the sound records is ambiguous, or if the contents are text other
+/// than JSON Lines.
 pub fn salvage_trace(
     contents: &[u8],
     options: SalvageOptions,
@@ -168,7 +169,7 @@ pub fn salvage_trace(
     Ok((out, report))
 }
 
-/// Recovers the records of JSON Lines; invalid lines are lost.
+/// Recovers the records of a JSON Lines file. Invalid lines are lost.
 fn salvage_lines(
     text: &[u8],
     report: &mut SalvageReport,
@@ -181,7 +182,7 @@ fn salvage_lines(
     for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
         let range = at..at + bytes.len();
         at = range.end;
-        // A new reader is used for each line. Only the reader of the first line expects metadata.
+        // Use a new reader for each line, because only the reader of the first line expects metadata.
         let mut reader = JsonLineReader::new(bytes);
         if line > 1 {
             reader.skip_metadata();
@@ -243,14 +244,14 @@ fn find_dangling_dependencies(
                 }
                 Ok(())
             };
-            // Decoding cannot fail, because the record was validated before.
+            // Decoding cannot fail, because the record is already validated.
             let _ = repeated_varints(raw, 0, each);
         }
     }
     missing
 }
 
-/// Copies a sound node without the dependencies that are not in `ids`.
+/// Copies a sound node without the dependencies that are missing from `ids`.
 fn drop_dependencies(message: &[u8], ids: &BTreeSet<u64>) -> Vec<u8> {
     let mut out = Vec::with_capacity(message.len());
     let mut cursor = WireCursor::new(message, 0);

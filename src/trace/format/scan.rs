@@ -1,4 +1,4 @@
-//! Fast reader of node records: one pass over the bytes, without copies or allocations.
+//! Fast reader of node records. It reads the bytes in one pass, without copies or allocations.
 
 use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
@@ -13,7 +13,7 @@ use super::work_amounts::{self, WorkAmounts};
 use super::{KernelShape, MemoryChanges, NodeLabels, TraceError};
 use chakram_base::units::Span;
 
-/// Visitor of a node's dependencies while its record is scanned.
+/// Receives a node's dependencies while the node's record is scanned.
 pub trait DependencyVisitor {
     /// Visits a data dependency: the node consumes results of node `id`.
     fn visit_data(&mut self, id: u64) -> Result<(), TraceError>;
@@ -21,10 +21,10 @@ pub trait DependencyVisitor {
     fn visit_control(&mut self, id: u64) -> Result<(), TraceError>;
 }
 
-/// Content of a node's record except its dependencies.
+/// A node's record, except the dependencies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView<'a> {
-    /// The id in the file.
+    /// Id of the node in the file.
     pub id: u64,
     /// The name.
     pub name: &'a str,
@@ -37,14 +37,15 @@ pub struct NodeView<'a> {
     /// Recorded duration, or zero if the trace does not state it. For a communication node with a [`wait`](Self::wait),
     /// this is the duration of the transfer alone.
     pub recorded: Span,
-    /// The schema's duration field, in whole microseconds; `recorded` may be more precise.
+    /// The schema's duration field, in whole microseconds; `recorded` may be more exact.
     pub micros: u64,
     /// Host time (launch overhead) from the completion of the node's last dependency to the time at which the node is
-    /// ready. Without dependencies the delay begins at the rank's release.
+    /// ready. For a node without dependencies, the delay begins at the rank's release.
     pub delay: Span,
-    /// Recorded time that a communication node waited for its peers before the transfer, not included in `recorded`.
+    /// Recorded time that a communication node waited for its peers before the transfer. `recorded` does not include
+    /// it.
     pub wait: Span,
-    /// Estimated cost of the profiler within the sum of `delay` and `recorded`.
+    /// Estimated part of `delay` and `recorded` together that the profiler caused.
     pub profiler: Span,
     /// True if this member of a collective, or this send, did not wait for its peers.
     pub eager: bool,
@@ -54,25 +55,24 @@ pub struct NodeView<'a> {
     /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
     /// still be known.
     pub flops_unknown: bool,
-    /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state the
-    /// start; nearly all tools omit it. Replays ignore this field.
+    /// Recorded start in microseconds. The file does not say which clock was used. Zero if the file does not state the
+    /// start; nearly all tools omit this field. Replays ignore this field.
     pub start_micros: u64,
-    /// JSON text of the process groups, if this is the metadata node that declares them.
+    /// JSON text that declares the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
     /// Bytes that the node allocates and frees on its NPU.
     pub memory: MemoryChanges,
     /// Bytes that this member of an all-to-all exchanges with each member, if the parts are unequal.
     pub splits: SplitSizes<'a>,
-    /// Position of the node in its job. The writer writes all labels, but this reader reads only the phase, because
+    /// Position of the node in its job. The writer writes all labels, but the reader reads only the phase, because
     /// replays need no other label.
     pub labels: NodeLabels<'a>,
-    /// Place of the node in the captured program. The writer expects this place as separate
-    /// [attributes](super::origin), not in the view.
+    /// Place of the node in the captured program. The writer takes it as separate [attributes](super::origin) instead.
     pub origin: NodeOrigin,
 }
 
 impl<'a> NodeView<'a> {
-    /// Creates a node without lane and duration.
+    /// Creates a node without a lane or a duration.
     pub fn new(id: u64, name: &'a str, op: Op<'a>) -> Self {
         Self {
             id,
@@ -97,8 +97,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Creates the metadata node that declares process groups in `text`, which
-    /// [`metadata_text`](super::groups::metadata_text) returns.
+    /// Creates the metadata node that declares process groups in `text`, as returned by
+    /// [`metadata_text`](super::groups::metadata_text).
     pub fn declare_groups(id: u64, text: &'a str) -> Self {
         Self {
             groups: Some(text),
@@ -107,49 +107,49 @@ impl<'a> NodeView<'a> {
     }
 }
 
-/// Content of the metadata record at the start of a file.
+/// Content of a file's first record, the metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceMetadata {
     /// Recorded end of the rank's last event, relative to the start of the job.
     pub captured: Option<Span>,
-    /// Names of lanes, as (true for a host thread, number, name).
+    /// Names of lanes: (true for a host thread, lane number, name).
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
     pub roles: GroupRoles,
-    /// True if the kernels are operators that ran on a CPU.
+    /// True if the trace's kernels are operators that ran on a CPU.
     pub kernels_on_cpu: bool,
-    /// Work of the whole job.
+    /// Work of the whole job, if the trace states it.
     pub amounts: Option<WorkAmounts>,
-    /// Profiler that captured the job.
+    /// What the trace states about the profiler that captured the job.
     pub profiler: CaptureProfiler,
     /// Coordinates (x, y) of the rank's core on a machine of tiles.
     pub core: Option<[u32; 2]>,
-    /// Number of kernels that were launched during the capture but dropped by the profiler.
+    /// Number of kernels that were launched during the capture but that the profiler dropped.
     pub dropped_kernels: u64,
-    /// Number of ranks of the job.
+    /// Number of ranks in the job, if the trace states it.
     pub world_size: Option<u32>,
-    /// Device, host and software of the capture.
+    /// Device, host and software with which the job was captured.
     pub captured_on: CaptureContext,
-    /// Python calls around the trace's nodes.
+    /// Python calls that enclose the trace's nodes.
     pub stacks: CallStacks,
 }
 
-/// Device, host and software of a capture. A field is `None` if the capture does not state it.
+/// Device, host and software with which a job was captured. A field is `None` if the capture does not state it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureContext {
     /// Name of the device, such as `Tesla V100-SXM2-32GB`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Name of the host.
+    /// Name of the host on which the job ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Software and versions, such as `cuda_runtime 12060, nccl 2.21.5`.
+    /// Software with versions, such as `cuda_runtime 12060, nccl 2.21.5`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software: Option<String>,
 }
 
 impl CaptureContext {
-    /// Attributes of the metadata record, in the order of the fields.
+    /// Names of the metadata attributes that encode this context, in the order of the fields.
     pub const ATTRIBUTES: [&str; 3] = [
         "captured_on_device",
         "captured_on_host",
@@ -172,23 +172,23 @@ impl CaptureContext {
     }
 }
 
-/// Attribute of the metadata record with the number of ranks of the job.
+/// Metadata attribute that states the number of ranks in the job.
 pub const WORLD_SIZE: &str = "world_size";
 
-/// Attribute of the metadata record with the number of kernels that the profiler dropped.
+/// Metadata attribute that states how many kernels the profiler dropped.
 pub const DROPPED_KERNELS: &str = "dropped_kernels";
 
-/// Attribute of the metadata record with the rank's coordinates on a machine of tiles, such as `3,1`.
+/// Metadata attribute that states the rank's coordinates on a machine of tiles, such as `3,1`.
 pub const CORE: &str = "core";
 
-/// Attribute of the metadata record with the place where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
+/// Metadata attribute that says where a captured job's kernels ran: [`CPU`] or [`DEVICE`].
 pub const KERNELS_ON: &str = "kernels_on";
 /// Value of [`KERNELS_ON`] if the kernels ran on threads of the host.
 pub const CPU: &str = "cpu";
 /// Value of [`KERNELS_ON`] if the kernels ran on accelerators.
 pub const DEVICE: &str = "device";
 
-/// Parses the attribute names `host_lane.N` and `lane.N` into (true for a host lane, N).
+/// Parses the attribute names `host_lane.N` and `lane.N`; returns true for a host lane, and N.
 fn parse_lane_name(name: &[u8]) -> Option<(bool, i64)> {
     let name = std::str::from_utf8(name).ok()?;
     match name.strip_prefix("host_lane.") {
@@ -203,9 +203,9 @@ fn parse_core_place(text: &str) -> Option<[u32; 2]> {
     Some([x.trim().parse().ok()?, y.trim().parse().ok()?])
 }
 
-/// Reads the metadata record, the first of a file.
+/// Reads a file's first record, the metadata.
 ///
-/// The content of a metadata record varies between versions, so a wrong type is an error only in relevant attributes.
+/// Versions differ in the content of the metadata record, so a wrong type is an error only in relevant attributes.
 pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributes::default();
@@ -230,7 +230,7 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
             } else if profiler.read_attribute(&attr) || metadata.stacks.read_attribute(&attr)? {
-                // The call in the condition already stored the value.
+                // The call in the condition has already stored the value.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
             {
@@ -264,7 +264,7 @@ pub fn read_metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError>
     Ok(metadata)
 }
 
-/// Scans one node record, and passes its dependencies to `deps` in file order.
+/// Scans one node record, and passes the node's dependencies to `deps` in file order.
 ///
 /// Fails if the bytes break the wire format, if a text field is not UTF-8, or if an attribute is invalid for the
 /// node's type.
@@ -273,8 +273,8 @@ pub fn scan_node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
-    // All steps of the scan except the first are inlined, so that the compiler removes the computation of view fields
-    // that a caller does not use.
+    // All steps of the scan except the first are inlined, so that the compiler can remove the computation of view
+    // fields that a caller does not use.
     let mut fields = NodeFields::default();
     fields
         .read_fields(record, deps)
@@ -283,7 +283,7 @@ pub fn scan_node<'a>(
         .map(|(name, op, groups)| fields.build_view(name, op, groups))
 }
 
-/// Fields of a node as they were read, before they are checked together.
+/// Fields of a node as read, before they are checked together.
 #[derive(Default)]
 struct NodeFields<'a> {
     id: u64,
@@ -294,7 +294,7 @@ struct NodeFields<'a> {
     facts: NodeAttributes<'a>,
 }
 
-/// Name and operation of a node, and the text of its group declarations.
+/// A node's name and operation, and the text of its group declarations.
 type DecodedOp<'a> = (&'a str, Op<'a>, Option<&'a str>);
 
 impl<'a> NodeFields<'a> {
@@ -316,7 +316,7 @@ impl<'a> NodeFields<'a> {
             match cursor.read_field()? {
                 (1, WireValue::Varint(v)) => self.id = v,
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
-                // Protobuf truncates enums to 32 bits, whatever the length of the varint.
+                // Protobuf truncates enums to 32 bits, regardless of the varint's length.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
                 (4, raw) => repeated_varints(raw, at, |dep| deps.visit_control(dep))?,
                 (5, raw) => repeated_varints(raw, at, |dep| deps.visit_data(dep))?,
@@ -382,8 +382,8 @@ impl<'a> NodeFields<'a> {
     }
 }
 
-/// Recovers the id, the name (if it is UTF-8) and the dependencies before the first invalid byte from a record
-/// that [`scan_node`] rejects. The operation is [`Op::NoOp`].
+/// From a record that [`scan_node`] rejects, recovers the id, the name (if it is UTF-8), and the dependencies before
+/// the first invalid byte. The operation is [`Op::NoOp`].
 pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
     let mut view = NodeView::new(0, "", Op::NoOp);
     let mut cursor = WireCursor::new(record.bytes, record.offset);
@@ -423,7 +423,7 @@ impl DependencyVisitor for IgnoreDependencies {
     }
 }
 
-/// Returns the name in a record, by the rules of [`partial_node`].
+/// Returns the name in a record, by the same rules as [`partial_node`].
 pub fn read_name(record: RawRecord<'_>) -> &str {
     partial_node(record, &mut IgnoreDependencies).name
 }
@@ -442,8 +442,8 @@ pub(super) fn read_attribute<'a>(
     Ok(())
 }
 
-/// Returns the `values` text of a node's inputs, if it is not empty. The message may be split into several fields,
-/// which protobuf merges.
+/// Returns the `values` text of a node's inputs, or `None` if it is empty. The message may be split into several
+/// fields; protobuf merges them.
 fn read_input_values(record: RawRecord<'_>) -> Result<Option<&str>, TraceError> {
     let mut found = "";
     let mut node = WireCursor::new(record.bytes, record.offset);

@@ -1,15 +1,14 @@
-//! Field layouts of the messages of each schema generation, used to detect generations and damaged
-//! records.
+//! Field layouts of each schema generation's messages. They serve to detect generations and damaged records.
 
 use super::TraceError;
 use super::wire::{WireCursor, WireValue};
 
-/// Type and multiplicity of a field.
+/// Type of a field, and how often it may occur.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FieldKind {
     /// A varint.
     Number,
-    /// Varint with this maximum.
+    /// A varint with this maximum.
     Enum(u64),
     /// A list of varints, each encoded as a separate field, as in proto2.
     Numbers,
@@ -27,21 +26,21 @@ pub(super) enum FieldKind {
     Packed64,
     /// UTF-8.
     Text,
-    /// UTF-8 without control characters, such as Python's `repr` of a value.
+    /// UTF-8 text without control characters, such as Python's `repr` of a value.
     Literal,
-    /// A UTF-8 field that may occur any number of times.
+    /// UTF-8 text; the field may occur any number of times.
     Texts,
     /// Any bytes.
     Bytes,
-    /// A field of any bytes that may occur any number of times.
+    /// Any bytes; the field may occur any number of times.
     Chunks,
     /// A message.
     Part(&'static MessageLayout),
-    /// Any number of messages.
+    /// Nested messages; the field may occur any number of times.
     Parts(&'static MessageLayout),
 }
 
-/// Fields of a message, and whether field 1 is required.
+/// The fields of a message, and whether field 1 is required.
 #[derive(Debug)]
 pub(super) struct MessageLayout {
     /// Number and kind of each field.
@@ -50,22 +49,21 @@ pub(super) struct MessageLayout {
     pub needs_first: bool,
 }
 
-/// Deviations of a message from a layout that it fits.
+/// How a message deviates from a layout that it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LayoutFit {
     /// True if the message has fields that the layout does not know.
     pub unknown: bool,
-    /// True if fields are out of order or lists are split. Such messages are legal, but no known tool
-    /// writes them.
+    /// True if fields are out of order or lists are split. Such messages are valid, but no known tool writes them.
     pub unusual: bool,
-    /// Mask of the fields that are present: bit `n` is set if field `n` is present.
+    /// Mask of the present fields: bit `n` is set if field `n` is present.
     pub present: u64,
 }
 
 /// Checks `message`, which starts at byte `offset`, against `layout`.
 ///
-/// Fails if the message is invalid, a wire type is wrong, a text is not UTF-8, a number is outside its enum, a
-/// singular field is repeated, or the required field 1 is missing.
+/// Fails if the message is malformed or field 1 is missing although it is required. Also fails on a wrong wire type,
+/// text that is not UTF-8, a number outside its enum, or a repeated singular field.
 pub(super) fn check_message(
     message: &[u8],
     offset: usize,
@@ -93,7 +91,7 @@ fn check_fields(
             fit.unknown = true;
             continue;
         };
-        // The mask has 64 bits, which suffices because field numbers of all layouts are below 64.
+        // All field numbers of the layouts are below 64, so a 64-bit mask suffices.
         if seen >> number & 1 == 1 && kind.occurs_once() {
             return Err(TraceError::malformed_at(
                 at,
@@ -241,12 +239,12 @@ pub(super) static ATTRIBUTE: MessageLayout = optional_fields(&[
     (32, Part(&CHUNKS)),
 ]);
 
-/// The metadata record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of the
-/// first days of 0.0.4 ([`EARLY_METADATA`]).
+/// Layout of metadata messages in schema version 0.0.4. A `version` that begins with a line feed is in fact an
+/// attribute, as written in the first days of 0.0.4 ([`EARLY_METADATA`]).
 pub(super) static METADATA: MessageLayout =
     optional_fields(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
-/// The metadata record in the first days of 0.0.4.
+/// Layout of metadata messages in the first days of 0.0.4.
 pub(super) static EARLY_METADATA: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE))]);
 
 /// Layout of node messages in schema version 0.0.4.
@@ -353,7 +351,7 @@ pub(super) static NODE_002: MessageLayout = nodes_with_texts!(6, ATTRIBUTE_002);
 pub(super) static NODE_003A: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003A);
 /// Layout of node messages in schema version 0.0.3, from 5 August 2023 on.
 pub(super) static NODE_003B: MessageLayout = nodes_with_texts!(7, ATTRIBUTE_003B);
-/// The metadata record of 0.0.3 before August 2023, in files that have metadata.
+/// Layout of metadata messages in 0.0.3 before August 2023, in files that have metadata.
 pub(super) static METADATA_003A: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE_003A))]);
-/// The metadata record of 0.0.3 with the attributes of August 2023.
+/// Layout of metadata messages in 0.0.3 with the attributes of August 2023.
 pub(super) static METADATA_003B: MessageLayout = optional_fields(&[(1, Parts(&ATTRIBUTE_003B))]);

@@ -1,14 +1,14 @@
-//! Lists that signal handlers may read, because the lists take no lock and free nothing.
+//! Lists that signal handlers may read, because they take no lock and free nothing.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// List of live values.
+/// List of the values that are still in use.
 pub struct SignalSafeList<T: 'static> {
     first: AtomicPtr<SignalSafeEntry<T>>,
 }
 
-/// Entry of a list. The entry is never freed, because a signal handler may be reading it.
+/// Entry of a list. The entry is never freed, because a signal handler may still be reading it.
 pub struct SignalSafeEntry<T: 'static> {
     value: T,
     live: AtomicBool,
@@ -33,7 +33,7 @@ impl<T: Send + Sync> SignalSafeList<T> {
         }));
         let mut first = self.first.load(Ordering::Acquire);
         loop {
-            // This store needs no ordering, because the entry becomes visible only with the exchange below.
+            // This store needs no ordering, because only the exchange below makes the entry visible.
             entry.next.store(first, Ordering::Relaxed);
             let pushed =
                 self.first
@@ -45,7 +45,7 @@ impl<T: Send + Sync> SignalSafeList<T> {
         }
     }
 
-    /// Iterates over the live values.
+    /// Iterates over the values that have not been removed.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> {
         let mut at = self.first.load(Ordering::Acquire);
         std::iter::from_fn(move || {

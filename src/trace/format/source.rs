@@ -1,7 +1,7 @@
-//! Record reader for traces of any format, in the current schema.
+//! Reads the records of a trace in any format, and returns them in the current schema.
 //!
-//! Files of the current schema and JSON Lines need memory only for their longest record. Files of other formats are
-//! read as a whole, because their format or generation may depend on the end of the file.
+//! For files of the current schema and JSON Lines, it needs memory only for the longest record. It reads files of other
+//! formats as a whole, because their format or generation may depend on the end of the file.
 
 use super::file::{self, DecompressedStream};
 use super::text::{JsonLineReader, TextFormat};
@@ -10,7 +10,7 @@ use super::wire::{FrameCursor, MAX_RECORD};
 use super::{SchemaGeneration, SourceMap, TraceError, old_schemas, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};
 
-/// Number of bytes inspected to detect the format.
+/// Number of bytes that are inspected to detect the format.
 const HEAD: u64 = 1 << 16;
 
 type RejoinedStream<'s> = BufReader<Chain<Cursor<Vec<u8>>, DecompressedStream<'s>>>;
@@ -30,9 +30,9 @@ enum SourceReader<'s> {
 }
 
 impl<'s> RecordSource<'s> {
-    /// Reads from `stream`; `generation` overrides detection.
+    /// Creates a reader of `stream`; `generation` overrides detection.
     ///
-    /// Fails if `stream` is not a trace, and on any error in formats that are read as a whole.
+    /// Fails if `stream` is not a trace. In formats that are read as a whole, also fails on any other error.
     pub fn new(
         mut stream: DecompressedStream<'s>,
         generation: Option<SchemaGeneration>,
@@ -43,7 +43,7 @@ impl<'s> RecordSource<'s> {
         let whole_head = head.len() < HEAD as usize;
         let form = text_form(&head).transpose();
         let form = match form {
-            // If the head ends before the key that identifies the format, the format is detected from the whole file.
+            // If the head ends before the key that identifies the format, inspect the whole file instead.
             Err(_) if !whole_head => None,
             form => form?,
         };
@@ -127,7 +127,7 @@ fn convert_contents(
     contents: Vec<u8>,
     generation: Option<SchemaGeneration>,
 ) -> Result<(TraceFormat, SourceReader<'static>), TraceError> {
-    // The text format, or the generation of an old file, may depend on the part of the file after the head.
+    // The text format, or the generation of an old file, may depend on data after the head.
     if let Some(form) = text_form(&contents).transpose()? {
         let read = text::parse_text_trace(&contents, form)?;
         let kind = SourceReader::Whole(read.bytes, 0, Some(read.origins));
@@ -147,7 +147,7 @@ fn convert_contents(
     )
 }
 
-/// Reader of the frames of a stream.
+/// Reads the frames of a stream.
 struct FrameReader<R> {
     source: R,
     offset: usize,
@@ -194,7 +194,7 @@ impl<R: BufRead> FrameReader<R> {
         }
         let offset = self.offset;
         let source = (&mut self.source).take(announced);
-        // The bytes that the length states may be missing, so memory grows only as bytes arrive.
+        // The stream may end before the stated length, so allocate memory only as bytes arrive.
         file::append_all(source, 0, record).map_err(read_error)?;
         let read = record.len();
         if (read as u64) < announced {

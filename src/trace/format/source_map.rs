@@ -8,7 +8,7 @@ pub struct SourceMap(SourcePositions);
 
 #[derive(Clone, Debug)]
 enum SourcePositions {
-    /// Byte offsets of the records in the original file, and true if a metadata record was inserted at the start.
+    /// Byte offsets of the records in the original file, and whether a metadata record was inserted at the start.
     Records(Vec<usize>, bool),
     /// Lines and columns of the records in the original text.
     Lines(Vec<(u32, u32)>),
@@ -54,7 +54,7 @@ impl SourceMap {
 }
 
 impl TraceError {
-    /// Translates the location through `origins` into a location in the original file.
+    /// Translates the location in an error into a location in the original file, through `origins`.
     #[must_use]
     pub fn relocate_to_origin(mut self, origins: &SourceMap) -> Self {
         if let Some(place) = self.location_mut() {

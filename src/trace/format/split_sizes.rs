@@ -1,19 +1,18 @@
-//! Bytes that one member of an all-to-all exchanges with each member of its group.
+//! The bytes that a member of an all-to-all exchanges with each member of its group.
 
 use super::{TraceError, escape_name};
 
-/// Attribute with the bytes that the member sends to each member, including itself, in the group's order.
+/// Attribute that lists the bytes sent to each member, including the sender itself, in the group's order.
 pub const SEND_BYTES: &str = "send_bytes";
-/// Attribute with the bytes that the member receives from each member, in the group's order.
+/// Attribute that lists the bytes received from each member, in the group's order.
 pub const RECEIVE_BYTES: &str = "receive_bytes";
 
-/// Both lists in the text form of traces, such as `[512, 0, 1024]` (empty if the trace does not state
-/// them).
+/// The two lists as a trace states them, in texts such as `[512, 0, 1024]`; empty if the trace does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitSizes<'a> {
-    /// List of the bytes sent to each member, as text.
+    /// Bytes sent to each member, as text.
     pub send: &'a str,
-    /// List of the bytes received from each member, as text.
+    /// Bytes received from each member, as text.
     pub receive: &'a str,
 }
 
@@ -23,7 +22,7 @@ impl SplitSizes<'_> {
         self.send.is_empty() && self.receive.is_empty()
     }
 
-    /// Parses both lists of the node `id`; a missing list is empty.
+    /// Parses both lists; `id` is the node's id for errors. A missing list is empty.
     pub fn parse(&self, id: u64) -> Result<(Vec<u64>, Vec<u64>), TraceError> {
         Ok((
             parse_size_list(id, SEND_BYTES, self.send)?,
@@ -32,7 +31,7 @@ impl SplitSizes<'_> {
     }
 }
 
-/// Returns the text of a list.
+/// Returns the list `bytes` as text.
 pub fn split_text(bytes: &[u64]) -> String {
     format!("{bytes:?}")
 }

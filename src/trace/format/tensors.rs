@@ -1,26 +1,26 @@
-//! Memory that a node allocates and frees on its NPU.
+//! The memory that a node allocates and frees on its NPU.
 
 use super::TraceError;
 use super::attr::AttrView;
 use std::fmt;
 
-/// Purpose of a tensor, which determines its lifetime.
+/// What a tensor is for; this determines its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum TensorClass {
-    /// Parameters, in the format that kernels read.
+    /// Parameters, in the number format that kernels read.
     Weights,
     /// Gradients of parameters.
     Gradients,
-    /// Optimizer state of the parameters, including a master copy.
+    /// Optimizer state of the parameters, including a master copy of them.
     Optimizer,
-    /// Activations saved by a forward pass for the backward pass.
+    /// Activations that a forward pass saves for the backward pass.
     Activations,
-    /// Buffers that are used by one or a few kernels.
+    /// Buffers that one or a few kernels use.
     Temporary,
 }
 
-/// Names of a node's attributes for allocations, then for frees, each in the order of [`TensorClass::ALL`].
+/// Names of the attributes for allocations and then for frees, each in the order of [`TensorClass::ALL`].
 pub const ATTRIBUTES: [[&str; TensorClass::COUNT]; 2] = [
     [
         "allocates.weights",
@@ -42,7 +42,7 @@ impl TensorClass {
     /// Number of classes.
     pub const COUNT: usize = 5;
 
-    /// All classes of tensors with their names.
+    /// All tensor classes with their names.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Weights, "weights"),
         (Self::Gradients, "gradients"),
@@ -61,9 +61,9 @@ impl fmt::Display for TensorClass {
 /// Bytes that a node allocates and frees, by [`TensorClass`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryChanges {
-    /// Bytes allocated when the node is issued, by [`TensorClass`].
+    /// Bytes allocated when the node is issued, for each [`TensorClass`].
     pub allocates: [u64; TensorClass::COUNT],
-    /// Bytes freed when the node completes, by [`TensorClass`].
+    /// Bytes freed when the node completes, for each [`TensorClass`].
     pub frees: [u64; TensorClass::COUNT],
 }
 

@@ -1,4 +1,4 @@
-//! Text formats of traces: chakram's JSON Lines, and JSON that other tools or people write.
+//! Text formats of traces: chakram's JSON Lines, and JSON from other tools or people.
 
 use super::{SourceMap, TraceError, TraceLocation, old_schemas};
 
@@ -14,7 +14,7 @@ mod values;
 pub use json_lines::{JsonLineReader, JsonLineWriter};
 pub(super) use sniff::{SniffedText, classify_text};
 
-/// Name of the JSON Lines format, in its first line.
+/// Name of the JSON Lines format, as the first line states it.
 const SCHEMA: &str = "chakram.trace.1";
 
 /// Text format of a trace.
@@ -22,32 +22,32 @@ const SCHEMA: &str = "chakram.trace.1";
 pub enum TextFormat {
     /// chakram's own format: one record per line.
     JsonLines,
-    /// Protobuf's JSON mapping: consecutive objects or an array, as written by `chakra_jsonizer`.
+    /// Protobuf's JSON mapping: objects in sequence or in an array, as `chakra_jsonizer` writes them.
     ProtoJson,
-    /// An object with `workload_graph`, the JSON input of Chakra's feeder.
+    /// An object with `workload_graph`, the JSON that Chakra's feeder reads.
     WorkloadGraph,
-    /// An object with `nodes`, the output of the symbolic tensor graph generator.
+    /// An object with `nodes`, the JSON that the symbolic tensor graph generator writes.
     Nodes,
 }
 
-/// Trace that was read from text.
+/// A trace that was read from text.
 #[derive(Debug)]
 pub struct TextTrace {
-    /// The contents of a file of the current schema.
+    /// The trace as the contents of a file in the current schema.
     pub bytes: Vec<u8>,
     /// Original lines of the trace's records.
     pub(super) origins: SourceMap,
 }
 
 impl TextTrace {
-    /// Adds the original line of the record to an error.
+    /// Adds the record's original line to an error.
     #[must_use]
     pub fn with_source(&self, error: TraceError) -> TraceError {
         error.relocate_to_origin(&self.origins)
     }
 }
 
-/// Parses a whole text in this format.
+/// Parses a complete text in the format `form`.
 ///
 /// Fails on malformed text; the error states the line, the column and, if known, the node.
 pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
@@ -69,7 +69,7 @@ pub fn parse_text_trace(text: &[u8], form: TextFormat) -> Result<TextTrace, Trac
     Ok(records.into_trace())
 }
 
-/// Builds the error about a capture that the user gives in place of a trace.
+/// Builds the error for a capture that the user gives in place of a trace.
 pub(super) fn not_a_trace_error(name: &str) -> TraceError {
     TraceError::invalid_at(
         TraceLocation::default(),
@@ -78,10 +78,10 @@ pub(super) fn not_a_trace_error(name: &str) -> TraceError {
     )
 }
 
-/// UTF-8 byte order mark, which some editors put at the start of a text.
+/// UTF-8 byte order mark, which some editors write at the start of a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Records, each preceded by its length, with their positions in the text.
+/// The records, each preceded by its length, with their positions in the text.
 #[derive(Default)]
 struct RecordBuffer {
     bytes: Vec<u8>,

@@ -1,9 +1,9 @@
-//! Fast path for attributes in the encoding that all known writers use.
+//! Fast path for attributes in the encoding that all known writers produce.
 
 use super::super::wire::{WireCursor, WireValue, join_varint_bytes};
 use super::{AttrView, FIRST_VALUE, LAST_VALUE, wire_type};
 
-/// Returns a mask with a bit for each field of the `oneof` that has this wire type.
+/// Returns a mask with one bit for each field of the `oneof` whose wire type is `wanted`.
 const fn field_mask(wanted: u32) -> u64 {
     let (mut fields, mut number) = (0, FIRST_VALUE);
     while number <= LAST_VALUE {
@@ -15,17 +15,16 @@ const fn field_mask(wanted: u32) -> u64 {
     fields
 }
 
-/// Masks of the varint fields and of the length-delimited fields.
+/// Masks of the `oneof`'s varint fields and of its length-delimited fields.
 const NUMBERS: u64 = field_mask(0);
 const LENGTHS: u64 = field_mask(2);
 
 impl<'a> AttrView<'a> {
-    /// Takes the next attribute of a node if the attribute has the usual encoding: a short name, then either a whole
-    /// number or short bytes. Otherwise returns `None` and consumes nothing, so that
-    /// [`Self::scan_attribute`] can read the attribute.
+    /// Takes the next attribute of a node if it has the usual encoding: a short name, then a whole number or short
+    /// bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan_attribute`] can read the attribute.
     #[inline(always)]
     pub fn scan_fast(node: &mut WireCursor<'a>) -> Option<Self> {
-        /// Keys of an attribute in a node, and of the name in an attribute.
+        /// Key of an attribute in a node, and key of the name in an attribute.
         const ATTRIBUTE: u8 = 10 << 3 | 2;
         const NAME: u8 = 1 << 3 | 2;
         let [ATTRIBUTE, length @ 0..0x80, rest @ ..] = node.remaining_bytes() else {
@@ -71,7 +70,8 @@ impl<'a> AttrView<'a> {
 }
 
 /// Decodes `bytes`, which must be exactly one varint. `data` starts with `bytes` and supplies the rest of an eight-byte
-/// word. `None` if `bytes` are not a single varint, have more than eight bytes or are near the end of the data.
+/// word. Returns `None` if `bytes` are not a single varint, have more than eight bytes, or are near the end of the
+/// data.
 #[inline(always)]
 fn decode_whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {
@@ -82,7 +82,7 @@ fn decode_whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
         return None;
     }
     let word = u64::from_le_bytes(*data.first_chunk::<8>()?) & (u64::MAX >> (64 - bits));
-    // The mask selects the top bits of all bytes except the last byte of the varint.
+    // The mask selects the top bit of every byte except the varint's last byte.
     let more = 0x8080_8080_8080_8080 & ((1 << (bits - 8)) - 1);
     (word & 0x8080_8080_8080_8080 == more).then(|| join_varint_bytes(word))
 }
@@ -109,7 +109,7 @@ mod tests {
             let count = bytes.len();
             bytes.extend([0xff; 8]);
             assert_eq!(decode_whole_varint(&bytes[..count], &bytes), Some(value));
-            // With one byte more, `bytes` is more than a varint. With one byte less, the varint is incomplete.
+            // With one more byte, `bytes` is longer than the varint. With one byte less, the varint is incomplete.
             assert_eq!(decode_whole_varint(&bytes[..count + 1], &bytes), None);
             assert_eq!(decode_whole_varint(&bytes[..count - 1], &bytes), None);
         }
@@ -125,9 +125,9 @@ mod tests {
         assert_eq!((attr.as_u64().unwrap(), node.file_offset()), (7, 112));
         assert!(AttrView::scan_fast(&mut node).is_none());
         for other in [
-            // The fast path must leave these inputs to the slow path: not an attribute; an attribute that ends too
-            // late; a number that ends before or after the attribute's end; two values; text longer than its attribute;
-            // a real; no value.
+            // The fast path must leave these inputs to the slow path: a field that is not an attribute; an attribute
+            // that ends too late; a number that ends before or after the attribute's end; two values; text longer than
+            // its attribute; a real; no value.
             &b"\x18\x04"[..],
             b"R\x0b\n\x06streamH\x07",
             b"R\x0b\n\x06streamH\x07\x07",

@@ -1,4 +1,4 @@
-//! Table of the attributes that replays read: name, content, decoding and encoding.
+//! The table of attributes that replays read: their names, contents, decoding and encoding.
 //!
 //! To add an attribute, add a field to [`NodeAttributes`], a row to the table and a line to
 //! [`append_replayed_attributes`]. The code that builds a node's operation or view defines the attribute's meaning.
@@ -14,16 +14,16 @@ use crate::format::write::{AttributeValue, append_named};
 use crate::format::{Dtype, KernelShape, TraceError, TrainingPhase};
 use chakram_base::units::Span;
 
-/// Attribute that replays read.
+/// An attribute that replays read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayAttribute {
-    /// Name of the attribute in traces.
+    /// The attribute's name in traces.
     pub name: &'static str,
-    /// Content of the attribute's value.
+    /// Kind of content in the attribute's value.
     pub content: AttributeContent,
 }
 
-/// Content of an attribute.
+/// Kind of content in an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttributeContent {
     /// A count, a duration or a boolean.
@@ -40,11 +40,11 @@ pub enum AttributeContent {
     Dtype,
     /// The name of a phase.
     Phase,
-    /// Text in a notation that replays validate, so that the value cannot contain private text.
+    /// Text in a notation that replays validate, so it cannot contain private text.
     Notation,
 }
 
-/// Attributes of a node that replays read; an absent attribute has its default value.
+/// A node's attributes that replays read. An absent attribute has its default value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::format) struct NodeAttributes<'a> {
     pub host: bool,
@@ -90,8 +90,8 @@ macro_rules! replay_attributes {
             content: AttributeContent::$content,
         }),*];
 
-        /// Stores the attribute if replays read it. Inlining is forced: the compiler's own choice depends on the rest
-        /// of the binary, and without inlining loading takes 10 % longer.
+        /// Stores the attribute's value if replays read the attribute. Forces inlining, because the compiler's own
+        /// choice depends on the rest of the binary, and loading takes 10 % longer without inlining.
         #[inline(always)]
         pub(in crate::format) fn store<'a>(
             $attr: AttrView<'a>,
@@ -99,8 +99,7 @@ macro_rules! replay_attributes {
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
-                // The attributes of this arm are not in the table, because replays do not need
-                // them.
+                // The table omits the attributes of this arm, because replays do not need them.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.read_attribute(&$attr),
                 // A check of the first two letters suffices to skip nearly all attributes that this match ignores.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.read_attribute(&$attr)?,
@@ -153,7 +152,7 @@ fn read_group_name<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError>
     })
 }
 
-/// Number of attributes that replays read: the rows of the table, and two memory changes per tensor class.
+/// Number of attributes that replays read: the rows of the table, plus two memory changes per tensor class.
 const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT;
 
 /// All attributes that replays read.
@@ -172,9 +171,9 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
     all
 };
 
-/// Returns the attribute `name` if replays read it.
+/// Returns the attribute called `name` if replays read it, otherwise `None`.
 pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
-    /// Mask for each letter: bit `n` is set if a name of `n` bytes begins with the letter.
+    /// One mask for each letter: bit `n` is set if a name of `n` bytes begins with the letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
         let mut i = 0;
@@ -186,14 +185,14 @@ pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
         lengths
     };
     static ALL: [ReplayAttribute; COUNT] = REPLAY_ATTRIBUTES;
-    // The first letter and the length exclude most names without a comparison.
+    // The first letter and the length exclude most names without comparing text.
     let letter = name.as_bytes().first()?.wrapping_sub(b'a');
     let lengths = LENGTHS.get(usize::from(letter))?;
     let possible = name.len() < 32 && lengths >> name.len() & 1 == 1;
     ALL.iter().find(|known| possible && known.name == name)
 }
 
-/// Appends to `put` the attributes of `node` that a replay reads.
+/// Appends to `put` those attributes of `node` that a replay reads.
 pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
     let host = match node.op {
         Op::Host => true,
@@ -207,8 +206,8 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
         let name = if host { "tid" } else { "stream" };
         append_named(put, name, AttributeValue::Int(lane));
     }
-    // Durations of whole microseconds have a separate field in the schema, so only other durations become attributes.
-    // Spans are in picoseconds.
+    // The schema has a separate field for durations of whole microseconds, so only other durations become attributes. A
+    // span counts picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
         append_named(
             put,
@@ -329,7 +328,7 @@ pub(in crate::format) fn append_replayed_attributes(put: &mut MessageEncoder, no
                 append_named(put, "comm_root", AttributeValue::Int32(root as i32));
             }
             if let Some(mask) = dimensions {
-                // A list of only ones means "all", so a mask of consecutive ones gets a final zero. Lists have at most
+                // A list of only ones means "all", so a mask of consecutive ones needs a final zero. Lists have at most
                 // 32 entries.
                 let highest = 32 - mask.leading_zeros();
                 let ones = mask.trailing_ones() == highest && highest < 32;
@@ -389,8 +388,8 @@ mod tests {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
             assert_eq!(replay_attribute(name), Some(attribute));
-            // No attribute accepts a list of texts, so storing such a list fails. The exceptions are number formats and
-            // phases, which count as unknown if their value has the wrong type.
+            // No attribute accepts a list of texts, so storing such a list fails. Number formats and phases are
+            // exceptions: they count as unknown if their value has the wrong type.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

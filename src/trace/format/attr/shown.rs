@@ -1,15 +1,15 @@
-//! Attribute values of any type as text.
+//! Converts attribute values of any type to text.
 
 use super::{AttrView, FIRST_VALUE, LAST_VALUE, decode_zigzag};
 use crate::format::TraceError;
 use crate::format::wire::{WireCursor, WireValue};
 
-/// Names of the schema's scalar types, in the order of their fields.
+/// The schema's names of the scalar types, in field order.
 const TYPES: [&str; 15] = [
     "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
     "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
 ];
-/// Names of the corresponding list types.
+/// The names of the corresponding list types.
 const LISTS: [&str; 15] = [
     "double list",
     "float list",
@@ -27,11 +27,11 @@ const LISTS: [&str; 15] = [
     "string list",
     "bytes list",
 ];
-/// Maximum number of bytes of a `bytes` value that are shown.
+/// Maximum number of bytes that are shown of a `bytes` value.
 const MOST_BYTES: usize = 32;
 
 impl<'a> AttrView<'a> {
-    /// Returns the schema's name of the value's type; `none` if no value is set.
+    /// Returns the schema's name for the value's type, or `none` if the attribute has no value.
     pub fn type_name(&self) -> &'static str {
         match self.value {
             None => "none",
@@ -46,7 +46,7 @@ impl<'a> AttrView<'a> {
         }
     }
 
-    /// Returns the value as text: numbers and text unchanged, lists in brackets, bytes in hexadecimal.
+    /// Returns the value as text. Numbers and text are unchanged, lists are in brackets, and bytes are hexadecimal.
     ///
     /// Fails on a malformed list.
     pub fn value_text(&self) -> Result<String, TraceError> {
@@ -73,8 +73,8 @@ impl<'a> AttrView<'a> {
                         }
                     }
                 }
-                // A value of another type between parts of the list replaces the earlier parts, because the `oneof`
-                // keeps only its last value.
+                // If a value of another type occurs between parts of the list, it replaces the earlier parts, because
+                // the `oneof` keeps only its last value.
                 _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => texts.clear(),
                 _ => {}
             }
@@ -83,7 +83,7 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Appends the entries of a list, packed or not, as text; the scalar field `number` determines the entries' type.
+/// Appends a list's entries, packed or not, as text; the scalar field `number` gives their type.
 fn append_list_entries(
     number: u32,
     raw: WireValue<'_>,

@@ -1,4 +1,4 @@
-//! Compression of written files.
+//! Compresses files while they are written.
 
 use std::io::Write;
 
@@ -29,18 +29,18 @@ impl<W: Write> Write for GzipWriter<W> {
     }
 }
 
-/// Writer of a file, plain or compressed.
+/// Writer that compresses a file or writes it plain.
 pub enum CompressedWriter<W: Write> {
     /// Plain.
     Plain(W),
     /// Gzip.
     Gzip(GzipWriter<W>),
-    /// Zstd, with a checksum.
+    /// Zstd with a checksum.
     Zstd(zstd::stream::write::Encoder<'static, W>),
 }
 
 impl<W: Write> CompressedWriter<W> {
-    /// Selects the compression by the ending of the file's name: `zst`, `gz`, or none.
+    /// Selects the compression from the ending of the file name: `zst`, `gz`, or none.
     pub fn new(out: W, ending: &str) -> std::io::Result<Self> {
         Ok(match ending {
             "gz" => Self::Gzip(GzipWriter::new(out)),

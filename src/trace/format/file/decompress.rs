@@ -1,5 +1,5 @@
-//! Decompression within the memory limits of the process. The limits are checked as bytes arrive, before memory is
-//! allocated for them.
+//! Decompresses data within the process's memory limits. It checks the limits as bytes arrive, before it allocates
+//! memory for them.
 
 use super::append_all;
 use chakram_base::bounds;
@@ -27,7 +27,7 @@ impl CompressionFormat {
         }
     }
 
-    /// Decompresses `source`. The limit of the output is proportional to `packed`, the compressed size of `source`.
+    /// Decompresses `source`. The compressed size of `source`, `packed`, determines the maximum size of the output.
     pub fn decompress<'s>(
         self,
         source: impl io::BufRead + 's,
@@ -48,12 +48,12 @@ impl CompressionFormat {
     }
 }
 
-/// Compressed size of a source in bytes.
+/// Compressed size of a source, in bytes.
 #[derive(Clone, Debug)]
 pub(super) enum CompressedSize {
     /// The size is known in advance.
     Known(u64),
-    /// Number of bytes read so far from a pipe, which has no known size.
+    /// The size is unknown (as for a pipe); this counts the bytes read so far.
     SoFar(Rc<Cell<u64>>),
 }
 
@@ -66,7 +66,7 @@ impl CompressedSize {
     }
 }
 
-/// Reader that counts the bytes that the reader returns.
+/// Reader that counts the bytes it returns.
 pub(super) struct CountingReader<R>(pub R, pub Rc<Cell<u64>>);
 
 impl<R: Read> Read for CountingReader<R> {
@@ -77,7 +77,7 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Decoder that fails when its output exceeds the limit for the size of its source.
+/// Decoder that fails when its output exceeds the limit, which depends on the size of its source.
 struct BoundedDecoder<R> {
     inner: R,
     packed: CompressedSize,
@@ -100,14 +100,14 @@ pub fn decompress_bytes(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
 }
 
 /// Like [`decompress_bytes`], but recovers as much as possible of truncated or damaged input. Returns the recovered
-/// bytes, and the error if there was one; `None` if `bytes` are not compressed.
+/// bytes and the error, if any, or `None` if `bytes` are not compressed.
 pub fn decompress_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader =
         CompressionFormat::detect_format(bytes)?.decompress(bytes, CompressedSize::Known(size));
     let mut out = Vec::new();
-    // The estimate of the size is deliberately low, because the buffer grows as needed; traces expand to 10 to 50
-    // times their compressed size.
+    // Traces expand to 10 to 50 times their compressed size. The estimate is deliberately lower, because the buffer
+    // grows as needed.
     let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
     Some((out, wrong.err()))
 }
@@ -138,7 +138,7 @@ mod tests {
         let zeros = vec![0; 64 << 20];
         let packed = zstd::encode_all(&zeros[..], 3).unwrap();
         assert!(packed.len() < 16 << 10);
-        // The limit of the output is at least 16 MiB, even for small input.
+        // The output limit is at least 16 MiB, even for small input.
         let (bytes, wrong) = decompress_partly(&packed).unwrap();
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
@@ -146,7 +146,7 @@ mod tests {
             wrong.contains("16.8 MB") && wrong.contains("`max_ratio`"),
             "{wrong}"
         );
-        // The limit also applies to a pipe, in proportion to the number of bytes read so far.
+        // The limit also applies to a pipe; it is proportional to the number of bytes read so far.
         let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
         assert!(read_all(stream, 0).is_err());
     }

@@ -1,4 +1,4 @@
-//! Verification of files by the lengths and hashes in a job file.
+//! Verifies files against the lengths and hashes in a job file.
 
 use super::RankFile;
 use crate::format::TraceError;
@@ -6,7 +6,7 @@ use crate::format::digest::FileDigest;
 use chakram_base::setting::SettingKey;
 
 impl FileDigest {
-    /// Fails if `bytes`, the contents of `file`, do not match this digest.
+    /// Fails if the contents of `file`, `bytes`, do not match this digest.
     pub fn check_contents(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
         self.check_length(file, bytes.len() as u64)?;
         match self.blake3 {
@@ -18,7 +18,7 @@ impl FileDigest {
         }
     }
 
-    /// Fails if `file` has a different length.
+    /// Fails if the length of `file` differs from this digest.
     pub fn check_length(&self, file: &RankFile, bytes: u64) -> Result<(), TraceError> {
         if bytes == self.bytes {
             Ok(())
@@ -40,8 +40,7 @@ impl FileDigest {
         )
     }
 
-    /// Builds the error about a file of a job that does not match its length or hash in the job
-    /// file.
+    /// Builds the error for a file that does not match the length or hash in its job file.
     pub(super) fn invalid_file_error(file: &RankFile, found: String) -> TraceError {
         TraceError::invalid_file(
             &file.path,

@@ -1,4 +1,4 @@
-//! Discovery of the trace files of a job.
+//! Finds the trace files of a job.
 
 use super::listing::{FolderListing, refuse_capture, several_jobs_error};
 use super::names::{ANYTHING, ENDINGS, split_file_name};
@@ -10,32 +10,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Maximum total size in bytes of jobs whose hashes are checked by default; hashing larger jobs would slow down loading
-/// noticeably.
+/// Maximum total size in bytes of jobs whose hashes are checked by default, because hashing larger jobs would slow down
+/// loading noticeably.
 const HASHED: u64 = 64 << 20;
 
-/// Level at which traces are verified against the job file.
+/// How thoroughly traces are verified against the job file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyLevel {
-    /// No checks. Traces given one by one are read even if the job file does not name their ranks.
+    /// No checks. No verification; single traces are read even if the job file does not name their ranks.
     Nothing,
-    /// Lengths of traces, and for small jobs also hashes.
+    /// Lengths of traces, and in small jobs also their hashes.
     #[default]
     Lengths,
     /// Lengths and hashes.
     Hashes,
 }
 
-/// Traces that were found, with the job files that list them.
+/// Traces found by a search, with the job files that list them.
 #[derive(Clone, Debug, Default)]
 pub struct FoundTraces {
-    /// The traces, by rank.
+    /// The traces, sorted by rank.
     pub files: Vec<RankFile>,
     /// Job files that list these traces.
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
-    /// BLAKE3 hashes, in hexadecimal, of job files in a store.
+    /// For each job file in a store, its BLAKE3 hash in hexadecimal.
     pub stored_jobs: BTreeMap<PathBuf, String>,
-    /// Path of the trace that is a stream, if there is one; a stream can be read only once.
+    /// Path of the trace that is a stream, if any; a stream can be read only once.
     pub stream: Option<PathBuf>,
 }
 
@@ -66,25 +66,25 @@ pub fn discover_traces(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     Ok(finder.finish_search().files)
 }
 
-/// Returns the path of the stream that `path` denotes, if it can be read only once: standard input (also as `-`) or a
-/// pipe. `None` for files, folders and missing paths.
+/// Returns the path of the stream that `path` denotes: standard input (also as `-`) or a pipe. A stream can be read
+/// only once. Returns `None` for files, folders and missing paths.
 fn strip_stream_suffix(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A file redirected to standard input is a regular file, but counts as a stream, because its path (`/dev/stdin`) is
-    // not the name of a trace.
+    // A file redirected to standard input is a regular file. It counts as a stream nevertheless, because its path
+    // (`/dev/stdin`) is not a trace's name.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
 }
 
-/// Returns the path of the job file with this prefix.
+/// Returns the path of the job file with the prefix `prefix`.
 fn job_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
 }
 
-/// Returns the prefix of the job that a file with this name would belong to.
+/// Returns the prefix of the job to which a file of this name would belong.
 pub fn prefix_of(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let (prefix, ..) = split_file_name(name)?;
@@ -92,7 +92,7 @@ pub fn prefix_of(path: &Path) -> Option<PathBuf> {
 }
 
 impl TraceFinder {
-    /// Creates an empty finder.
+    /// Creates a finder that has found no traces yet.
     pub fn new(verify: VerifyLevel) -> Self {
         Self {
             verify,
@@ -104,7 +104,7 @@ impl TraceFinder {
     pub fn finish_search(self) -> FoundTraces {
         let mut found = self.found;
         found.files.sort();
-        // Remove duplicates, because the caller may name both a job and one of its files.
+        // The caller may name a job and also one of its files, so remove duplicates.
         found.files.dedup();
         found
     }
@@ -112,13 +112,13 @@ impl TraceFinder {
     /// Adds the traces that `path` denotes: a folder with one job, a single file (only this one), a job file, or the
     /// common prefix of a job's files.
     ///
-    /// A job file in the same folder determines the files, with lengths and hashes. Without a job file, the names of
-    /// the files determine the traces. If files with several endings exist, the first ending of this list is used:
+    /// If the folder contains a job file, the job file determines the files, with lengths and hashes. Otherwise the
+    /// files' names determine the traces. If files with several endings exist, the first of these endings counts:
     /// `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Every trace file may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///
-    /// Fails if there is no trace, if a folder has several jobs, or if a rank has two files.
+    /// Fails if there is no trace, if a folder contains several jobs, or if a rank has two files.
     pub fn add_path(&mut self, path: &Path) -> Result<(), TraceError> {
         if let Some(stream) = strip_stream_suffix(path) {
             if self.found.stream.is_some() {
@@ -168,7 +168,7 @@ impl TraceFinder {
         let job = if path.is_file() {
             match JobFile::read_file(path) {
                 Ok(job) => Some(Arc::new(job)),
-                // Without verification an unreadable job file is not an error; the files' names determine the job.
+                // Without verification, an unreadable job file is not an error, because file names determine the job.
                 Err(_) if self.verify == VerifyLevel::Nothing => None,
                 Err(error) => return Err(error),
             }
@@ -179,7 +179,7 @@ impl TraceFinder {
         Ok(job)
     }
 
-    /// Adds all ranks of a job.
+    /// Adds every rank of a job.
     fn add_job_ranks(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
         if job.ranks.is_empty() {
             return Err(no_traces_error(path, "the job's file names no rank"));
@@ -225,7 +225,7 @@ impl TraceFinder {
         let beside = job_path(folder_of(path), prefix);
         if let Some(job) = self.read_job_file(&beside)? {
             match job.trace_of_rank(rank) {
-                // The digest applies only to the file that the job file lists, not to the same trace in another format.
+                // The digest belongs to the file that the job file lists, not to the same trace in another format.
                 Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
                     file.seal = Some(row.seal);
                 }
@@ -259,7 +259,7 @@ impl TraceFinder {
     }
 }
 
-/// Returns the folder of a file.
+/// Returns the folder that contains `path`.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -281,15 +281,15 @@ fn rank_not_in_job_error(path: &Path, job: &Path, rank: u32) -> TraceError {
     )
 }
 
-/// Builds the error about a path that is not a folder, a file or a prefix. The error suggests the most similar name if
-/// any name is similar.
+/// Builds the error for a path that is not a folder, a file or a prefix. The error suggests the most similar name, if
+/// any.
 fn missing_path_error(path: &Path, folder: &Path, name: &str) -> TraceError {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| {
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let found = entry.file_name().into_string().ok()?;
         Some(match split_file_name(&found) {
-            // If the requested name contains no rank, the user probably meant a prefix.
+            // A requested name without a rank was probably meant as a prefix.
             Some((prefix, rank, _)) if !name.contains(&format!(".{rank}.")) => prefix.to_owned(),
             Some(_) => found,
             None if is_folder => found,
@@ -297,7 +297,7 @@ fn missing_path_error(path: &Path, folder: &Path, name: &str) -> TraceError {
         })
     });
     let distance = |found: &String| match found.strip_prefix(name) {
-        // Names that differ only by an added ending, as in `job.0.et` and `job.0.et.zst`, are the most similar.
+        // The most similar names differ only by an added ending, for example `job.0.et` and `job.0.et.zst`.
         Some(ending) if ending.starts_with('.') => 0,
         _ => strsim::damerau_levenshtein(name, found),
     };

@@ -1,4 +1,4 @@
-//! Trace files and job files of a folder.
+//! Lists the trace files and job files in a folder.
 
 use super::names::{ANYTHING, ENDINGS, split_file_name};
 use super::{DecompressedStream, RankFile, no_traces_error};
@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 
-/// Number of leading bytes inspected to recognise a trace.
+/// Number of leading bytes that are inspected to recognise a trace.
 const SNIFFED: u64 = 1 << 16;
-/// Trace files and job files of a folder.
+/// The trace files and job files in a folder.
 #[derive(Default)]
 pub(super) struct FolderListing {
-    /// Traces by prefix. If a trace exists with several endings, only the file with the first of these endings in
-    /// `ENDINGS` is listed.
+    /// Traces, each with its job's prefix. If a trace exists with several endings, the list contains only the file
+    /// whose ending comes first in `ENDINGS`.
     traces: Vec<(String, RankFile)>,
     /// Prefixes of the job files.
     pub jobs: BTreeSet<String>,
 }
 
 impl FolderListing {
-    /// Lists `folder`, or only files with the prefix `wanted`.
+    /// Lists all files in `folder`, or only files with the prefix `wanted`.
     pub fn list_folder(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
         let io = |source| TraceError::from_io(folder, "list", source);
         let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
@@ -39,8 +39,8 @@ impl FolderListing {
                 continue;
             };
             let path = entry.path();
-            // Only files are opened, because opening a pipe with such a name would block. The listing's file type saves
-            // a system call per file.
+            // Opening a pipe with such a name would block, so open only files. The listing's file type saves a system
+            // call per file.
             let kind = entry.file_type();
             let plain =
                 kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
@@ -50,7 +50,7 @@ impl FolderListing {
         }
         if let Some(best) = all.iter().position(|found| !found.is_empty()) {
             this.traces = std::mem::take(&mut all[best]);
-            // Captures and reports may also have this ending, so the beginning of the file is inspected.
+            // Captures and reports may also have this ending, so inspect the beginning of the file.
             if ENDINGS[best] == ANYTHING {
                 this.traces.retain(|(_, file)| begins_as_trace(&file.path));
             }
@@ -69,7 +69,7 @@ impl FolderListing {
         traces.chain(self.jobs.iter().map(String::as_str)).collect()
     }
 
-    /// Returns the traces of the only job, which has no job file; `path` is the requested path, for errors.
+    /// Returns the traces of the only job in a listing without job files; `path` is the requested path, for errors.
     pub fn list_only_job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
         let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
         match prefixes.len() {
@@ -93,13 +93,13 @@ impl FolderListing {
     }
 }
 
-/// Returns true if the content of `path` begins like a trace in text.
+/// Returns true if the contents of `path` begin like a text trace.
 fn begins_as_trace(path: &Path) -> bool {
     matches!(sniff_file(path), Some(SniffedText::Trace(_)))
 }
 
-/// Fails on a capture that is named like a text trace. Commands that do not read contents immediately would otherwise
-/// report a misleading error.
+/// Fails if `path` is a capture whose name looks like that of a text trace. Otherwise, commands that read contents
+/// later would report a misleading error.
 pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     match sniff_file(path) {
         Some(SniffedText::Capture(name)) => Err(text::not_a_trace_error(name).in_file(path)),
@@ -115,7 +115,7 @@ fn sniff_file(path: &Path) -> Option<SniffedText> {
     Some(text::classify_text(&first))
 }
 
-/// Builds the error about a folder with several jobs.
+/// Builds the error for a folder with several jobs.
 pub(super) fn several_jobs_error(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
     const SHOWN: usize = 8;
     let named = prefixes.iter().take(SHOWN);

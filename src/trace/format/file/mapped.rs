@@ -1,4 +1,4 @@
-//! Memory-mapped files, and the lookup of a file by memory address.
+//! Maps files into memory, and finds the mapped file at a memory address.
 
 use crate::format::escape::escape_control_characters;
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
@@ -22,7 +22,7 @@ pub(super) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `file` into memory; `path` is the file's name for messages.
+    /// Maps `file` into memory; `path` is the name that messages show.
     pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
         // SAFETY: the map is read-only and private. If another process truncates the file, a read raises a signal.
         // The signal handler gets the file's name from `mapped_file`.
@@ -54,8 +54,8 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Returns the name of the mapped file that contains `address`. Safe in signal handlers, because the function
-/// takes no lock.
+/// Returns the name of the mapped file that contains `address`. The function takes no lock, so signal handlers may call
+/// it.
 pub fn mapped_file(address: usize) -> Option<&'static CStr> {
     let mut all = ALL.iter();
     let found = all.find(|place| (place.start..place.end).contains(&address));

@@ -1,20 +1,20 @@
-//! Paths of the ranks' files with a common prefix; the files need not exist.
+//! Paths of all ranks' files with a common prefix. The files need not exist.
 
 use super::names::{ENDINGS, PACKED};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf, is_separator};
 
-/// Files with a common prefix. The folder is listed only once, for any number of ranks.
+/// Paths of the files with a common prefix. The folder is listed only once, no matter how many ranks are requested.
 #[derive(Debug)]
 pub struct PrefixedTraceFiles {
     prefix: String,
-    /// Index of the ending with precedence among the endings of each rank's existing files.
+    /// For each rank with existing files, the index of the ending that takes precedence.
     best: BTreeMap<u32, usize>,
 }
 
 impl PrefixedTraceFiles {
-    /// Finds files `{prefix}.{rank}.et`, or with another ending of traces. A folder that cannot be listed counts as
-    /// empty.
+    /// Lists the files `{prefix}.{rank}.et`, also with other endings of traces. A folder that cannot be listed counts
+    /// as empty.
     pub fn new(prefix: &Path) -> Self {
         let prefix = prefix.display().to_string();
         let (folder, name) = match prefix.rfind(is_separator) {
@@ -27,7 +27,7 @@ impl PrefixedTraceFiles {
         for entry in listing {
             let file = entry.file_name();
             let ranked = file.to_str().and_then(|file| parse_file_name(file, name));
-            // A symbolic link counts only if its target exists.
+            // Count a symbolic link only if its target exists.
             let there = |entry: &std::fs::DirEntry| {
                 let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
                 !linked || entry.path().exists()
@@ -50,7 +50,8 @@ impl PrefixedTraceFiles {
         self.best.keys().copied()
     }
 
-    /// Returns the existing file of `rank` whose ending has precedence; `{prefix}.{rank}.et` if no file exists.
+    /// Returns the path of `rank`'s existing file; if there are several, their endings' precedence decides. If there is
+    /// none, returns `{prefix}.{rank}.et`.
     pub fn path_of_rank(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);
@@ -58,8 +59,8 @@ impl PrefixedTraceFiles {
     }
 }
 
-/// Parses a file name with the prefix `name`: its rank, and the index of its ending. Ranks are written without
-/// leading zeros.
+/// Parses a file name with the prefix `name`, and returns its rank and the index of its ending. Ranks are written
+/// without leading zeros.
 fn parse_file_name(file: &str, name: &str) -> Option<(u32, usize)> {
     let rest = file.strip_prefix(name)?.strip_prefix('.')?;
     let (digits, ending) = rest.split_at(rest.find('.')?);
@@ -70,8 +71,7 @@ fn parse_file_name(file: &str, name: &str) -> Option<(u32, usize)> {
     let place = all.enumerate().find_map(|(place, (end, packed))| {
         (ending.strip_suffix(packed) == Some(end)).then_some(place)
     });
-    // Names with leading zeros are ignored, because `path_of_rank` returns names without leading
-    // zeros.
+    // Ignore names with leading zeros, because `path_of_rank` never returns such names.
     (rank.to_string() == digits).then_some((rank, place?))
 }
 

@@ -1,16 +1,16 @@
-//! Traces in a store instead of separate files.
+//! Traces that are in a store instead of separate files.
 
 use crate::format::TraceError;
 use std::fmt;
 use std::sync::Arc;
 
-/// Store of traces, addressed by their hashes.
+/// A store of traces, which are addressed by their hashes.
 pub trait TraceStore: Send + Sync {
-    /// Reads the bytes with this BLAKE3 hash, and verifies the hash.
+    /// Reads the bytes whose BLAKE3 hash is `hash`, and verifies the hash.
     fn read_by_hash(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
 }
 
-/// Trace in a store, such as an archive. Two stored traces are equal if their bytes are equal.
+/// A trace in a store, for example in an archive. Two stored traces are equal if their bytes are equal.
 #[derive(Clone)]
 pub struct StoredTrace {
     store: Arc<dyn TraceStore>,
@@ -18,7 +18,7 @@ pub struct StoredTrace {
 }
 
 impl StoredTrace {
-    /// Creates a reference to the trace with this hash in `store`.
+    /// Creates a reference to the trace in `store` whose hash is `hash`.
     pub fn new(store: Arc<dyn TraceStore>, hash: [u8; 32]) -> Self {
         Self { store, hash }
     }
@@ -28,7 +28,7 @@ impl StoredTrace {
         self.store.read_by_hash(&self.hash)
     }
 
-    /// Returns two numbers that identify the trace as device and inode identify a file.
+    /// Returns two numbers that identify the trace, like the device and inode of a file.
     pub fn identity(&self) -> (u64, u64) {
         let half =
             |at: usize| u64::from_le_bytes(self.hash[at..at + 8].try_into().expect("8 bytes"));

@@ -1,4 +1,4 @@
-//! Detection of a file's schema generation, by the rules in the parent module.
+//! Detects a file's schema generation by the rules in the parent module.
 
 use super::SchemaGeneration;
 use crate::format::proto::{Int64List, Node, attribute_proto::Value};
@@ -8,11 +8,11 @@ use crate::format::{TraceError, TraceLocation};
 use chakram_base::setting::SettingKey;
 use prost::Message;
 
-/// Detected generation, and true if the file begins with metadata.
+/// The detected generation, and whether the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
-/// Returns true if `first`, the first record of a file, is metadata of the current generation, or
-/// `None` if the record does not decide this.
+/// Returns true if `first`, a file's first record, is metadata of the current generation, or `None` if the record does
+/// not decide this.
 pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
         return None;
@@ -28,7 +28,7 @@ pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
                 telling = true;
             }
             Ok((1, _)) => return Some(false),
-            // Field 2 may also be the name of a node without an id, so its content is checked.
+            // Field 2 may also be the name of a node without an id, so check its content.
             Ok((2, WireValue::Bytes(attribute, at))) => {
                 if schema_layout::check_message(attribute, at, &schema_layout::ATTRIBUTE).is_err() {
                     return None;
@@ -59,11 +59,11 @@ impl GenerationCandidate {
         SchemaGeneration::ALL.into_iter().flat_map(both)
     }
 
-    /// Returns the reason why `record` rules out this generation; `None` if the generation remains possible.
+    /// Returns the reason why `record` rules out this generation, or `None` if the generation remains possible.
     fn find_contradiction(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
             let fit = schema_layout::check_message(record.bytes, record.offset, layout)?;
-            // Only 0.0.4 packs lists of dependencies, so unpacked lists rule out this version.
+            // Only 0.0.4 packs lists of dependencies, so an unpacked list rules out 0.0.4.
             let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
             match (fit.unknown, packed) {
                 (true, _) => Err(TraceError::malformed_at(
@@ -136,7 +136,7 @@ pub(super) fn detect_generation(contents: &[u8]) -> Result<Option<DetectedGenera
     }
 }
 
-/// Returns the latest of the generations in `left` if `contents` have the same meaning in all of them; fails otherwise.
+/// Returns the latest generation in `left` if `contents` mean the same in all of them; fails otherwise.
 fn latest_equivalent(
     contents: &[u8],
     left: &[GenerationCandidate],
@@ -168,8 +168,7 @@ fn latest_equivalent(
     Ok((chosen.generation, chosen.metadata))
 }
 
-/// Returns `node` with unsigned numbers converted to signed numbers, so that comparisons ignore
-/// signedness.
+/// Converts unsigned numbers in `node` to signed numbers, so that comparisons ignore signedness.
 fn sign_numbers(mut node: Node) -> Node {
     for attribute in &mut node.attr {
         match &mut attribute.value {

@@ -1,14 +1,14 @@
-//! Conversion of 0.0.1, whose nodes have fixed fields.
+//! Converts records of 0.0.1, whose nodes have fixed fields.
 
 use crate::format::TraceError;
 use crate::format::proto::{AttributeProto, BoolList, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
-/// Collectives of 0.0.1, from number 1 on, as numbers of the current schema.
+/// The current schema's numbers of 0.0.1's collectives; the first entry is for number 1.
 const COLLECTIVES: [i64; 4] = [0, 6, 2, 7];
 
-/// Maps a node type of 0.0.1 to the current schema. METADATA was inserted as 1 in 0.0.3, so the numbers of MEM_LOAD
-/// and all later types increase by one.
+/// Maps a node type of 0.0.1 to the current schema. Version 0.0.3 inserted METADATA as 1, so MEM_LOAD and all later
+/// types have numbers that are one higher.
 pub(super) fn node_type(old: u64) -> Option<i32> {
     match old {
         0 => Some(0),
@@ -17,7 +17,7 @@ pub(super) fn node_type(old: u64) -> Option<i32> {
     }
 }
 
-/// Fixed fields by number.
+/// A node's fixed fields, by field number.
 #[derive(Default)]
 struct FixedFields([Option<u64>; 21]);
 
@@ -83,7 +83,7 @@ fn add_attributes(
             });
         }
     };
-    // Converters of 2023 put the tensor of a load into the input fields and the tensor of a store into the output
+    // Converters of 2023 put the tensor of a load into the input fields, and the tensor of a store into the output
     // fields.
     let (place, size) = match node.r#type {
         2 if memory && fixed.get(6).is_none() => (8, 9),
@@ -122,7 +122,7 @@ fn add_attributes(
     Ok(())
 }
 
-/// Maps a collective of 0.0.1 to the current schema. The number 0 means no collective, which is an error only on
+/// Maps a collective of 0.0.1 to the current schema. The number 0 means "no collective", which is an error only in
 /// collective nodes.
 fn convert_comm_type(
     id: u64,

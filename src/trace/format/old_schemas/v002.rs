@@ -1,4 +1,4 @@
-//! Conversion of 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes name their type.
+//! Converts records of 0.0.2 and 0.0.3, in which inputs and outputs are texts, and attributes state their type.
 
 use super::{CURRENT, SchemaGeneration, decode_text, describe_generation_option, v001};
 use crate::format::TraceError;
@@ -6,7 +6,7 @@ use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 use prost::Message;
 
-/// Collectives of 0.0.2 and 0.0.3 as numbers of the current schema: all-reduce, all-to-all, all-gather,
+/// The current schema's numbers of the collectives in 0.0.2 and 0.0.3: all-reduce, all-to-all, all-gather,
 /// reduce-scatter and, since August 2023, broadcast.
 const COLLECTIVES: [i64; 5] = [0, 6, 2, 7, 5];
 
@@ -63,7 +63,7 @@ pub(super) fn convert_metadata(
     Ok(metadata)
 }
 
-/// Converts a metadata record of the first days of 0.0.4, with attributes in field 1.
+/// Converts a metadata record from the first days of 0.0.4, with attributes in field 1.
 pub(super) fn convert_early_metadata(record: RawRecord<'_>) -> Result<Vec<u8>, TraceError> {
     let mut out = proto::GlobalMetadata {
         version: CURRENT.to_owned(),
@@ -150,7 +150,7 @@ fn build_io_info(
     })
 }
 
-/// Adds an attribute to `node` under its current name, or sets the field that replaced it.
+/// Adds an attribute to `node` under its current name, or sets the field that has replaced the attribute.
 fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError> {
     let number = match attribute.value {
         Some(Value::Int64Val(value)) => u64::try_from(value).ok(),
@@ -176,7 +176,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
                         describe_generation_option(),
                     ));
                 }
-                // Sends and receives need no kind of collective, so the attribute is dropped.
+                // Sends and receives need no kind of collective, so drop the attribute.
                 None => {}
             }
         }
@@ -186,7 +186,7 @@ fn apply_attribute(node: &mut Node, mut attribute: AttributeProto) -> Result<(),
     Ok(())
 }
 
-/// Accumulator for the value of an attribute while its fields are read.
+/// Collects an attribute's value while its fields are read.
 #[derive(Default)]
 struct PartialValue {
     number: Option<u64>,
@@ -211,7 +211,7 @@ fn convert_attribute(
         let (number, raw) = cursor.read_field()?;
         match (number, raw) {
             (1, WireValue::Bytes(name, _)) => attribute.name = decode_text(name, at)?,
-            // The type in field 2 is redundant, because the field number of the value implies the type.
+            // The type in field 2 is redundant, because the value's field number implies the type.
             (2, WireValue::Varint(_)) => {}
             (3, WireValue::Bytes(doc, _)) => attribute.doc_string = decode_text(doc, at)?,
             _ => {
@@ -270,7 +270,7 @@ impl PartialValue {
         Ok(())
     }
 
-    /// Returns the value in the current schema. Text that is not UTF-8 becomes bytes.
+    /// Returns the value in the current schema's form. Text that is not UTF-8 becomes bytes.
     fn into_value(self, list: bool, kind: OldValueKind) -> Value {
         let number = self.number.unwrap_or(0);
         let numbers = self.numbers;

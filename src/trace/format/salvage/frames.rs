@@ -1,4 +1,4 @@
-//! Sound records in a damaged binary file.
+//! Finds the sound records of a damaged binary file.
 
 use super::{LostRange, SalvageReport, SalvagedRecord};
 use crate::format::schema_layout::{self, LayoutFit, MessageLayout};
@@ -8,15 +8,15 @@ use chakram_base::setting::SettingKey;
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
-/// Number of consecutive sound records required for reading to resume.
+/// Number of consecutive sound records that are required before reading resumes.
 const CHAIN: usize = 3;
-/// Maximum number of times that each byte is inspected on average, before the search is abandoned.
+/// How often each byte may be inspected on average before the search is abandoned.
 const SCAN_FACTOR: usize = 64;
 
 /// Byte range of a message in the file.
 type MessageRange = Range<usize>;
 
-/// Records of a file, assuming one particular generation of the schema.
+/// The records of a file, under the assumption of one schema generation.
 struct SalvagedFile {
     generation: SchemaGeneration,
     /// The metadata record, if it is sound.
@@ -24,11 +24,11 @@ struct SalvagedFile {
     nodes: Vec<MessageRange>,
     lost: Vec<(Range<usize>, usize, String)>,
     repaired: Vec<usize>,
-    /// Total size in bytes of the nodes without unknown fields.
+    /// Total size in bytes of those nodes that have no unknown fields.
     known: usize,
 }
 
-/// Recovers metadata and nodes of `contents` in the current schema. Adds losses to the report.
+/// Recovers the metadata and the nodes of `contents`, in the current schema. Adds losses to the report.
 pub(super) fn salvage_frames(
     contents: &[u8],
     generation: Option<SchemaGeneration>,
@@ -95,7 +95,7 @@ pub(super) fn salvage_frames(
     };
     // The attributes inside well-formed fields can still be damaged.
     let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
-    // Old files may have been written without metadata.
+    // Some old files were written without metadata.
     let headless = structure.metadata.is_none()
         && structure.nodes.first().is_some_and(|node| {
             let length = node.len() as u64;
@@ -105,12 +105,12 @@ pub(super) fn salvage_frames(
     Ok((metadata, found))
 }
 
-/// Returns the records under the generation that explains the most bytes. Fails if two generations explain the same
+/// Returns the records under the generation that explains most of the bytes. Fails if two generations explain the same
 /// number of bytes.
 fn salvage_best_generation(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
     // Damage rarely destroys more than half of a file, and a wrong generation explains almost none of its bytes.
-    // Therefore, a generation that explains more than half of a file is decisive.
+    // Therefore, a generation that explains more than half of the file decides.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }
@@ -186,7 +186,7 @@ impl<'a> RecordSearch<'a> {
         found
     }
 
-    /// Reads the first record if it is metadata, and returns the offset of the next record.
+    /// Reads the first record if it is metadata, and returns the offset of the record after it.
     fn read_metadata(&mut self, found: &mut SalvagedFile) -> usize {
         let Ok(first) = self.read_frame(0) else {
             return 0;
@@ -195,7 +195,7 @@ impl<'a> RecordSearch<'a> {
         let suits = |layout: &MessageLayout| {
             schema_layout::check_message(bytes, first.start, layout).is_ok()
         };
-        // A node has an id or a name (fields 1 and 2). A record with neither could also be metadata.
+        // A node has an id or a name (fields 1 and 2). A record that has neither could also be metadata.
         let is_node =
             schema_layout::check_message(bytes, first.start, self.generation.node_layout())
                 .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
@@ -210,7 +210,7 @@ impl<'a> RecordSearch<'a> {
         0
     }
 
-    /// Returns the range of the message whose length is at `at`.
+    /// Returns the range of the message that follows the length at `at`.
     fn read_frame(&self, at: usize) -> Result<MessageRange, TraceError> {
         let mut cursor = WireCursor::new(&self.contents[at..], at);
         let length = cursor.read_varint()?;
@@ -225,7 +225,7 @@ impl<'a> RecordSearch<'a> {
         Ok(start..start + length as usize)
     }
 
-    /// Checks a message against the layout of a node, and subtracts the inspected bytes from the search's budget.
+    /// Checks a message against the layout of a node, and deducts the inspected bytes from the search's budget.
     fn check_layout(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
         let bytes = &self.contents[message.clone()];
         let fit = schema_layout::check_message(bytes, message.start, self.generation.node_layout());
@@ -239,7 +239,7 @@ impl<'a> RecordSearch<'a> {
         fit
     }
 
-    /// Returns the sound node whose length is at `at`.
+    /// Returns the sound node that follows the length at `at`.
     fn read_node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
         let message = self.read_frame(at)?;
         let fit = self.check_layout(&message)?;
@@ -258,7 +258,7 @@ impl<'a> RecordSearch<'a> {
         Err(TraceError::malformed_at(at, what))
     }
 
-    /// Returns the node at `at` if it is certainly a node: it has an id and another field, and nothing unusual.
+    /// Returns the node at `at` if it is certainly a node: it has an id, another field, and nothing unusual.
     fn find_strong_message(&mut self, at: usize) -> Option<MessageRange> {
         let message = self.read_frame(at).ok()?;
         if message.is_empty() {
@@ -268,8 +268,8 @@ impl<'a> RecordSearch<'a> {
         is_strong(fit).then_some(message)
     }
 
-    /// Returns true if [`CHAIN`] records that are certainly nodes ([`is_strong`]) follow one
-    /// another from offset `at`, or fewer if the file ends after them.
+    /// Returns true if, from offset `at`, [`CHAIN`] records follow one another that are certainly nodes
+    /// ([`is_strong`]). Fewer suffice if the file ends after them.
     fn is_record_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
@@ -293,7 +293,7 @@ impl<'a> RecordSearch<'a> {
         if self.scan_budget == 0 {
             next = end;
         }
-        // A record that extends past the end of the file was truncated.
+        // A record that extends past the end of the file is truncated.
         let cut = next == end && self.read_frame(at).is_err();
         if let Some(message) = self.with_bad_length(at, next).filter(|_| !cut) {
             found.repaired.push(message.start);
@@ -319,7 +319,7 @@ impl<'a> RecordSearch<'a> {
         next
     }
 
-    /// Returns the record between `at` and `next` if only its length is damaged.
+    /// Returns the record between `at` and `next` if its length is the only damage.
     fn with_bad_length(&mut self, at: usize, next: usize) -> Option<MessageRange> {
         // A 32-bit length takes one to five bytes.
         (1..=5).find_map(|length| {

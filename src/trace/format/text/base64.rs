@@ -14,8 +14,8 @@ pub(super) fn append_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Decodes the output of [`append_base64`], also in the URL-safe alphabet or without padding. `None` for all
-/// other text.
+/// Decodes the output of [`append_base64`]; also accepts the URL-safe alphabet and missing padding. Returns `None` for
+/// all other text.
 pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {

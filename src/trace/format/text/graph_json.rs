@@ -1,9 +1,9 @@
-//! Graphs from other tools in one JSON object: `{"workload_graph": […]}`, which Chakra's feeder reads, and `{"nodes":
-//! […]}`, which the symbolic tensor graph generator writes.
+//! Reads graphs that other tools write as one JSON object: `{"workload_graph": […]}`, which Chakra's feeder reads, and
+//! `{"nodes": […]}`, which the symbolic tensor graph generator writes.
 //!
-//! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. All other keys
-//! of a node become attributes. Known keys get the types that other tools use, and unknown keys get their JSON type.
-//! Keys outside the nodes become attributes of the metadata record.
+//! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. Every other
+//! key of a node becomes an attribute. Known keys get the types that other tools use, and unknown keys get the types of
+//! their JSON values. Keys outside the nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};
@@ -13,7 +13,7 @@ use crate::format::{TraceError, escape_name};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeMap;
 
-/// Node types of the generator, with their numbers.
+/// The generator's node types, with their numbers in the schema.
 const TYPES: [(&str, i32); 6] = [
     ("mem_load_node", 2),
     ("mem_store_node", 3),
@@ -23,7 +23,7 @@ const TYPES: [(&str, i32); 6] = [
     ("coll_comm_node", 7),
 ];
 
-/// Collectives of the schema, by number.
+/// The schema's collectives, by number.
 const COLLECTIVES: [&str; 10] = [
     "ALL_REDUCE",
     "REDUCE",
