@@ -141,7 +141,7 @@ impl<'d> ConfigTable<'d> {
         Ok(table)
     }
 
-    /// Returns the full key of entry `name`, from the root.
+    /// Returns the key of entry `name`, including the keys of all tables around it.
     fn full_key(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         // Quote or truncate any other key: a malicious key could otherwise add lines to a message or make it very long.

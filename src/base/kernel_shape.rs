@@ -122,8 +122,8 @@ impl fmt::Display for KernelShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelShapeError;
 
-/// Extracts the values of the `NAME=VALUE` words with the given names, in the order of these names. Returns these
-/// values, and the words without `=`.
+/// Extracts the values of the `NAME=VALUE` words with the given names, in the order of these names. Returns the
+/// extracted values, and the words without `=`.
 fn parse_named_numbers<'t, const N: usize>(
     words: impl Iterator<Item = &'t str>,
     names: [&str; N],

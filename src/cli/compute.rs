@@ -95,7 +95,7 @@ impl<G> OptionArgs<G> {
         text
     }
 
-    /// Adds a description of the sources of durations to `options`, for JSON.
+    /// Describes the sources of durations in `options`, for JSON.
     pub fn add_to_json(&self, options: &mut Map<String, Value>) {
         let efficiency = self.parsed_settings().efficiency;
         let replay = self.parsed_settings().replay_options_without_files();

@@ -130,7 +130,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a share above 0 and at most 1, such as 0.99".to_owned())
 }
 
-/// JSON document of `serve`.
+/// JSON document that `serve` prints.
 #[derive(Serialize)]
 struct ServeDocument<'r> {
     reports: &'r [ServeReport],

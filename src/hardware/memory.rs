@@ -230,7 +230,7 @@ impl PoolDesign<'_> {
 pub struct RemoteMemory {
     /// Attachment of NPUs to this memory.
     pub attachment: MemoryAttachment,
-    /// Bytes per second of one channel, or of one memory of a pool that is a network.
+    /// Bytes per second of one channel; in a pool that is a network, of one memory.
     pub bandwidth: Bandwidth,
     /// Time from the start of an access until its first byte arrives.
     pub latency: Span,
@@ -305,8 +305,8 @@ impl RemoteMemory {
         self.attachment.fits_npus(topology.npu_count()) && self.through.as_ref().is_none_or(through)
     }
 
-    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs. Returns `None` if accesses do
-    /// not share ports with messages.
+    /// Returns the number of chunks in an access of `bytes`, on a machine with `npus` NPUs. Returns `None` if accesses
+    /// do not share ports with messages.
     pub fn chunk_count(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {

@@ -165,7 +165,7 @@ pub struct NetworkMessage {
 pub struct MessagePriority {
     /// Identifies the message's chunk and its receiver.
     pub strand: u32,
-    /// Position of the message among the messages of its chunk to the same receiver.
+    /// Position of the message among its chunk's messages to the same receiver.
     pub step: u64,
 }
 

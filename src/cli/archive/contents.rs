@@ -94,7 +94,7 @@ fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     rows.into_text()
 }
 
-/// JSON document of `archive list`.
+/// JSON document that `archive list` prints.
 #[derive(Serialize)]
 struct WorkloadList<'a> {
     workloads: Vec<&'a WorkloadEntry>,

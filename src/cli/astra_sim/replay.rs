@@ -178,9 +178,9 @@ fn replay_and_print(
 /// Returns the engine's options that correspond to `args`.
 pub fn engine_options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A replay that writes a timeline cannot be repeated, because the timeline file can be
-        // started only once. Therefore a replay with a timeline simulates step by step from the
-        // start, which always keeps the order of lines.
+        // A replay that writes a timeline cannot be repeated, because the timeline file can be started only once.
+        // Therefore, a replay with a timeline simulates step by step from the start, because this always keeps the
+        // order of lines.
         stepwise: args.stepwise
             || (args.prints_transcript() && args.timeline.file_path().is_some()),
         // ASTRA-sim prints ranks that finish at the same time in the order in which they end, so

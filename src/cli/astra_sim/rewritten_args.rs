@@ -28,9 +28,10 @@ pub struct RewrittenArgs {
     pub original: bool,
 }
 
-/// Rewrites a command line. The first word is the program's name. If the first word is the name of one of ASTRA-sim's
-/// programs, adds the subcommand and the network model. Removes arguments that the subcommand does not have, because
-/// ASTRA-sim ignores unknown arguments. Also removes a separate word after a flag whose value must follow `=`.
+/// Rewrites a command line of ASTRA-sim for chakram. The first word is the program's name. If the first word is the
+/// name of one of ASTRA-sim's programs, adds the subcommand and the network model. Removes arguments that the
+/// subcommand does not have, because ASTRA-sim ignores unknown arguments. Also removes a separate word after a flag
+/// whose value must follow `=`.
 pub fn rewrite_arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();

@@ -64,8 +64,8 @@ impl<'a> TranscriptRecorder<'a> {
         self.traces && kind != NodeKind::Nothing && !skipped
     }
 
-    /// Returns the recorded events in order. Ranks without nodes finish at the start, in the order
-    /// of ranks, as in ASTRA-sim.
+    /// Returns the recorded events in the order in which they occurred. Ranks without nodes finish at the start, in the
+    /// order of ranks, as in ASTRA-sim.
     fn list_events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {

@@ -12,14 +12,14 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-/// JSON document of `machine list`.
+/// JSON document that `machine list` prints.
 #[derive(Serialize)]
 pub(super) struct MachineList<'a> {
     /// The machines.
     pub machines: Vec<MachineSummary<'a>>,
 }
 
-/// JSON document of `machine show`.
+/// JSON document that `machine show` prints.
 #[derive(Serialize)]
 pub(super) struct MachineDocument<'a> {
     /// The machine.

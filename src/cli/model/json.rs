@@ -6,14 +6,14 @@ use chakram_workloads::model::{
 };
 use serde::Serialize;
 
-/// JSON document of `model list`.
+/// JSON document that `model list` prints.
 #[derive(Serialize)]
 pub(super) struct ModelList<'a> {
     /// The models.
     pub models: Vec<ModelSummary<'a>>,
 }
 
-/// JSON document of `model show`.
+/// JSON document that `model show` prints.
 #[derive(Serialize)]
 pub(super) struct ModelDocument<'a> {
     /// The model.

@@ -9,7 +9,7 @@ use chakram_studies::schedule::{DataId, StepCost, StepLog, TransferSource};
 use serde::Serialize;
 use std::fmt::Display;
 
-/// JSON document of `schedule`.
+/// JSON document that `schedule` prints.
 #[derive(Debug, Serialize)]
 struct ScheduleDocument<'r> {
     /// The chosen cuts of the matrix products; `None` if no rule chose them.

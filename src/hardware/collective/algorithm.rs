@@ -130,8 +130,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last. Messages leave in this
-    /// order, one at a time. Returns `None` for every `i` if the algorithm does not support the stage's primitive.
+    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last. Messages leave in
+    /// ascending order of `i`, one at a time. Returns `None` for every `i` if the algorithm does not support the
+    /// stage's primitive.
     #[inline]
     pub fn nth_send(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {

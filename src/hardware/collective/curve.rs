@@ -134,8 +134,8 @@ pub struct CollectiveCurve {
     pub kind: CollectiveKind,
     /// Number of members of the collectives.
     pub members: u32,
-    /// Points (bytes of the whole buffer, seconds), with ascending bytes. At least one point
-    /// exists, and all numbers are above zero.
+    /// Points (bytes of the whole buffer, seconds), in ascending order of bytes. At least one point exists, and all
+    /// numbers are above zero.
     pub points: Vec<(f64, f64)>,
     /// The links on which the collectives were measured, or `None` if the curve applies to any links.
     pub measured_at: Option<LinkRates>,

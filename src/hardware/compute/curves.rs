@@ -36,7 +36,7 @@ pub enum CurveClass {
 }
 
 impl CurveClass {
-    /// Number of classes.
+    /// Number of curve classes.
     pub const COUNT: usize = 4;
 }
 
@@ -73,7 +73,7 @@ impl Default for SustainedRates {
     }
 }
 
-/// Curves of an NPU class. A curve is missing if its kernels were not measured.
+/// Time curves of kernels on an NPU class. A curve is missing if its kernels were not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
     /// Kernels measured by name. The measured times take precedence over the curves.

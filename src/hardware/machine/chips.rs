@@ -15,7 +15,7 @@ use chakram_base::units::{Bandwidth, Span};
 /// Extension of topology files.
 pub(super) const EXTENSION: &str = ".topology";
 
-/// Prefixes of the names of graphs.
+/// Prefixes of graph names.
 const SHAPES: [&str; 3] = ["torus:", "mesh:", "ring:"];
 
 /// A short example for error messages.

@@ -1,4 +1,4 @@
-//! Corrections of the durations of kernels, launches and collectives, derived from measured steps.
+//! Factors that correct the durations of kernels, launches and collectives, derived from measured steps.
 
 /// Factor by which the kernel times of a pass are corrected. The factor applies to models whose most frequent matrix
 /// multiplications have the sizes `gemms`.

@@ -47,7 +47,7 @@ pub struct Host {
     pub waits: HostWait,
     /// Relative error of these times, one standard deviation.
     pub error: f64,
-    /// Standard deviation of the time at which each host of a group arrives at a collective. The predicted time does
+    /// Standard deviation of the times at which the hosts of a group arrive at a collective. The predicted time does
     /// not include the wait for the group's last host; the jitter only widens the interval of a prediction.
     pub jitter: Span,
 }

@@ -15,7 +15,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
-/// Names and abbreviations of shapes, in lower case, with the algorithms of Table I of the ASTRA-sim 2.0 paper.
+/// Names and abbreviations of shapes, in lower case, with the algorithms that Table I of the ASTRA-sim 2.0 paper gives.
 const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["ring", "r"], DimensionShape::Ring, "ring"),
     (

@@ -8,7 +8,7 @@ use chakram_base::ids::Npu;
 pub struct RankDomain {
     /// Index of the outermost dimension of a domain.
     pub dimension: usize,
-    /// Number of NPUs per domain: the product of the sizes of this dimension and all inner dimensions.
+    /// Number of NPUs per domain: the size of this dimension times the sizes of all inner dimensions.
     pub npus: u32,
     /// Number of NPUs per domain that take ranks if the job needs more than one domain.
     pub used: u32,
@@ -34,7 +34,7 @@ impl RankDomain {
         }
     }
 
-    /// Returns the number of ranks of the largest job that fits on a machine of `npus` NPUs.
+    /// Returns the number of ranks in the largest job that fits on a machine with `npus` NPUs.
     pub fn max_ranks(&self, npus: u32) -> u32 {
         match npus / self.npus {
             0 | 1 => npus,

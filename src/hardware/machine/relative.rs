@@ -47,7 +47,7 @@ pub struct DatasheetNumbers {
     pub nic: Option<Bandwidth>,
     /// Number of NPUs in a node.
     pub npus_per_node: Option<u32>,
-    /// Number of multiprocessors of an NPU.
+    /// Number of multiprocessors per NPU.
     pub multiprocessors: Option<u32>,
     /// Price of an NPU for an hour, in dollars.
     pub price: Option<f64>,

@@ -64,7 +64,7 @@ pub struct PortRequest {
     pub last: bool,
 }
 
-/// Returns the number of chunks of `chunk_bytes` bytes in an access of `bytes`, at least one.
+/// Returns the number of chunks, at least one, in an access of `bytes`; a chunk has `chunk_bytes` bytes.
 pub(super) fn chunk_count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
@@ -77,7 +77,7 @@ pub(super) struct ChunkTimes {
     pub longest: f64,
 }
 
-/// An access with its progress through its chunks.
+/// An access that is split into chunks, and its progress.
 #[derive(Clone, Copy, Debug)]
 struct ChunkedAccess {
     access: RemoteMemoryAccess,
@@ -92,7 +92,7 @@ struct ChunkedAccess {
     ahead: f64,
     /// Delay from the end of a chunk's stream until the chunk of a load reaches the port, or until a store ends.
     behind: Span,
-    /// The longest wait at the port of any chunk of a store.
+    /// Longest time that a chunk of a store waited at the port.
     waited: Span,
 }
 
@@ -200,7 +200,7 @@ impl ChunkedTransfers {
         self.coming.len() > MOST
     }
 
-    /// Returns the time of the next arrival at a port, or of the next end of a store.
+    /// Returns the time at which the next chunk arrives at a port or the next store ends.
     pub fn next(&self) -> Option<Time> {
         self.coming.peek().map(|Reverse(coming)| coming.at)
     }

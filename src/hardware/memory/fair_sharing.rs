@@ -82,7 +82,7 @@ pub(super) struct FairSharing {
 struct ServerLoad {
     /// Sum of the weights of all streams at the server.
     load: f64,
-    /// Sum of the weights of the streams whose rates are not yet fixed.
+    /// Sum of the weights of all streams that still have no fixed rate.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed streams take.

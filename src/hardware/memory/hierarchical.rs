@@ -40,7 +40,7 @@ pub struct HierarchicalPool {
     pub groups: u32,
     /// Number of out-node switches, at least 1.
     pub out_switches: u32,
-    /// Number of NPUs of a node, at least 1. The machine's number of NPUs must be a multiple of this number.
+    /// Number of NPUs per node, at least 1. The machine's NPU count must be a multiple of this number.
     pub npus_per_node: u32,
     /// Bytes per second between a node and the out-node switches, summed over all these switches.
     #[serde(rename = "node_bandwidth_bytes_per_s")]
@@ -59,7 +59,7 @@ impl HierarchicalPool {
         some && npus.is_multiple_of(self.npus_per_node)
     }
 
-    /// Returns the bytes that one access moves in one round of chunks on a machine of `npus` NPUs.
+    /// Returns the bytes that one access moves in one round of chunks, on a machine with `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.bytes_per_round() / f64::from(npus)
     }

@@ -8,7 +8,7 @@
 //!
 //! Consider a cut through all rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
 //! send to the NPUs on the right. A fraction (a - x - 1) / a of all NPUs is to the right of column x. Each memory has 1
-//! / (a b) of the data of each of the n NPUs:
+//! / (a b) of each NPU's data, for n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
@@ -38,7 +38,7 @@ use serde::Serialize;
 pub struct MeshPool {
     /// Number of stations along a row, at least 1.
     pub columns: u32,
-    /// Number of rows, at least 1. There are at most [`Self::MOST`] stations. The machine's number of NPUs must be a
+    /// Number of rows, at least 1. There are at most [`Self::MOST`] stations. The machine's NPU count must be a
     /// multiple of the number of stations.
     pub rows: u32,
     /// Bytes per second of a link, which carries bytes in one direction only.
@@ -91,7 +91,7 @@ impl MeshPool {
                     carry(1, (from, row), columns - from);
                 }
             }
-            // Links of a column carry the bytes of all memories in a row.
+            // The links of a column carry the bytes of all memories in a row.
             for from in 0..y {
                 carry(2, (x, from), columns * (from + 1));
             }

@@ -3,7 +3,7 @@
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Maximum number of chunks of one access. The limit bounds the cost of a replay, because each chunk takes one or two
+/// Maximum number of chunks per access. The limit bounds the cost of a replay, because each chunk takes one or two
 /// events.
 pub const MOST_CHUNKS: u64 = 1 << 20;
 

@@ -66,7 +66,7 @@ const FIRST_PORT: u32 = 1;
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {
-    /// Creates a layout of memories and of the ports of `npus` NPUs. The memories have `memories` bytes per second in
+    /// Creates a layout with memories, and with ports for `npus` NPUs. The memories have `memories` bytes per second in
     /// total, and the NPUs are spread evenly over `stations`. In one round, each link sends one chunk, and all memories
     /// together send `round` bytes.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {

@@ -46,7 +46,7 @@ enum ChannelPort {
 }
 
 impl RemoteMemoryModel {
-    /// Creates the idle memory of a machine of `npus` NPUs. `memory` must be valid for the machine, and must not be
+    /// Creates the idle memory of a machine with `npus` NPUs. `memory` must be valid for the machine, and must not be
     /// memory at ports, which the network itself serves. `contended` is true if the memory is reached through the
     /// network and messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {

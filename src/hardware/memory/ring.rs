@@ -36,8 +36,8 @@ use serde::Serialize;
 /// A pool on a ring. NPUs of a station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RingPool {
-    /// Number of stations, each with a memory, from 1 to [`Self::MOST`]. The machine's number of NPUs must be a
-    /// multiple of this number.
+    /// Number of stations, each with a memory, from 1 to [`Self::MOST`]. The machine's NPU count must be a multiple of
+    /// this number.
     pub groups: u32,
     /// Bytes per second of a link, which carries bytes in one direction only.
     #[serde(rename = "link_bandwidth_bytes_per_s")]

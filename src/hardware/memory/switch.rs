@@ -34,8 +34,8 @@ pub struct SwitchPool {
     /// Bytes per second between an NPU and its switch.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// The levels, starting with the NPUs' switches. The machine's number of NPUs must be a multiple of the product of
-    /// the fan-ins.
+    /// The levels, starting with the NPUs' switches. The machine's NPU count must be a multiple of the product of all
+    /// fan-ins.
     pub levels: Vec<SwitchLevel>,
     /// Bytes in one chunk of a memory.
     #[serde(rename = "chunk_bytes")]
@@ -53,7 +53,7 @@ impl SwitchPool {
         self.groups > 0 && joined
     }
 
-    /// Returns the bytes that one access moves in one round of chunks on a machine of `npus` NPUs.
+    /// Returns the bytes that one access moves in one round of chunks, on a machine with `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.bytes_per_round() / f64::from(npus)
     }

@@ -95,9 +95,9 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
     }
     // Number of cases with a closed form. Direct and pairwise each have closed forms for 3 primitives on 34 lines: 32
     // lines without overlapping routes, one ring of two and one mesh of two. The ring has closed forms for 3 primitives
-    // on 49 lines: these lines and the other 15 rings. Halving and doubling has closed forms for 2 primitives, and
-    // recursive doubling for 3, on 10 lines of 2^L members: 4 sizes on two shapes, one size on the ring and one on the
-    // mesh.
+    // on 49 lines: the 34 lines above and the other 15 rings. Halving and doubling has closed forms for 2 primitives,
+    // and recursive doubling for 3, on 10 lines of 2^L members: 4 sizes on two shapes, one size on the ring and one on
+    // the mesh.
     assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
 }
 

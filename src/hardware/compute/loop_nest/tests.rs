@@ -150,8 +150,8 @@ fn every_mapping(
     }
 }
 
-/// Checks a small layer. For one in `every` mappings, the closed form must equal the accesses counted while the loops
-/// run. The search must find the best of all mappings.
+/// Checks a small layer. For one out of `every` mappings, the closed form must equal the accesses that are counted
+/// while the loops run. The search must find the best of all mappings.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;

@@ -46,7 +46,7 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
     })
 }
 
-/// Returns the rates of the links of dimension `name` in `original`, the machine before an edit.
+/// For dimension `name` of `original`, the machine before an edit, returns the rates of the links.
 pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;

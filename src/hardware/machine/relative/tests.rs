@@ -78,7 +78,7 @@ fn given_numbers_are_in_place_of_the_machines() {
     let [inner, outer] = machine.topology().dimensions() else {
         panic!("two dimensions")
     };
-    // 1,800 GB/s is the sum of both directions of the links, so each direction has 900 GB/s.
+    // 1,800 GB/s is the sum over both directions of the links, so each direction has 900 GB/s.
     assert_eq!(
         (inner.bandwidth, inner.latency, inner.size),
         (gb(900.0).unwrap(), Span::from_ns(600), 4)

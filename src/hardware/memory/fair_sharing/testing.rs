@@ -80,7 +80,7 @@ pub(in crate::memory) fn simulate_common_end(
     ends[0]
 }
 
-/// Returns the end time of a single access of NPU 0.
+/// Returns the end time of a single access by NPU 0.
 pub(in crate::memory) fn simulate_lone_end(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
     simulate_each_end(memory, npus, &[0], bytes)[0]
 }

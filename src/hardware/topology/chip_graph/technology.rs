@@ -16,7 +16,7 @@ pub enum LinkInterpolation {
     None,
     /// The rate for the next larger number of links, which is a lower rate.
     Step,
-    /// Linear between the logarithms of the number of links and of the rate.
+    /// The logarithm of the rate is linear in the logarithm of the number of links.
     Logarithmic,
 }
 
